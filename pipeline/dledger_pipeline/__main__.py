@@ -13,7 +13,7 @@ from typing import Any, Final
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
-from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.result import Result
 from dledger_pipeline.jobs.without_spark import restore, sign, verify
@@ -124,6 +124,12 @@ def _command(
     return parser
 
 
+def _add_number(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--manifest", type=_positive, metavar="N", help="which backup, see `list` (the newest)"
+    )
+
+
 def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--master", default=LOCAL, metavar="URL", help=f"of Spark ({LOCAL})")
     parser.add_argument(
@@ -151,6 +157,20 @@ def _add_backup(commands: Any) -> None:
     parser.add_argument(
         "--target-mib", type=_positive, default=64, metavar="MIB", help="size of a range (64)"
     )
+    parser.add_argument(
+        "--base-every",
+        type=_positive,
+        default=BASE_EVERY_HOURS,
+        metavar="HOURS",
+        help=f"how old the newest snapshot of the state may become ({BASE_EVERY_HOURS:g})",
+    )
+    parser.add_argument(
+        "--keep-days",
+        type=_positive,
+        default=0,
+        metavar="DAYS",
+        help="how far back a restore must be possible (default: to the first backup)",
+    )
     _add_spark_arguments(parser)
 
 
@@ -160,6 +180,8 @@ def _backup(args: argparse.Namespace) -> Result:
             endpoints=args.endpoint,
             last_index=args.last_index,
             target_bytes=args.target_mib << 20,
+            base_every_hours=args.base_every,
+            keep_days=args.keep_days,
             store=_store(args),
             group_id=args.group_id,
             master=args.master,
@@ -177,6 +199,7 @@ def _add_restore(commands: Any) -> None:
     parser.add_argument(
         "--name", required=True, metavar="GROUP/POD", help="name of the node that will have it"
     )
+    _add_number(parser)
     target = parser.add_mutually_exclusive_group()
     target.add_argument("--to-index", type=_positive, metavar="N", help="the last entry to restore")
     target.add_argument(
@@ -191,15 +214,15 @@ def _restore(args: argparse.Namespace) -> Result:
         _progress,
         directory=args.data,
         name=args.name,
+        number=args.manifest,
         to_index=args.to_index,
         to_time_ms=args.to_time,
     )
 
 
 def _add_verify(commands: Any) -> None:
-    parser = _command(
-        commands, "verify", "verify that the newest backup is complete and undamaged", _verify
-    )
+    parser = _command(commands, "verify", "verify that a backup is complete and undamaged", _verify)
+    _add_number(parser)
     parser.add_argument(
         "--deep", action="store_true", help="restore it, too, and compare all bytes"
     )
@@ -207,7 +230,14 @@ def _add_verify(commands: Any) -> None:
 
 
 def _verify(args: argparse.Namespace) -> Result:
-    return verify(_store(args), args.group_id, _progress, deep=args.deep, scratch=args.scratch)
+    return verify(
+        _store(args),
+        args.group_id,
+        _progress,
+        number=args.manifest,
+        deep=args.deep,
+        scratch=args.scratch,
+    )
 
 
 def _sign(args: argparse.Namespace) -> Result:

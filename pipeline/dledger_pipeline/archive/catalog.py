@@ -137,7 +137,7 @@ def numbers(store: Store, group_id: str) -> list[int]:
 
 
 def _names(store: Store, group_id: str) -> list[str]:
-    return list(store.list(f"{group_id}/manifests"))
+    return [*store.list(f"{group_id}/manifests")]
 
 
 def groups(store: Store) -> list[str]:

@@ -71,7 +71,7 @@ class ChunkRow:
     """Where the rows of some consecutive files are, and what they amount to.
 
     Attributes:
-        name: The object, relative to the group's folder: ``chunks/<first>-<last>-<sha256>.json.zst``.
+        name: The object in the group's folder: ``chunks/<first>-<last>-<sha256>.json.zst``.
         raw_bytes: Length of its JSON before compression.
         files: How many rows.
     """
@@ -181,13 +181,15 @@ class Manifest:
     @property
     def object_bytes(self) -> int:
         """What the objects take in the store, bases included."""
-        return sum(row.object_bytes for row in (*self.files, *self.bases))
+        bases = sum(base.object_bytes for base in self.bases)
+        return bases + sum(row.object_bytes for row in self.files)
 
     @property
     def objects(self) -> dict[str, int]:
         """Length by name of every object that this backup needs, but for the manifest itself."""
-        stored = [chunk.row for chunk in self.chunks if chunk.row is not None]
-        return {row.name: row.object_bytes for row in (*self.files, *self.bases, *stored)}
+        rows: list[ManifestRow | BaseRow | ChunkRow] = [*self.files, *self.bases]
+        rows += [chunk.row for chunk in self.chunks if chunk.row is not None]
+        return {row.name: row.object_bytes for row in rows}
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the stretches [first, last] of entries without a gap, ascending."""

@@ -181,12 +181,12 @@ def _plan(
         )
     if not seen.ranges and previous is None:
         raise RangeNotAvailable(f"{address} has no committed entries to back up yet")
-    if previous and follows and seen.ranges:
-        if seen.ranges[0].previous_chain != previous.last_chain:
-            raise BrokenBackup(
-                previous.name,
-                f"the log of {address} does not continue its entry {previous.last_index}",
-            )
+    joins = previous and follows and seen.ranges
+    if previous and joins and seen.ranges[0].previous_chain != previous.last_chain:
+        raise BrokenBackup(
+            previous.name,
+            f"the log of {address} does not continue its entry {previous.last_index}",
+        )
     return _Plan(
         nodes=nodes,
         previous=previous,

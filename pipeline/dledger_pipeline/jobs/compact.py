@@ -16,10 +16,10 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
 
+from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
 from dledger_pipeline.archive.entry_ranges import archived
-from dledger_pipeline.archive.manifest import load
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA

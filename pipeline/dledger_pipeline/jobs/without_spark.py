@@ -19,27 +19,39 @@ from dledger_pipeline.object_store.store import Store
 
 
 def verify(
-    store: Store, group_id: str | None, progress: Progress, *, deep: bool, scratch: Path | None
+    store: Store,
+    group_id: str | None,
+    progress: Progress,
+    *,
+    number: int | None,
+    deep: bool,
+    scratch: Path | None,
 ) -> Result:
-    """Prove that the newest backup is whole; return what was checked.
+    """Prove that a backup is whole; return what was checked.
 
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
         progress: Told after each object.
+        number: Which backup; None: the newest.
         deep: Whether to restore it, too, and compare all bytes.
         scratch: Where to make a temporary directory for that; it takes as much as the log does.
     """
     with _scratch(scratch, deep=deep) as directory:
-        return result_of(_verified(store, group_id, progress, directory))
+        return result_of(_verified(store, group_id, progress, number, directory))
 
 
 def _verified(
-    store: Store, group_id: str | None, progress: Progress, directory: str | None = None
+    store: Store,
+    group_id: str | None,
+    progress: Progress,
+    number: int | None = None,
+    directory: str | None = None,
 ) -> verifying.VerifyResult:
     return verifying.verify(
         store,
         group_id,
+        number=number,
         scratch=Path(directory) if directory else None,
         progress=lambda done, total: progress(f"checked {done} of {total} entries"),
     )
@@ -58,6 +70,7 @@ def restore(
     *,
     directory: Path,
     name: str,
+    number: int | None,
     to_index: int | None,
     to_time_ms: int | None,
 ) -> Result:
@@ -70,6 +83,7 @@ def restore(
         group_id,
         directory,
         name=name,
+        number=number,
         target_index=to_index,
         target_time_ms=to_time_ms,
         progress=lambda done, total: progress(f"restored {done} of {total} entries"),

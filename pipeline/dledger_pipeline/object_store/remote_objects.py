@@ -1,8 +1,8 @@
 """Objects in an S3 store, or another that obstore opens, by conditional writes. Used by `store`.
 
 Amazon S3, and every server that knows ``If-None-Match: *`` and ``If-Match`` for PutObject, decides
-atomically between writers; only Get, Put, Head, List and Delete are called. obstore has no fields for a
-server's status and error code, so these are read out of its message.
+atomically between writers; only Get, Put, Head, List and Delete are called. obstore has no fields
+for a server's status and error code, so these are read out of its message.
 """
 
 from __future__ import annotations

@@ -184,9 +184,9 @@ class Store:
         """Yield all objects below the folder *prefix*, with sizes and times, in any order."""
         return self._objects.list(_checked(prefix) if prefix else "")
 
-    def folders(self) -> list[str]:
-        """Return the names of the folders directly below the URL, sorted."""
-        return sorted(self._objects.folders())
+    def folders(self) -> Iterator[str]:
+        """Yield the names of the folders directly below the URL, sorted."""
+        yield from sorted(self._objects.folders())
 
     def delete(self, name: str) -> None:
         """Remove an object; it is no error if it is not there.

@@ -21,7 +21,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructType
 
 from dledger.errors import InvalidArgument
-from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.compacted import CompactedRange
 from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
@@ -197,7 +197,7 @@ def _shares(
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
     store = options.opened()
-    group_id = options.group_id or manifest.load(store).group_id
+    group_id = options.group_id or catalog.load(store).group_id
     for file in compacted.load(store, group_id, options.topics).files:
         yield CompactedRange(store=store, group_id=group_id, file=file)
 
@@ -205,7 +205,7 @@ def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
     if options.store:
         store = options.opened()
-        return archived(store, manifest.load(store, options.group_id))
+        return archived(store, catalog.load(store, options.group_id))
     return on_disk(Path(options.data)) if options.data else live(options.endpoint)
 
 
