@@ -22,7 +22,7 @@ from dledger.errors import CorruptRecord, NewerCommand, NewerFormat
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive import catalog, compacted, manifest
 from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
@@ -35,12 +35,13 @@ from dledger_pipeline.errors import (
     MalformedMessage,
     ObjectMissing,
     StoreError,
+    TargetNotAvailable,
 )
 from dledger_pipeline.log.export_client import ExportClient
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA, decode
 from dledger_pipeline.log.records import RecordBytes, encode, parse
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.object_store.stored import Stored
+from dledger_pipeline.object_store.stored import Listed, Stored
 from tests.fuzz.disks import rechained
 from tests.fuzz.logs import Entries, a_batch, archived
 from tests.fuzz.mutation import NUMBERS, json_bytes, mutated, nested, spoil
@@ -79,9 +80,11 @@ class Objects:
         """Write nothing."""
         raise StoreError(f"{name} {version}: {len(data)} bytes are not to be written")
 
-    def list(self, prefix: str) -> Iterator[str]:
-        """Yield names."""
-        yield from (name for name in self._objects if name.startswith(prefix))
+    def list(self, prefix: str) -> Iterator[Listed]:
+        """Yield the objects below a folder."""
+        for name, data in self._objects.items():
+            if name.startswith(prefix):
+                yield Listed(name=name, size_bytes=len(data), modified_s=0)
 
 
 def store_of(**objects: bytes) -> Store:
@@ -108,6 +111,33 @@ def _row(first: int, last: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def _base_row(applied: int, first: int) -> dict[str, Any]:
+    sha = "b" * 64
+    return {
+        "name": manifest.base_name(applied, sha),
+        "first_index": first,
+        "applied_index": applied,
+        "applied_term": 1,
+        "applied_chain": applied,
+        "object_bytes": 100,
+        "sha256": sha,
+        "as_of_ms": 5,
+    }
+
+
+def _chunk_row(data: bytes, raw: bytes, first: int, last: int, files: int) -> dict[str, Any]:
+    sha = hashlib.sha256(data).hexdigest()
+    return {
+        "name": manifest.chunk_name(first, last, sha),
+        "sha256": sha,
+        "object_bytes": len(data),
+        "raw_bytes": len(raw),
+        "files": files,
+        "first_index": first,
+        "last_index": last,
+    }
+
+
 class Manifests(Target):
     """A manifest and HEAD whose hashes are right: numbers that columns hold, names that stay."""
 
@@ -115,11 +145,13 @@ class Manifests(Target):
     refuses = (BackupError, StoreError)
 
     def draw(self, rng: Random) -> bytes:
-        rows = [_row(1, 5), _row(6, 9)][: rng.randint(1, 2)]
-        content = {"group": "g", "group_id": GROUP_ID, "term": 1, "first_index": 1,
-                   "last_index": rows[-1]["last_index"], "last_timestamp_ms": 5,
-                   "files": rows}  # fmt: skip
-        head = {"group_id": GROUP_ID, "last_index": rows[-1]["last_index"]}
+        rows = [_row(1, 5), _row(6, 9), _row(20, 29)][: rng.randint(1, 3)]
+        bases = [_base_row(applied, first) for applied, first in ((7, 3), (25, 20))]
+        points = [{"last_index": 9, "kept_from": 3, "as_of_ms": 9}]
+        content = {"group": "g", "group_id": GROUP_ID, "term": 1, "first_index": 1, "number": 1,
+                   "last_index": rows[-1]["last_index"], "as_of_ms": 9, "points": points,
+                   "bases": bases[len(rows) - 1 :], "chunks": rows}  # fmt: skip
+        head = {"group_id": GROUP_ID, "number": 1}
         if rng.random() < 0.9:
             content = self._spoilt(rng, content)
         if rng.random() < 0.1:
@@ -130,7 +162,7 @@ class Manifests(Target):
         """Change it, and then often make what is derived right again."""
         spoilt = spoil(rng, content, 2)
         if isinstance(spoilt, dict) and rng.random() < 0.7:
-            files = spoilt.get("files")
+            files = spoilt.get("chunks")
             for row in files if isinstance(files, list) else ():
                 if isinstance(row, dict) and rng.random() < 0.9:
                     _derive(row)
@@ -146,23 +178,36 @@ class Manifests(Target):
     def feed(self, data: bytes) -> Hashable:
         try:
             content, head, deep = json.loads(data)
-            last = int(head["last_index"])
             objects = {f"{GROUP_ID}/HEAD": deep.encode() if deep else encode_hashed(head)}
-            objects[f"{GROUP_ID}/{manifest.manifest_name(last)}"] = encode_hashed(content)
-        except (ValueError, TypeError, KeyError, OverflowError, RecursionError, AttributeError):
+            rows = content["chunks"]
+            raw = json.dumps(rows).encode()
+            chunk = pa.Codec("zstd").compress(raw).to_pybytes()
+            first, last = rows[0]["first_index"], rows[-1]["last_index"]
+            row = _chunk_row(chunk, raw, first, last, len(rows))
+            objects[f"{GROUP_ID}/{row['name']}"] = chunk
+            objects[f"{GROUP_ID}/{manifest.manifest_name(1)}"] = encode_hashed(
+                content | {"chunks": [row]}
+            )
+        except (LookupError, ValueError, TypeError, OverflowError, RecursionError, AttributeError):
             return "no manifest"
         store = store_of(**objects)
-        found = manifest.load(store, GROUP_ID)
+        found = catalog.load(store, GROUP_ID)
         for row in found.files:
             if {"", ".", ".."} & set(row.name.split("/")):
                 raise Broken(f"an object lies outside: {row.name!r:.60}")
             numbers = [value for value in asdict(row).values() if isinstance(value, int)]
             if min(numbers) < 0 or max(numbers) >= _MOST:
                 raise Broken(f"a number has no column: {min(numbers)} to {max(numbers)}")
-        again = manifest._encode(found, None)
-        store = store_of(**{f"{GROUP_ID}/HEAD": objects[f"{GROUP_ID}/HEAD"],
-                            f"{GROUP_ID}/{found.name}": again})  # fmt: skip
-        if manifest.load(store, GROUP_ID) != found:
+        again = catalog._encode(found, None)
+        store = store_of(**objects | {f"{GROUP_ID}/{found.name}": again})
+        for index in range(35):
+            try:
+                start = found.start_for(index)
+            except TargetNotAvailable:
+                continue
+            if not found.first_index <= start.first_index <= index + 1:
+                raise Broken(f"entry {index} is restored from {start.first_index} on")
+        if catalog.load(store, GROUP_ID) != found:
             raise Broken("written again it is another backup")
         return len(found.files)
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import grpc.aio
 
 from dledger.common.status import NodeStatus
-from dledger.errors import NotJoined
+from dledger.errors import NotJoined, Refused
 from dledger.files.files import RealFiles
 from dledger.services.admin import AdminServicer
 from dledger.services.export import CommittedLog
@@ -34,7 +34,13 @@ class LogBackend:
         if self.log is None:
             raise NotJoined
         return CommittedLog(
-            group="orders", group_id=self.group_id, log=self.log, last_index=self.committed
+            group="orders",
+            group_id=self.group_id,
+            log=self.log,
+            last_index=self.committed,
+            kept_from=self.log.first_index,
+            applied_index=self.committed,
+            snapshot=_no_snapshot,
         )
 
     def status(self) -> NodeStatus:
@@ -69,6 +75,12 @@ class LogBackend:
     def transfer_leadership(self, target: NodeId | None) -> NodeId:
         """Not asked for here."""
         raise NotImplementedError(target)
+
+
+async def _no_snapshot() -> AsyncGenerator[bytes, None]:
+    """Refuse, as a node without a snapshot does."""
+    raise Refused("this node has taken no snapshot yet")
+    yield b""
 
 
 @contextmanager

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from crc32c import crc32c
@@ -15,7 +19,15 @@ from dledger.store.format import encode_records
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.archive import ManifestRow, write_range
-from dledger_pipeline.archive.manifest import Manifest, publish
+from dledger_pipeline.archive.catalog import newest, publish
+from dledger_pipeline.archive.hashed_json import encode_hashed
+from dledger_pipeline.archive.manifest import (
+    ChunkRow,
+    Manifest,
+    RestorePoint,
+    chunk_name,
+    first_manifest,
+)
 from dledger_pipeline.log.records import RecordBytes, parse
 from dledger_pipeline.object_store.store import Store
 
@@ -111,8 +123,17 @@ def backup(
     store: Store, log_entries: Sequence[Entry], ranges: Iterable[int], group_id: str = GROUP_ID
 ) -> Manifest:
     """Publish a backup of entries from 1 on, in ranges of so many."""
+    previous = newest(store, group_id)
     rows = archived(store, log_entries, ranges, group_id)
-    return publish(store, Manifest(group="orders", group_id=group_id, files=rows))
+    return publish(store, manifest(rows, group_id, number=previous.number + 1 if previous else 1))
+
+
+def manifest(rows: Sequence[ManifestRow], group_id: str = GROUP_ID, *, number: int = 1) -> Manifest:
+    """Return an unpublished manifest of archived ranges, as of its newest entry."""
+    made = replace(first_manifest("orders", group_id, rows), number=number)
+    return made.seen(
+        RestorePoint(last_index=made.last_index, kept_from=1, as_of_ms=made.last_timestamp_ms)
+    )
 
 
 def flip(store: Store, name: str, at: int = -1) -> None:
@@ -125,3 +146,40 @@ def flip(store: Store, name: str, at: int = -1) -> None:
 def contents(store: Store) -> dict[str, bytes]:
     """Return all objects of a store."""
     return {name: store.get(name).to_pybytes() for name in store.list()}
+
+
+def rewrite(
+    store: Store, published: Manifest, files: list[dict[str, Any]] | None = None, **fields: object
+) -> None:
+    """Write a manifest again, without signature but with all hashes right, as a forger can.
+
+    *files* are its rows then, whatever they say; *fields* are changed in the manifest itself.
+    """
+    folder = f"{published.group_id}/"
+    plain = store.trusted() if store.manifest_key else store
+    standing = json.loads(plain.get(folder + published.name).to_pybytes())
+    content = {name: value for name, value in standing.items() if "sha256" not in name}
+    if files is not None:
+        raw = json.dumps(files).encode()
+        data = pa.Codec("zstd").compress(raw)
+        sha256 = hashlib.sha256(data).hexdigest()
+        first, last = published.first_index, published.last_index
+        row = ChunkRow(
+            name=chunk_name(first, last, sha256),
+            sha256=sha256,
+            object_bytes=len(data),
+            raw_bytes=len(raw),
+            files=len(files),
+            first_index=first,
+            last_index=last,
+        )
+        plain.put(folder + row.name, data)
+        content["chunks"] = [asdict(row)]
+    plain.put(folder + published.name, encode_hashed(content | fields))
+
+
+def file_rows(published: Manifest, **change: object) -> list[dict[str, Any]]:
+    """Return the rows of a manifest's files as JSON objects, the first one changed."""
+    rows = [asdict(row) for row in published.files]
+    rows[0].update(change)
+    return rows

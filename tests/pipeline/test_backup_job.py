@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.archive import manifest
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.object_store.store import Store
@@ -77,6 +77,15 @@ def test_a_backup_has_every_message_at_its_place(
     assert [tuple(row.values()) for row in archived.toArrow().to_pylist()] == expected
 
 
+def objects(store: Store) -> dict[str, bytes]:
+    """Return all that follows from the log alone: not the manifest, which says as of when it is."""
+    return {
+        name: data
+        for name, data in contents(store).items()
+        if "/manifests/" not in name and not name.endswith("HEAD")
+    }
+
+
 @pytest.mark.slow
 def test_the_same_backup_twice_is_the_same_objects(
     spark: SparkSession, group: LiveGroup, reference: Store, tmp_path: Path
@@ -87,8 +96,8 @@ def test_the_same_backup_twice_is_the_same_objects(
     _backup(from_leader, group, endpoints=group.admins[:1])
     results = [_backup(again, group), _backup(again, group)]
 
-    assert contents(from_leader) == contents(reference)
-    assert contents(again) == contents(reference)
+    assert objects(from_leader) == objects(reference)
+    assert objects(again) == objects(reference)
     assert results[0]["objects"] == results[0]["newObjects"]
     assert int(str(results[0]["objects"])) > 5
     assert results[1] == results[0] | {"newObjects": 0}
@@ -108,7 +117,7 @@ def test_a_later_backup_adds_what_is_new(
     after = contents(store)
     head = f"{group.group_id}/HEAD"
     assert {name: data for name, data in before.items() if name != head}.items() <= after.items()
-    assert after[head] == contents(reference)[head]
+    assert (first["number"], second["number"], catalog.load(store).number) == (1, 2, 2)
     assert second["objects"] == int(str(first["objects"])) + int(str(second["newObjects"]))
     assert (second["firstIndex"], second["lastIndex"]) == (1, group.last_index)
     assert second["records"] == group.last_index
@@ -137,13 +146,13 @@ def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_o
         driver.wait()
 
     left = contents(store)
-    assert 0 < len(left) < len(contents(reference))
+    assert 0 < len(left) < len(objects(reference))
     assert all(name.startswith(f"{group.group_id}/data/") for name in left)
     with pytest.raises(NoBackup):
-        manifest.load(store)
+        catalog.load(store)
 
     _backup(store, group)
-    assert contents(store) == contents(reference)
+    assert objects(store) == objects(reference)
 
 
 @pytest.mark.slow

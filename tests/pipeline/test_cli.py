@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dledger_pipeline.__main__ import main
-from dledger_pipeline.archive import manifest
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import GROUP_ID, backup, contents, entries, flip
@@ -125,7 +125,7 @@ def test_a_flipped_object_is_named(
     spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     """Whoever reads it: verify, restore, compact; and nothing is changed or restored."""
-    damaged = manifest.load(archive).files[1].name
+    damaged = catalog.load(archive).files[1].name
     flip(archive, f"{GROUP_ID}/{damaged}")
     before, data = contents(archive), tmp_path / "data"
     store = ("--store", archive.url)
@@ -145,7 +145,7 @@ def test_a_missing_object_is_named(
     spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
 ) -> None:
     """Whoever looks for it: verify, restore, compact."""
-    missing = manifest.load(archive).files[2].name
+    missing = catalog.load(archive).files[2].name
     (tmp_path / "store" / GROUP_ID / missing).unlink()
     store = ("--store", archive.url)
 
@@ -248,7 +248,7 @@ def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> N
 
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    found = manifest.load(s3.store(url))
+    found = catalog.load(s3.store(url))
     assert (result["phase"], result["groupId"]) == ("Completed", group.group_id)
     assert (result["manifest"], result["records"]) == (found.name, found.last_index)
 

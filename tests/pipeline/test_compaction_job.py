@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from dledger.broker.message import Message
-from dledger_pipeline.archive import compacted, manifest
+from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
@@ -79,7 +79,7 @@ def test_a_backup_is_read_as_messages(spark: SparkSession, store: Store) -> None
 
 def test_a_flipped_object_of_the_backup_is_named(spark: SparkSession, store: Store) -> None:
     """Its hash is checked, and nothing is written or published."""
-    damaged = manifest.load(store).files[1].name
+    damaged = catalog.load(store).files[1].name
     flip(store, f"{GROUP_ID}/{damaged}")
     before = contents(store)
 

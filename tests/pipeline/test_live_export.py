@@ -10,10 +10,11 @@ import pytest
 
 from dledger.client import Client, StoredRecord
 from dledger_pipeline.archive.archive import write_range
-from dledger_pipeline.archive.manifest import Manifest, publish
+from dledger_pipeline.archive.catalog import publish
+from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.errors import ForeignGroup, RangeNotAvailable
-from dledger_pipeline.log.export_client import ExportClient, ExportPlan, choose_node
+from dledger_pipeline.log.export_client import ExportClient, ExportPlan, choose_nodes
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
@@ -21,6 +22,7 @@ from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import QUEUES, TOPIC, LiveGroup
+from tests.pipeline.logs import manifest
 
 pytestmark = pytest.mark.slow
 RANGE_BYTES = 1 << 20
@@ -53,7 +55,7 @@ def archive(group: LiveGroup, address: str, store: Store) -> Manifest:
             )
             for each in plan.ranges
         )
-    return publish(store, Manifest(group=plan.group, group_id=plan.group_id, files=rows))
+    return publish(store, manifest(rows, plan.group_id))
 
 
 async def read_all(address: str) -> dict[int, list[StoredRecord]]:
@@ -78,7 +80,7 @@ def test_a_follower_is_read_from(group: LiveGroup) -> None:
 
     def chosen_beside() -> str:
         leader = group.leader()
-        chosen = choose_node(group.admins, timeout_s=60)
+        chosen = choose_nodes(group.admins, timeout_s=60).addresses[0]
         return chosen if leader and chosen != leader == group.leader() else ""
 
     assert eventually("a follower is chosen", chosen_beside, 60) in group.admins
@@ -96,7 +98,7 @@ def test_what_a_node_does_not_have_is_refused(group: LiveGroup) -> None:
 def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Path) -> None:
     """Record bytes are the exported ones; all members then show every message as it was."""
     store = Store.open(f"file://{tmp_path}/store")
-    manifest = archive(group, choose_node(group.admins), store)
+    archived = archive(group, choose_nodes(group.admins).addresses[0], store)
     restored = tmp_path / "new" / "node-0"
 
     restore(store, group.group_id, restored, name="dev/node-0", segment_bytes=1 << 20)
@@ -115,7 +117,7 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
             )
     finally:
         founded.stop()
-    assert manifest.last_index == group.last_index
+    assert archived.last_index == group.last_index
 
 
 async def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,19 @@ import pytest
 
 from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive.archive import write_range
-from dledger_pipeline.archive.hashed_json import Signature, encode_hashed
-from dledger_pipeline.archive.manifest import Manifest, load, manifest_name, publish
+from dledger_pipeline.archive.catalog import load, publish
+from dledger_pipeline.archive.hashed_json import Signature
+from dledger_pipeline.archive.manifest import manifest_name
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NotSigned, StoreError
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, backup, batches, entries
+from tests.pipeline.logs import GROUP_ID, backup, batches, entries, file_rows, manifest, rewrite
 
 pytestmark = pytest.mark.found
 
 KEY = "0123456789abcdef" * 2
 ENTRIES = entries(30)
-MANIFEST = f"{GROUP_ID}/{manifest_name(30)}"
+MANIFEST = f"{GROUP_ID}/{manifest_name(1)}"
 
 
 @pytest.fixture
@@ -43,11 +45,7 @@ def forge(store: Store) -> None:
     """Put another history into the store, with all hashes right, as who may write to it can."""
     other = [*entries(29), *entries(30, seed=7)[29:]]
     row = write_range(store, GROUP_ID, batches(other), previous_chain=0)
-    plain = store.trusted()
-    standing = json.loads(plain.get(MANIFEST).to_pybytes())
-    content = {name: value for name, value in standing.items() if "sha256" not in name}
-    facts = {name: getattr(row, name) for name in content["files"][0]}
-    plain.put(MANIFEST, encode_hashed(content | {"files": [facts]}))
+    rewrite(store, load(store.trusted()), [asdict(row)])
 
 
 def test_a_forged_manifest_is_refused_where_there_is_a_key(url: str, key: str) -> None:
@@ -87,7 +85,7 @@ def test_a_backup_older_than_the_key_is_signed_on_purpose_and_goes_on(url: str, 
     """It is refused until then; what is added behind it is signed as well."""
     rows = write_range(Store.open(url), GROUP_ID, batches(ENTRIES), previous_chain=0)
     old = Store.open(url).trusted()
-    publish(old, Manifest(group="orders", group_id=GROUP_ID, files=(rows,)))
+    first = publish(old, manifest((rows,)))
     with pytest.raises(NotSigned, match="dledger-pipeline sign"):
         load(Store.open(url))
 
@@ -100,15 +98,15 @@ def test_a_backup_older_than_the_key_is_signed_on_purpose_and_goes_on(url: str, 
         [batches(entries(40))[0].slice(30)],
         previous_chain=rows.last_chain,
     )
-    publish(Store.open(url), Manifest(group="orders", group_id=GROUP_ID, files=(rows, later)))
+    publish(Store.open(url), first.followed_by([later]))
     assert verify(Store.open(url)).signature is Signature.VALID
 
 
 def test_a_damaged_backup_is_not_signed(url: str, key: str, capsys: Any) -> None:
     """To sign is to say that it is whole."""
     store = Store.open(url)
-    manifest = backup(store.trusted(), ENTRIES, (30,))
-    store.put(f"{GROUP_ID}/{manifest.files[0].name}", b"other")
+    published = backup(store.trusted(), ENTRIES, (30,))
+    store.put(f"{GROUP_ID}/{published.files[0].name}", b"other")
 
     assert main(["sign", "--store", url]) == 1
 
@@ -140,11 +138,8 @@ def test_a_short_key_is_no_key(url: str, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_numbers_that_no_log_has_are_refused(url: str, change: dict[str, object]) -> None:
     """When the manifest is read, by name, not where they would not fit later."""
     store = Store.open(url)
-    backup(store, ENTRIES, (30,))
-    content = json.loads(store.get(MANIFEST).to_pybytes())
-    del content["sha256"]
-    content["files"][0].update(change)
-    store.put(MANIFEST, encode_hashed(content))
+    published = backup(store, ENTRIES, (30,))
+    rewrite(store, published, file_rows(published, **change))
 
     with pytest.raises(CorruptManifest):
         load(store)
@@ -179,10 +174,12 @@ def test_a_link_or_a_pipe_is_no_object(url: str, tmp_path: Path) -> None:
 
 
 def test_an_object_larger_than_any_of_ours_is_not_read(url: str, tmp_path: Path) -> None:
-    """A HEAD of a gigabyte, say."""
+    """A manifest of a gigabyte, say; a HEAD of that length is as good as none."""
     store = Store.open(url)
-    backup(store, ENTRIES, (30,))
+    published = backup(store, ENTRIES, (30,))
     os.truncate(tmp_path / f"store/{GROUP_ID}/HEAD", 1 << 30)
+    assert load(store) == published
+    os.truncate(tmp_path / "store" / MANIFEST, 1 << 30)
 
     with pytest.raises(CorruptObject, match="it may have"):
         load(store)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,8 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dledger_pipeline.archive.archive import ManifestRow, object_name, write_range
-from dledger_pipeline.archive.hashed_json import encode_hashed
-from dledger_pipeline.archive.manifest import Manifest, manifest_name, publish
+from dledger_pipeline.archive.catalog import publish
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import (
     BackupError,
@@ -26,22 +24,32 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, backup, batches, contents, entries, flip
+from tests.pipeline.logs import (
+    GROUP_ID,
+    backup,
+    batches,
+    contents,
+    entries,
+    file_rows,
+    flip,
+    manifest,
+    rewrite,
+)
 
 ENTRIES = entries(100)
 
 
 def test_a_whole_backup_is_proven(store: Store, tmp_path: Path) -> None:
     """With figures; and compared with what a restore of it gives."""
-    manifest = backup(store, ENTRIES, (30, 30, 40))
+    published = backup(store, ENTRIES, (30, 30, 40))
 
     shallow = verify(store)
     deep = verify(store, GROUP_ID, scratch=tmp_path / "scratch")
 
-    assert (shallow.manifest, shallow.objects, shallow.records) == (manifest.name, 3, 100)
+    assert (shallow.manifest, shallow.objects, shallow.records) == (published.name, 3, 100)
     assert (shallow.first_index, shallow.last_index) == (1, 100)
-    assert (shallow.record_bytes, shallow.compared_bytes) == (manifest.record_bytes, 0)
-    assert deep == replace(shallow, compared_bytes=manifest.record_bytes)
+    assert (shallow.record_bytes, shallow.compared_bytes) == (published.record_bytes, 0)
+    assert deep == replace(shallow, compared_bytes=published.record_bytes)
     restored = b"".join(bytes(chunk.data) for chunk in read_log(tmp_path / "scratch"))
     assert len(restored) == deep.compared_bytes
 
@@ -59,8 +67,8 @@ def test_progress_is_told_after_each_object(store: Store) -> None:
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_damaged_object_is_named(store: Store, number: int) -> None:
     """Whichever it is; and the store stays as it is."""
-    manifest = backup(store, ENTRIES, (30, 30, 40))
-    name = f"{GROUP_ID}/{manifest.files[number].name}"
+    published = backup(store, ENTRIES, (30, 30, 40))
+    name = f"{GROUP_ID}/{published.files[number].name}"
     flip(store, name)
     before = contents(store)
 
@@ -73,10 +81,10 @@ def test_a_damaged_object_is_named(store: Store, number: int) -> None:
 def test_a_missing_object_is_named(tmp_path: Path) -> None:
     """By the name under which it should be."""
     store = Store.open(f"file://{tmp_path}/store")
-    manifest = backup(store, ENTRIES, (30, 30, 40))
-    (tmp_path / "store" / GROUP_ID / manifest.files[1].name).unlink()
+    published = backup(store, ENTRIES, (30, 30, 40))
+    (tmp_path / "store" / GROUP_ID / published.files[1].name).unlink()
 
-    with pytest.raises(ObjectMissing, match=manifest.files[1].name):
+    with pytest.raises(ObjectMissing, match=published.files[1].name):
         verify(store)
 
 
@@ -113,14 +121,10 @@ def test_a_manifest_that_states_other_facts_is_named(
     store: Store, change: dict[str, object]
 ) -> None:
     """Sealed by whoever wrote it, and yet not what the objects hold."""
-    manifest = backup(store, ENTRIES, (30,))
-    name = f"{GROUP_ID}/{manifest_name(30)}"
-    content = json.loads(store.get(name).to_pybytes())
-    del content["sha256"]
-    content["files"][0].update(change)
-    store.put(name, encode_hashed(content))
+    published = backup(store, ENTRIES, (30,))
+    rewrite(store, published, file_rows(published, **change))
 
-    with pytest.raises(CorruptManifest, match=manifest.files[0].name):
+    with pytest.raises(CorruptManifest, match=published.files[0].name):
         verify(store)
 
 
@@ -149,7 +153,7 @@ def test_entries_that_were_archived_wrong_are_found_by_their_crcs(
     (batch,) = batches(ENTRIES[:30])
     honest = write_range(store, GROUP_ID, [batch], previous_chain=0)
     row = _forged(store, honest, spoil(batch))
-    publish(store, Manifest(group="orders", group_id=GROUP_ID, files=(row,)))
+    publish(store, manifest((row,)))
 
     with pytest.raises(BackupError, match=row.name):
         verify(store)
@@ -174,7 +178,7 @@ def test_an_object_that_is_no_parquet_is_named(store: Store) -> None:
     name = object_name(1, 30, sha256)
     store.put(f"{GROUP_ID}/{name}", data)
     row = replace(honest, name=name, sha256=sha256, object_bytes=len(data))
-    publish(store, Manifest(group="orders", group_id=GROUP_ID, files=(row,)))
+    publish(store, manifest((row,)))
 
     with pytest.raises(CorruptObject, match=f"{name}: not readable as Parquet"):
         verify(store)
