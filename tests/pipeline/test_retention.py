@@ -1,0 +1,154 @@
+"""A group that has dropped its oldest entries: backed up, after a gap too, and founded anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from dledger.client import AdminClient, Client, Record, StoredRecord
+from dledger.errors import InvalidArgument
+from dledger_pipeline.archive.restore import restore
+from dledger_pipeline.archive.verify import verify
+from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.log.export_client import ExportClient, ExportPlan
+from dledger_pipeline.object_store.store import Store
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
+from e2e.harness.waiting import eventually
+
+pytestmark = pytest.mark.slow
+
+TOPIC = "orders"
+SMALL = ("segment_bytes=1048576", "snapshot_bytes=1048576", "snapshot_entries=10")
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[DevGroup]:
+    """Return a group of one that drops all but its newest segments."""
+    group = DevGroup(
+        tmp_path / "data", free_port_range(), *SMALL, "disk_watermark_percent=1", nodes=1
+    )
+    try:
+        group.announced()
+        yield group
+    finally:
+        group.stop()
+
+
+async def _produce(address: str, name: str, batches: int) -> None:
+    async with Client(address, timeout_s=120, client_id=name) as client:
+        await client.create_topic(TOPIC, queues=1)
+        for batch in range(batches):
+            records = [
+                Record(
+                    body=f"{batch}-{row}".encode().ljust(1024, b"x"), message_id=f"{batch}-{row}"
+                )
+                for row in range(50)
+            ]
+            await client.append(TOPIC, records)
+
+
+def produce_until_dropped(group: DevGroup, name: str, beyond: int) -> ExportPlan:
+    """Write until the node has dropped entry *beyond*; return what it keeps then, at rest."""
+    numbers = iter(range(100))
+
+    def dropped() -> bool:
+        asyncio.run(_produce(group.endpoints[0], f"{name}-{next(numbers)}", 40))
+        return plan_of(group).first_available > beyond
+
+    eventually("old entries are dropped", dropped, 120)
+    return eventually("retention rests", lambda: _at_rest(group), 60)
+
+
+def _at_rest(group: DevGroup) -> ExportPlan | None:
+    before = plan_of(group)
+    asyncio.run(asyncio.sleep(2.5))  # two rounds of maintenance
+    after = plan_of(group)
+    return after if after == before else None
+
+
+def plan_of(group: DevGroup) -> ExportPlan:
+    """Return how the node would cut what it keeps."""
+    with ExportClient(group.admins[0]) as exporter:
+        return exporter.plan()
+
+
+def stored(address: str) -> list[StoredRecord]:
+    """Return every message that a consumer can read."""
+    return asyncio.run(_stored(address))
+
+
+async def _stored(address: str) -> list[StoredRecord]:
+    async with Client(address, timeout_s=120) as client:
+        try:
+            return [each async for each in client.read(TOPIC, 0)]
+        except InvalidArgument as error:  # "offset 0 is outside [first, last]"
+            first = int(str(error).partition("[")[2].partition(",")[0])
+        return [each async for each in client.read(TOPIC, 0, start_offset=first)]
+
+
+def founded(directory: Path, last_index: int) -> list[StoredRecord]:
+    """Found a group on a restored directory; return its messages, after it has taken another."""
+    group = DevGroup(directory, free_port_range(), *SMALL, nodes=1)
+    try:
+        group.announced()
+        messages = stored(group.endpoints[0])
+        asyncio.run(_produce(group.endpoints[0], "later", 1))
+        assert len(stored(group.endpoints[0])) == len(messages) + 50
+        assert asyncio.run(_recovered_to(group.admins[0])) == last_index
+        return messages
+    finally:
+        group.stop()
+
+
+async def _recovered_to(address: str) -> int:
+    async with AdminClient(address, timeout_s=60) as admin:
+        return (await admin.status()).recovered_to
+
+
+def run(store: Store, group: DevGroup) -> tuple[dict[str, object], list[str]]:
+    """Back the group up; return the result and what was said on the way."""
+    said: list[str] = []
+    request = BackupRequest(
+        endpoints=tuple(group.admins), store=store, target_bytes=1 << 20, master="local[1]"
+    )
+    return backup(request, said.append), said
+
+
+def values(messages: Sequence[StoredRecord]) -> list[tuple[int, bytes]]:
+    """Return offsets and bodies."""
+    return [(each.offset, each.record.body) for each in messages]
+
+
+def test_a_group_whose_first_entries_are_gone_is_backed_up_and_restored(
+    spark: SparkSession, running: DevGroup, tmp_path: Path
+) -> None:
+    """Every message that the node keeps comes back; so it is again after a gap."""
+    store = Store.open(f"file://{tmp_path}/store")
+    kept = produce_until_dropped(running, "first", 1)
+
+    result, said = run(store, running)
+
+    assert result["newBase"] == f"nodes keep entries from {kept.first_available} on"
+    assert any(line.startswith("a new base") for line in said)
+    assert (result["bases"], result["firstIndex"]) == (1, kept.kept_from)
+    assert verify(store, scratch=tmp_path / "scratch").compared_bytes == result["bytes"]
+    expected = stored(running.endpoints[0])
+    restored = restore(store, None, tmp_path / "new/node-0", name="dev/node-0")
+    assert values(founded(tmp_path / "new", restored.last_index)) == values(expected)
+
+    later = produce_until_dropped(running, "second", restored.last_index + 1)
+    result, said = run(store, running)
+
+    gap = f"[{restored.last_index + 1}, {later.first_available - 1}]"
+    assert gap in str(result["newBase"])
+    assert (result["bases"], result["number"]) == (2, 2)
+    assert verify(store).records == result["records"]
+    expected = stored(running.endpoints[0])
+    again = restore(store, None, tmp_path / "newer/node-0", name="dev/node-0")
+    assert again.first_index == later.kept_from
+    assert values(founded(tmp_path / "newer", again.last_index)) == values(expected)
