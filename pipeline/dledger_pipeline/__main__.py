@@ -12,11 +12,12 @@ from typing import Any, Final
 
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError
+from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
-from dledger_pipeline.jobs.result import Result
-from dledger_pipeline.jobs.without_spark import restore, sign, verify
+from dledger_pipeline.jobs.result import Result, size
+from dledger_pipeline.jobs.without_spark import gc, list_backups, repair, restore, sign, verify
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import LOCAL
 
@@ -32,6 +33,8 @@ examples:
   dledger-pipeline restore --store file:///backups --data ./restored --name orders/orders-0
   dledger-pipeline restore --store s3://bucket/dledger --store-endpoint https://s3.example.com \\
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
+  dledger-pipeline list --store file:///backups
+  dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --store file:///backups --topics prices,positions
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
@@ -96,6 +99,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_restore(commands)
     _add_verify(commands)
     _command(commands, "sign", "sign the newest backup with the key for manifests", _sign)
+    _add_list(commands)
+    _add_gc(commands)
+    _command(commands, "repair", "make a manifest of the objects that are there", _repair)
     _add_compact(commands)
     return parser
 
@@ -164,13 +170,7 @@ def _add_backup(commands: Any) -> None:
         metavar="HOURS",
         help=f"how old the newest snapshot of the state may become ({BASE_EVERY_HOURS:g})",
     )
-    parser.add_argument(
-        "--keep-days",
-        type=_positive,
-        default=0,
-        metavar="DAYS",
-        help="how far back a restore must be possible (default: to the first backup)",
-    )
+    _add_retention(parser)
     _add_spark_arguments(parser)
 
 
@@ -181,7 +181,7 @@ def _backup(args: argparse.Namespace) -> Result:
             last_index=args.last_index,
             target_bytes=args.target_mib << 20,
             base_every_hours=args.base_every,
-            keep_days=args.keep_days,
+            retention=_retention(args),
             store=_store(args),
             group_id=args.group_id,
             master=args.master,
@@ -238,6 +238,62 @@ def _verify(args: argparse.Namespace) -> Result:
         deep=args.deep,
         scratch=args.scratch,
     )
+
+
+def _add_list(commands: Any) -> None:
+    _command(commands, "list", "list the backups of a store", _list)
+
+
+def _list(args: argparse.Namespace) -> Result:
+    backups = list_backups(_store(args), args.group_id)
+    if not args.json:
+        for backup in backups:
+            print(_backup_line(backup))
+    return {"backups": backups} if args.json else {"count": len(backups)}
+
+
+def _backup_line(backup: Result) -> str:
+    start = f"{backup['groupId']}  {backup['number']:>6}"
+    if "error" in backup:
+        return f"{start}  {backup['error']}"
+    ranges = ", ".join(f"[{first}, {last}]" for first, last in backup["restorable"])  # type: ignore[attr-defined]
+    size_told = size(int(str(backup["objectBytes"])))
+    return f"{start}  {backup['asOf']}  restores to {ranges}  {size_told}"
+
+
+def _add_retention(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep-days",
+        type=_positive,
+        default=0,
+        metavar="DAYS",
+        help="how far back a restore must be possible (default: to the first backup)",
+    )
+    parser.add_argument(
+        "--keep-last",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="how many of the newest backups must stay, however old",
+    )
+
+
+def _retention(args: argparse.Namespace) -> Retention:
+    return Retention(keep_days=args.keep_days, keep_last=args.keep_last)
+
+
+def _add_gc(commands: Any) -> None:
+    parser = _command(commands, "gc", "delete expired backups and what killed runs left", _gc)
+    _add_retention(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would go")
+
+
+def _gc(args: argparse.Namespace) -> Result:
+    return gc(_store(args), args.group_id, _progress, _retention(args), dry_run=args.dry_run)
+
+
+def _repair(args: argparse.Namespace) -> Result:
+    return repair(_store(args), args.group_id, _progress)
 
 
 def _sign(args: argparse.Namespace) -> Result:

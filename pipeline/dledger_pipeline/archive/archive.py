@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dledger_pipeline.archive.parquet_sizes import opened
+from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
 from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
 from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.object_store.store import Store
@@ -163,6 +163,44 @@ def read_object(
         return file.read().replace_schema_metadata(None)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+
+
+def describe_object(store: Store, group_id: str, name: str, object_bytes: int) -> ManifestRow:
+    """Return the manifest row of an object, from nothing but what is in it, fully checked.
+
+    Raises:
+        CorruptObject: It does not have the hash that its name says, or is not readable.
+        BrokenBackup: Its entries do not follow each other.
+        StoreError: The store failed.
+    """
+    full_name = f"{group_id}/{name}"
+    data = store.get(full_name, max_bytes=object_bytes)
+    sha256 = hashlib.sha256(data).hexdigest()
+    first, last = (int(text) for text in name.removeprefix("data/").split("-")[:2])
+    if name != object_name(first, last, sha256):
+        raise CorruptObject(full_name, f"its SHA-256 is {sha256}")
+    file = opened(
+        data,
+        full_name,
+        schema=ENTRY_SCHEMA,
+        rows=last - first + 1,
+        inflated_bytes=MAX_INFLATED_BYTES,
+    )
+    metadata = file.schema_arrow.metadata or {}
+    chain = metadata.get(b"dledger.previous_chain", b"")
+    if metadata.get(b"dledger.group_id") != group_id.encode() or not chain.isdigit():
+        raise CorruptObject(full_name, "it does not say that it is of this group")
+    batches = file.read().replace_schema_metadata(None).to_batches()
+    at, index = int(chain), first
+    for batch in batches:
+        at, index = (
+            check(batch, name=full_name, previous_chain=at, first_index=index),
+            index + len(batch),
+        )
+    row = describe(batches, previous_chain=int(chain), object_bytes=data.size, sha256=sha256)
+    if row.name != name:
+        raise CorruptObject(full_name, f"it has entries [{row.first_index}, {row.last_index}]")
+    return row
 
 
 def describe(

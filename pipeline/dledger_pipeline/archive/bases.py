@@ -28,8 +28,7 @@ def write_base(store: Store, group_id: str, data: bytes, *, now_ms: int) -> Base
         CorruptObject: It is no whole snapshot of this group.
         StoreError: It could not be written.
     """
-    state = state_of("the node's snapshot", _decoded("the node's snapshot", group_id, data))
-    row = describe_base(group_id, data, as_of_ms=max(now_ms, state.now_ms))
+    row = describe_base(group_id, data, now_ms=now_ms)
     create_once(store, f"{group_id}/{row.name}", data)
     return row
 
@@ -44,9 +43,10 @@ def read_base(store: Store, group_id: str, row: BaseRow) -> Snapshot:
     """
     name = f"{group_id}/{row.name}"
     data = store.get(name).to_pybytes()
-    if describe_base(group_id, data, as_of_ms=row.as_of_ms) != row:
+    snapshot = _decoded(name, group_id, data)
+    if _row(snapshot, data, as_of_ms=row.as_of_ms) != row:
         raise CorruptObject(name, "it is not the snapshot that the manifest names")
-    return _decoded(name, group_id, data)
+    return snapshot
 
 
 def state_of(name: str, snapshot: Snapshot) -> BrokerState:
@@ -57,11 +57,18 @@ def state_of(name: str, snapshot: Snapshot) -> BrokerState:
         raise CorruptObject(name, f"its state cannot be read: {error}") from error
 
 
-def describe_base(group_id: str, data: bytes, *, as_of_ms: int) -> BaseRow:
-    """Return the row of a snapshot file. Raises CorruptObject."""
-    sha256 = hashlib.sha256(data).hexdigest()
-    snapshot = _decoded(f"{group_id}/bases/{sha256}", group_id, data)
-    applied = snapshot.applied
+def describe_base(group_id: str, data: bytes, *, now_ms: int = 0) -> BaseRow:
+    """Return the row of a snapshot file, whose state is read, too. Raises CorruptObject.
+
+    It counts from *now_ms* on, but not from before its newest entry's time.
+    """
+    name = "the snapshot"
+    snapshot = _decoded(name, group_id, data)
+    return _row(snapshot, data, as_of_ms=max(now_ms, state_of(name, snapshot).now_ms))
+
+
+def _row(snapshot: Snapshot, data: bytes, *, as_of_ms: int) -> BaseRow:
+    applied, sha256 = snapshot.applied, hashlib.sha256(data).hexdigest()
     return BaseRow(
         name=base_name(applied.index, sha256),
         first_index=snapshot.base.index + 1,

@@ -124,7 +124,7 @@ def load(store: Store, group_id: str | None = None, number: int | None = None) -
 def newest(store: Store, group_id: str) -> Manifest | None:
     """Return the group's newest backup; None if it has none. Raises like `load`."""
     known = numbers(store, group_id)
-    head = _head_number(store, group_id)
+    head = head_number(store, group_id)
     if head > max(known, default=0):
         raise LostManifest(f"{group_id}/{manifest_name(head)}", max(known, default=None))
     return _read(store, group_id, known[-1]) if known else None
@@ -203,7 +203,7 @@ def _advance_head(store: Store, manifest: Manifest) -> None:
     raise VersionConflict(name)
 
 
-def _head_number(store: Store, group_id: str) -> int:
+def head_number(store: Store, group_id: str) -> int:
     """Return what HEAD names; 0 if it is missing or damaged, since it only tells of a loss."""
     name = f"{group_id}/{_HEAD}"
     try:

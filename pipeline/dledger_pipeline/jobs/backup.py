@@ -21,6 +21,7 @@ from dledger_pipeline.archive.archive import ManifestRow, read_range, write_rang
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import newest, publish
 from dledger_pipeline.archive.entry_ranges import ExportedRange, exported
+from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import (
     BaseRow,
     Manifest,
@@ -54,6 +55,7 @@ _ATTEMPTS: Final = 3
 _WHOLE: Final = 1 << 40
 """A target size that gives one range, where only the plan's other facts are wanted."""
 _DAY_MS: Final = 86_400_000
+_FOREVER: Final = Retention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class BackupRequest:
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
         base_every_hours: How old the newest base may become before another one is made.
-        keep_days: How far back a restore must be possible; 0: to the first backup.
+        retention: What is deleted behind the backup, see `expiry`.
         master, conf: See `session.spark_session`.
     """
 
@@ -77,7 +79,7 @@ class BackupRequest:
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
     base_every_hours: float = BASE_EVERY_HOURS
-    keep_days: float = 0
+    retention: Retention = _FOREVER
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -147,7 +149,11 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
         return _result(previous, new_objects=0)
     published = publish(request.store, manifest)
     progress(f"published {published.name} of group {nodes.group_id}")
-    return _result(published, new_objects=len(rows) + (plan.base is not None), reason=plan.reason)
+    result = _result(published, new_objects=len(rows) + (plan.base is not None), reason=plan.reason)
+    if request.retention == _FOREVER:
+        return result
+    found = expire(request.store, nodes.group_id, request.retention, dry_run=False, told=progress)
+    return result | {"freedBytes": found.freed_bytes, "lockedObjects": found.locked}
 
 
 def _plan(
@@ -260,9 +266,8 @@ def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacin
     made = made.seen(
         RestorePoint(last_index=made.last_index, kept_from=kept_from, as_of_ms=as_of_ms)
     )
-    if request.keep_days:
-        made = made.without_before(as_of_ms - int(request.keep_days * _DAY_MS))
-    return made
+    days = request.retention.keep_days
+    return made.without_before(as_of_ms - int(days * _DAY_MS)) if days else made
 
 
 def _as_of(plan: _Plan, made: Manifest) -> int:

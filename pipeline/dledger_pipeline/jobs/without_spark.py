@@ -1,4 +1,4 @@
-"""Verify, restore and sign the newest backup of a store: the jobs that need no Spark.
+"""Verify, restore, list, expire, repair and sign backups: the jobs that need no Spark.
 
 Called by the command line, one function a subcommand. Each raises what `archive.verify` and
 `archive.restore` do.
@@ -10,10 +10,13 @@ import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive import catalog, expiry
+from dledger_pipeline.archive import repair as repairing
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
-from dledger_pipeline.errors import StoreError
+from dledger_pipeline.archive.expiry import Retention
+from dledger_pipeline.archive.manifest import told_time
+from dledger_pipeline.errors import BackupError, NoBackup, ObjectMissing, StoreError
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, result_of, size
 from dledger_pipeline.object_store.store import Store
 
@@ -90,6 +93,60 @@ def restore(
     )
     progress(f"restored {size(found.record_bytes)} of records into {directory}")
     return result_of(found)
+
+
+def list_backups(store: Store, group_id: str | None) -> list[Result]:
+    """Return what each backup holds, oldest first; of a damaged one what is wrong with it."""
+    groups = [group_id] if group_id else catalog.groups(store)
+    return [
+        _row(store, group, number) for group in groups for number in catalog.numbers(store, group)
+    ]
+
+
+def _row(store: Store, group_id: str, number: int) -> Result:
+    row: Result = {"groupId": group_id, "number": number}
+    try:
+        found = catalog.load(store, group_id, number)
+    except (BackupError, ObjectMissing) as error:
+        return row | {"error": str(error)}
+    return row | {
+        "group": found.group,
+        "asOf": told_time(found.as_of_ms),
+        "firstIndex": found.first_index,
+        "lastIndex": found.last_index,
+        "restorable": [list(each) for each in found.restorable()],
+        "bases": len(found.bases),
+        "objects": len(found.files),
+        "objectBytes": found.object_bytes,
+    }
+
+
+def gc(
+    store: Store, group_id: str | None, progress: Progress, retention: Retention, *, dry_run: bool
+) -> Result:
+    """Delete what *retention* does not keep, and what killed runs left; return what that was."""
+    group_id = catalog.only_group(store) if group_id is None else group_id
+    found = expiry.expire(store, group_id, retention, dry_run=dry_run, told=progress)
+    verb = "would free" if dry_run else "freed"
+    progress(f"{verb} {size(found.freed_bytes)}")
+    return result_of(found) | {"dryRun": dry_run}
+
+
+def repair(store: Store, group_id: str | None, progress: Progress) -> Result:
+    """Publish a manifest that is made of nothing but the group's objects; return what it holds.
+
+    Raises:
+        NoBackup: Several groups, or nothing that can be restored.
+        StoreError: The store failed.
+    """
+    if group_id is None:
+        folders = [folder for folder in store.folders() if any(store.list(f"{folder}/data"))]
+        if len(folders) != 1:
+            raise NoBackup(f"{store.url} has objects of {len(folders)} groups: give --group-id")
+        (group_id,) = folders
+    published = catalog.publish(store, repairing.rebuilt(store, group_id, progress))
+    progress(f"published {published.name}: {published.range_told()}")
+    return {"phase": COMPLETED} | _row(store, group_id, published.number)
 
 
 def sign(store: Store, group_id: str | None, progress: Progress) -> Result:

@@ -1,0 +1,129 @@
+"""Rebuilds a manifest from the objects of a group: each says by itself which entries it holds.
+
+Of objects that overlap, those are taken that lead furthest without a gap. Used by the job `repair`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from dledger_pipeline.archive.archive import ManifestRow, describe_object
+from dledger_pipeline.archive.bases import describe_base
+from dledger_pipeline.archive.catalog import head_number, load, numbers
+from dledger_pipeline.archive.manifest import (
+    BaseRow,
+    Manifest,
+    RestorePoint,
+    first_manifest,
+)
+from dledger_pipeline.errors import BackupError, NoBackup, StoreError
+from dledger_pipeline.object_store.store import Store
+
+_DATA: Final = re.compile(r"data/(\d{20})-(\d{20})-[0-9a-f]{64}\.parquet")
+
+Told = Callable[[str], None]
+
+
+def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
+    """Return an unpublished manifest of all that the group's objects can restore.
+
+    Damaged objects are left out, and told.
+
+    Raises:
+        NoBackup: The objects hold nothing that can be restored.
+        StoreError: The store failed.
+    """
+    rows = _rows(store, group_id, told)
+    bases = _bases(store, group_id, told)
+    runs = _runs(rows, bases)
+    if not runs:
+        raise NoBackup(
+            f"{store.url} has no entries of group {group_id} from entry 1 or from a base on"
+        )
+    files = [row for run in runs for row in run]
+    name = _group_name(store, group_id)
+    made = replace(
+        first_manifest(name, group_id, files),
+        number=max([head_number(store, group_id), *numbers(store, group_id)]) + 1,
+        bases=tuple(base for base in bases if _covers(runs, base)),
+    )
+    as_of_ms = made.last_timestamp_ms
+    starts = [base.first_index for base in made.bases if base.applied_index <= made.last_index]
+    point = RestorePoint(
+        last_index=made.last_index, kept_from=max(starts, default=1), as_of_ms=as_of_ms
+    )
+    return made.seen(point)
+
+
+def _rows(store: Store, group_id: str, told: Told) -> list[ManifestRow]:
+    """Return the rows of all whole objects, ascending."""
+    rows: list[ManifestRow] = []
+    for listed in sorted(store.listed(f"{group_id}/data"), key=lambda each: each.name):
+        name = listed.name.removeprefix(f"{group_id}/")
+        if not _DATA.fullmatch(name):
+            told(f"left out: {listed.name} is none of ours")
+            continue
+        try:
+            rows.append(describe_object(store, group_id, name, listed.size_bytes))
+        except BackupError as error:
+            told(f"left out: {error}")
+        else:
+            told(f"read {name}")
+    return rows
+
+
+def _bases(store: Store, group_id: str, told: Told) -> list[BaseRow]:
+    """Return the rows of all whole bases, ascending; each counts from its newest entry's time."""
+    found: list[BaseRow] = []
+    for name in store.list(f"{group_id}/bases"):
+        try:
+            base = describe_base(group_id, store.get(name).to_pybytes())
+        except BackupError as error:
+            told(f"left out: {error}")
+            continue
+        if f"{group_id}/{base.name}" != name:
+            told(f"left out: {name} does not have the name of its contents")
+        else:
+            found.append(base)
+    return found
+
+
+def _runs(rows: Sequence[ManifestRow], bases: Sequence[BaseRow]) -> list[list[ManifestRow]]:
+    """Return the runs that can be restored, ascending: each from entry 1, or from before a base."""
+    after: dict[tuple[int, int], ManifestRow] = {}
+    reach: dict[ManifestRow, int] = {}
+    for row in sorted(rows, key=lambda each: each.first_index, reverse=True):
+        follower = after.get((row.last_index + 1, row.last_chain))
+        reach[row] = reach[follower] if follower else row.last_index
+        best = after.get((row.first_index, row.first_chain))
+        if best is None or reach[row] > reach[best]:
+            after[row.first_index, row.first_chain] = row
+    runs: list[list[ManifestRow]] = []
+    last = 0
+    for row in sorted(after.values(), key=lambda each: (each.first_index, -reach[each])):
+        if row.first_index <= last:
+            continue
+        run = [row]
+        while follower := after.get((run[-1].last_index + 1, run[-1].last_chain)):
+            run.append(follower)
+        if row.first_index == 1 or any(_covers([run], base) for base in bases):
+            runs.append(run)
+            last = run[-1].last_index
+    return runs
+
+
+def _covers(runs: Sequence[Sequence[ManifestRow]], base: BaseRow) -> bool:
+    return any(run[0].first_index <= base.first_index <= run[-1].last_index + 1 for run in runs)
+
+
+def _group_name(store: Store, group_id: str) -> str:
+    """Return the BrokerGroup's name, from any manifest that can be read; else the group's id."""
+    for number in reversed(numbers(store, group_id)):
+        try:
+            return load(store, group_id, number).group
+        except (BackupError, StoreError):
+            continue
+    return group_id
