@@ -279,7 +279,7 @@ class Manifest:
     def _file_start(self, base: BaseRow, index: int) -> int:
         """Return where the file with entry *index* begins, but nothing that *base* has dropped."""
         starts = [row.first_index for row in self.files if row.first_index <= index]
-        return max(base.first_index, *starts[-1:])
+        return max([base.first_index, *starts[-1:]])
 
     def restorable(self) -> list[tuple[int, int]]:
         """Return the stretches [first, last] of indexes that a restore may end at, ascending."""
