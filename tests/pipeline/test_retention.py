@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,12 +27,10 @@ TOPIC = "orders"
 SMALL = ("segment_bytes=1048576", "snapshot_bytes=1048576", "snapshot_entries=10")
 
 
-@pytest.fixture
-def running(tmp_path: Path) -> Iterator[DevGroup]:
-    """Return a group of one that drops all but its newest segments."""
-    group = DevGroup(
-        tmp_path / "data", free_port_range(), *SMALL, "disk_watermark_percent=1", nodes=1
-    )
+@contextmanager
+def running(directory: Path, port: int, *settings: str) -> Iterator[DevGroup]:
+    """Run a group of one node until the block ends."""
+    group = DevGroup(directory, port, *SMALL, *settings, nodes=1)
     try:
         group.announced()
         yield group
@@ -52,23 +51,16 @@ async def _produce(address: str, name: str, batches: int) -> None:
             await client.append(TOPIC, records)
 
 
-def produce_until_dropped(group: DevGroup, name: str, beyond: int) -> ExportPlan:
-    """Write until the node has dropped entry *beyond*; return what it keeps then, at rest."""
+def produce_until_dropped(directory: Path, port: int, name: str, beyond: int) -> None:
+    """Run a node that drops all but its newest segments until it has dropped entry *beyond*."""
     numbers = iter(range(100))
+    with running(directory, port, "disk_watermark_percent=1") as group:
 
-    def dropped() -> bool:
-        asyncio.run(_produce(group.endpoints[0], f"{name}-{next(numbers)}", 40))
-        return plan_of(group).first_available > beyond
+        def dropped() -> bool:
+            asyncio.run(_produce(group.endpoints[0], f"{name}-{next(numbers)}", 40))
+            return plan_of(group).first_available > beyond
 
-    eventually("old entries are dropped", dropped, 120)
-    return eventually("retention rests", lambda: _at_rest(group), 60)
-
-
-def _at_rest(group: DevGroup) -> ExportPlan | None:
-    before = plan_of(group)
-    asyncio.run(asyncio.sleep(2.5))  # two rounds of maintenance
-    after = plan_of(group)
-    return after if after == before else None
+        eventually("old entries are dropped", dropped, 120)
 
 
 def plan_of(group: DevGroup) -> ExportPlan:
@@ -93,16 +85,12 @@ async def _stored(address: str) -> list[StoredRecord]:
 
 def founded(directory: Path, last_index: int) -> list[StoredRecord]:
     """Found a group on a restored directory; return its messages, after it has taken another."""
-    group = DevGroup(directory, free_port_range(), *SMALL, nodes=1)
-    try:
-        group.announced()
+    with running(directory, free_port_range()) as group:
         messages = stored(group.endpoints[0])
         asyncio.run(_produce(group.endpoints[0], "later", 1))
         assert len(stored(group.endpoints[0])) == len(messages) + 50
         assert asyncio.run(_recovered_to(group.admins[0])) == last_index
         return messages
-    finally:
-        group.stop()
 
 
 async def _recovered_to(address: str) -> int:
@@ -124,31 +112,36 @@ def values(messages: Sequence[StoredRecord]) -> list[tuple[int, bytes]]:
     return [(each.offset, each.record.body) for each in messages]
 
 
+@pytest.mark.long
 def test_a_group_whose_first_entries_are_gone_is_backed_up_and_restored(
-    spark: SparkSession, running: DevGroup, tmp_path: Path
+    spark: SparkSession, tmp_path: Path
 ) -> None:
     """Every message that the node keeps comes back; so it is again after a gap."""
-    store = Store.open(f"file://{tmp_path}/store")
-    kept = produce_until_dropped(running, "first", 1)
+    store, port = Store.open(f"file://{tmp_path}/store"), free_port_range()
+    produce_until_dropped(tmp_path / "data", port, "first", 1)
 
-    result, said = run(store, running)
+    with running(tmp_path / "data", port) as group:
+        kept = plan_of(group)
+        result, said = run(store, group)
+        expected = stored(group.endpoints[0])
 
     assert result["newBase"] == f"nodes keep entries from {kept.first_available} on"
     assert any(line.startswith("a new base") for line in said)
     assert (result["bases"], result["firstIndex"]) == (1, kept.kept_from)
     assert verify(store, scratch=tmp_path / "scratch").compared_bytes == result["bytes"]
-    expected = stored(running.endpoints[0])
     restored = restore(store, None, tmp_path / "new/node-0", name="dev/node-0")
     assert values(founded(tmp_path / "new", restored.last_index)) == values(expected)
 
-    later = produce_until_dropped(running, "second", restored.last_index + 1)
-    result, said = run(store, running)
+    produce_until_dropped(tmp_path / "data", port, "second", restored.last_index + 1)
+    with running(tmp_path / "data", port) as group:
+        later = plan_of(group)
+        result, said = run(store, group)
+        expected = stored(group.endpoints[0])
 
     gap = f"[{restored.last_index + 1}, {later.first_available - 1}]"
     assert gap in str(result["newBase"])
     assert (result["bases"], result["number"]) == (2, 2)
     assert verify(store).records == result["records"]
-    expected = stored(running.endpoints[0])
     again = restore(store, None, tmp_path / "newer/node-0", name="dev/node-0")
     assert again.first_index == later.kept_from
     assert values(founded(tmp_path / "newer", again.last_index)) == values(expected)
