@@ -290,6 +290,15 @@ class Cluster:
         hint = process.driver.peer_disconnected
         self.clock.after(delay_us, lambda: loop.run(hint, peer))
 
+    def slow_down(self, process: Process, duration_us: int) -> None:
+        """Let each job that a node's disk begins within this time take long."""
+        self.note(f"{process.id} has a slow disk for {duration_us} us")
+        self._slow_until_us[process.id] = self.clock.now_us + duration_us
+
+    def has_slow_disk(self) -> bool:
+        """Whether a disk is slow at the moment."""
+        return any(self.clock.now_us < until_us for until_us in self._slow_until_us.values())
+
     # What processes ask
 
     def send(self, message: Message) -> None:
@@ -420,15 +429,6 @@ class Cluster:
     def _may_crash(self, process: Process, part: float) -> None:
         if part and self._crashes.random() < part:
             self.crash_after(self._crashes.randint(1, 200 * MS), process)
-
-    def slow_down(self, process: Process, duration_us: int) -> None:
-        """Let each job that a node's disk begins within this time take long."""
-        self.note(f"{process.id} has a slow disk for {duration_us} us")
-        self._slow_until_us[process.id] = self.clock.now_us + duration_us
-
-    def has_slow_disk(self) -> bool:
-        """Whether a disk is slow at the moment."""
-        return any(self.clock.now_us < until_us for until_us in self._slow_until_us.values())
 
     def _advanced(self, process: Process, before: int, after: int) -> None:
         if after > self.commitment.last_index:

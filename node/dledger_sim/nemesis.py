@@ -156,10 +156,11 @@ class Nemesis:
             self._cluster.slow_down(self._any(), self._rng.randint(*_SLOW_US))
 
     def _depose(self) -> None:
-        """Cut the newest leader off, perhaps with others: nobody hears them, or they hear nobody.
+        """Cut the newest leader off, perhaps with a minority: nobody hears them for a while.
 
-        It goes on to take what clients send, and is overruled by the next leader, which the others
-        elect at once where they notice. If a disk of the minority is slow, that is while it writes.
+        Half the time they hear nobody, either. The leader goes on to take what clients send, and is
+        overruled by the next one, which the others elect at once where they notice. A slow disk in
+        the minority is still writing then.
         """
         cluster, rng = self._cluster, self._rng
         leader = max(cluster.leaders(), key=lambda one: one.driver.core.term, default=None)
