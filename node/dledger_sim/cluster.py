@@ -37,6 +37,7 @@ from dledger_sim.process import GROUP, Process, founding_entry, member, members
 
 _CLIENT_DELAY_US = 2 * MS
 _CALM_JOB_US = 5 * MS
+_SLOW_JOB_US = (20 * MS, 1500 * MS)
 
 
 class Cluster:
@@ -57,6 +58,8 @@ class Cluster:
         self._network = self.random("network")
         self._crashes = self.random("crashes")
         self._mangled = self.random("mangled")
+        self._slow_jobs = self.random("slow jobs")
+        self._slow_until_us: dict[NodeId, int] = {}
         self.links = Links(self.clock, options, self._network)
         self.elections = ElectionSafety()
         self.history = OneHistory()
@@ -279,12 +282,22 @@ class Cluster:
         for other in self.up():
             if self._crashes.random() < 0.8:
                 delay_us = self._crashes.randint(0, 100 * MS)
-                self._hint_after(delay_us, other, process.id)
+                self.hint_after(delay_us, other, process.id)
 
-    def _hint_after(self, delay_us: int, process: Process, peer: NodeId) -> None:
+    def hint_after(self, delay_us: int, process: Process, peer: NodeId) -> None:
+        """Tell a node after a delay that its connection with a peer broke."""
         loop = process.loop
         hint = process.driver.peer_disconnected
         self.clock.after(delay_us, lambda: loop.run(hint, peer))
+
+    def slow_down(self, process: Process, duration_us: int) -> None:
+        """Let each job that a node's disk begins within this time take long."""
+        self.note(f"{process.id} has a slow disk for {duration_us} us")
+        self._slow_until_us[process.id] = self.clock.now_us + duration_us
+
+    def has_slow_disk(self) -> bool:
+        """Whether a disk is slow at the moment."""
+        return any(self.clock.now_us < until_us for until_us in self._slow_until_us.values())
 
     # What processes ask
 
@@ -342,6 +355,8 @@ class Cluster:
             total_us = min(total_us, _CALM_JOB_US)
         elif options.stall and rng.random() < options.stall:
             total_us = rng.randint(0, 2 * S)
+        if not self.calm and self.clock.now_us < self._slow_until_us.get(process.id, 0):
+            total_us = self._slow_jobs.randint(*_SLOW_JOB_US)
         if not self.calm and options.crash_writing and rng.random() < options.crash_writing:
             self.crash_after(rng.randint(1, total_us), process)
         return total_us, rng.randint(0, total_us)

@@ -19,7 +19,7 @@ place, or a sync that lied, so that the power takes what it should have kept.
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -32,6 +32,8 @@ from dledger_sim.loop import MS, S
 from dledger_sim.process import LOG, Process
 
 _OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
+_SLOW_US: Final = (200 * MS, 2 * S)
+_DEPOSED_US: Final = (50 * MS, 1000 * MS)
 
 
 class Nemesis:
@@ -61,6 +63,8 @@ class Nemesis:
             (options.wipe_s, self._members.wipe),
             (options.eio_s, self._fail_call),
             (options.full_s, self._fill),
+            (options.slow_s, self._slow),
+            (options.depose_s, self._depose),
             (options.rot_s, lambda: self._rot.flip(self._any())),
             (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
             (options.lie_s, lambda: self._rot.lie(self._any())),
@@ -145,6 +149,43 @@ class Nemesis:
         files = self._any().files
         files.fill(self._rng.choice((0, 1, 10_000)))
         self._cluster.clock.after(self._rng.randint(1, 3 * S), files.empty)
+
+    def _slow(self) -> None:
+        """Slow a disk down; one at a time, or there would be no leader."""
+        if not self._cluster.has_slow_disk():
+            self._cluster.slow_down(self._any(), self._rng.randint(*_SLOW_US))
+
+    def _depose(self) -> None:
+        """Cut the newest leader off, perhaps with a minority: nobody hears them for a while.
+
+        Half the time they hear nobody, either. The leader goes on to take what clients send, and is
+        overruled by the next one, which the others elect at once where they notice. A slow disk in
+        the minority is still writing then.
+        """
+        cluster, rng = self._cluster, self._rng
+        leader = max(cluster.leaders(), key=lambda one: one.driver.core.term, default=None)
+        if leader is None:
+            return
+        others = [one for one in cluster.processes.values() if one is not leader]
+        rng.shuffle(others)
+        size = rng.randint(0, max(0, len(others) // 2 - 1))
+        minority, rest = [leader, *others[:size]], others[size:]
+        paths = [(one.id, other.id) for one in minority for other in rest]
+        if rng.random() < 1 / 2:
+            paths += [(other, one) for one, other in paths]
+        cluster.note(f"{','.join(one.id for one in minority)} cut off in {len(paths)} directions")
+        cluster.links.cut(paths)
+        if rng.random() < 3 / 4:
+            cluster.slow_down(rng.choice(minority), rng.randint(*_SLOW_US))
+        if rng.random() < 3 / 4:
+            for other in rest:
+                if other.is_up:
+                    cluster.hint_after(rng.randint(0, 50 * MS), other, leader.id)
+        cluster.clock.after(rng.randint(*_DEPOSED_US), lambda: self._let_back(paths))
+
+    def _let_back(self, paths: Collection[tuple[NodeId, NodeId]]) -> None:
+        if not self._cluster.calm:
+            self._cluster.links.reopen(paths)
 
 
 def _hand_over(process: Process) -> None:

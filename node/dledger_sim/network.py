@@ -83,6 +83,10 @@ class Links:
         """Cut directions."""
         self._cut.update(paths)
 
+    def reopen(self, paths: Collection[tuple[NodeId, NodeId]]) -> None:
+        """Open directions again, whoever cut them."""
+        self._cut.difference_update(paths)
+
     def partition(self, nodes: Sequence[NodeId]) -> str:
         """Cut the group in one of several ways; returns which."""
         self.heal()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
 
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
+_LATER: Final = ("storm=", "crash_voting=", "depose_s=", "slow_s=")
+"""Fields that no draw begins with, since they came later."""
 
 
 def draws_makes(seed: int) -> bool:
@@ -53,6 +55,8 @@ class Options:
         crash_writing: Part of the disk jobs in the middle of which the node loses power.
         crash_leader: Part of the new leaders that lose power soon.
         crash_voting: Part of the nodes that lose power soon after they entered a term.
+        depose_s: Mean seconds between times in which a leader is cut off, and the others notice.
+        slow_s: Mean seconds between times in which one disk is slow.
         pause_s: Mean seconds between pauses of a process (SIGSTOP).
         clock_jump_s: Mean seconds between jumps of a wall clock.
         hint_s: Mean seconds between broken connections.
@@ -82,7 +86,7 @@ class Options:
     entry_kib: int = 0
     remembered_ids: int = 0
     faulty_s: int = 8
-    storm: bool = field(default=False, repr=False)
+    storm: bool = False
     delay_ms: int = 5
     sync_ms: int = 10
     loss: float = 0.0
@@ -98,7 +102,9 @@ class Options:
     power_cut_s: float = 0.0
     crash_writing: float = 0.0
     crash_leader: float = 0.0
-    crash_voting: float = field(default=0.0, repr=False)
+    crash_voting: float = 0.0
+    depose_s: float = 0.0
+    slow_s: float = 0.0
     pause_s: float = 0.0
     clock_jump_s: float = 0.0
     hint_s: float = 0.0
@@ -127,8 +133,8 @@ class Options:
         But none is wiped where others are damaged: those two copies may be all that there were.
         """
         drawn = cls._draw(rng)
-        drawn = replace(drawn, mangle=Random(repr(drawn)).choice((0.0, 0.0, 0.01, 0.1)))
-        which, storms = rng.random(), Random(f"{drawn!r} storms")
+        drawn = replace(drawn, mangle=Random(_key(drawn)).choice((0.0, 0.0, 0.01, 0.1)))
+        which, storms = rng.random(), Random(f"{_key(drawn)} storms")
         if which < 1 / 3:
             drawn = drawn.without(*_DAMAGE)
             return drawn.as_storm(storms) if storms.random() < 3 / 4 else drawn
@@ -144,19 +150,24 @@ class Options:
         )
 
     def as_storm(self, rng: Random) -> Options:
-        """Return the same group on good disks with many leaders, one after and beside another."""
-        calm = self.without(*(name for name in FAULTS if name != "tight"))
-        return replace(
-            calm,
+        """Return the same group on good disks with many leaders, one after and beside another.
+
+        Half of the storms come from crashes and partitions, the others from leaders cut off.
+        """
+        calm = replace(
+            self.without(*(name for name in FAULTS if name != "tight")),
             storm=True,
             clients=1,
             batch=4,
+            reorder=True,
+        )
+        storm = replace(
+            calm,
             delay_ms=rng.choice((2, 20, 100)),
             sync_ms=rng.choice((2, 20, 200)),
             loss=rng.choice((0.0, 0.01, 0.2)),
             duplicate=rng.choice((0.0, 0.01, 0.2)),
             straggle=rng.choice((0.0, 0.01, 0.1)),
-            reorder=True,
             stall=rng.choice((0.0, 0.01, 0.1)),
             crash_writing=rng.choice((0.0, 0.0, 0.01)),
             crash_leader=rng.choice((0.0, 0.0, 0.8)),
@@ -168,6 +179,33 @@ class Options:
             hint_s=rng.choice((0.0, 5.0, 0.5)),
             order_s=rng.choice((0.0, 5.0, 1.5)),
             change_s=rng.choice((0.0, 0.0, 3.0, 1.0)),
+        )
+        return calm.with_short_reigns(rng) if rng.random() < 1 / 2 else storm
+
+    def with_short_reigns(self, rng: Random) -> Options:
+        """Return the same where leaders are cut off again and again, and disks are slow.
+
+        What a node is still writing is then overruled by the next leader, so that its disk ends
+        with entries that its log no longer has; and several logs end in entries of reigns of their
+        own, which conflict one behind the other. For both the rest of the group must be fast.
+        """
+        return replace(
+            self,
+            nodes=rng.choice((3, 3, 5)),
+            delay_ms=rng.choice((2, 20)),
+            sync_ms=rng.choice((2, 20)),
+            loss=rng.choice((0.0, 0.01, 0.1)),
+            duplicate=rng.choice((0.0, 0.01, 0.1)),
+            straggle=rng.choice((0.0, 0.01, 0.1)),
+            depose_s=rng.choice((1.0, 0.3)),
+            slow_s=rng.choice((0.0, 3.0, 1.0)),
+            crash_s=rng.choice((0.0, 0.0, 3.0)),
+            crash_leader=rng.choice((0.0, 0.0, 0.2)),
+            power_cut_s=rng.choice((0.0, 0.0, 6.0)),
+            pause_s=rng.choice((0.0, 0.0, 3.0)),
+            hint_s=rng.choice((0.0, 1.0, 0.3)),
+            order_s=rng.choice((0.0, 3.0, 1.0)),
+            change_s=rng.choice((0.0, 0.0, 3.0)),
         )
 
     @classmethod
@@ -235,6 +273,12 @@ class Options:
     def active(self) -> tuple[str, ...]:
         """Return the names of the faults that may happen."""
         return tuple(name for name in FAULTS if getattr(self, name))
+
+
+def _key(drawn: Options) -> str:
+    """Return what further draws begin with: a field that is added must not change them all."""
+    values = (f"{one.name}={getattr(drawn, one.name)!r}" for one in fields(drawn))
+    return f"Options({', '.join(each for each in values if not each.startswith(_LATER))})"
 
 
 FAULTS: Final = tuple(

@@ -167,7 +167,7 @@ RAFT_MUTANTS = (
         old="return self.knows(index) and self.term(index) == term",
         new="return self.knows(index)",
         why="entries are appended behind another history (5.3)",
-        checks=(_PAPER,),
+        checks=(_PAPER, _SCENARIOS),
     ),
     Mutant(
         name="a stale completion counts",
@@ -175,7 +175,7 @@ RAFT_MUTANTS = (
         old="            write.valid_to = min(write.valid_to, first - 1)\n",
         new="            write.valid_to += 0\n",
         why="an entry counts as durable that was truncated while it was written (A, B, A)",
-        checks=(_LOG,),
+        checks=(_LOG, _SCENARIOS),
     ),
     Mutant(
         name="apply before it is durable",

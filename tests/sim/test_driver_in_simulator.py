@@ -17,6 +17,7 @@ from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.errors import StorageError
 from dledger.raft.leader import Leader
+from dledger.raft.log import RaftLog
 from dledger.replica.persistence import Persister
 from dledger.types import Membership
 from dledger_sim import __main__ as command_line
@@ -351,6 +352,7 @@ def test_a_quarter_of_the_runs_and_more_are_storms_on_good_disks() -> None:
     storms = [one for one in drawn if one.storm]
 
     assert len(storms) > 200
+    assert 80 < sum(bool(one.depose_s) for one in storms) < len(storms) - 80
     assert not any(one.damages or one.wipe_s for one in storms)
 
 
@@ -426,6 +428,7 @@ LOSSES = replace(
 )  # fmt: skip
 CUT_OFF = replace(QUIET, pause_s=1.0, partition_s=1.0, hint_s=0.1, faulty_s=20)
 SHORT_REIGNS = replace(QUIET, delay_ms=100, sync_ms=20, crash_leader=1.0, hint_s=0.5, faulty_s=30)
+DEPOSED = replace(QUIET, delay_ms=2, sync_ms=2, depose_s=0.3, slow_s=3.0, faulty_s=20)
 
 
 @pytest.fixture
@@ -478,7 +481,29 @@ def test_reads_without_a_quorum_are_caught(monkeypatch: pytest.MonkeyPatch) -> N
     assert found_by(CUT_OFF, 40)
 
 
-@pytest.mark.parametrize("world", [ELECTIONS, LOSSES, SHORT_REIGNS, CUT_OFF])
+def test_a_completion_of_what_was_overruled_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow disk ends with what its node, cut off, took as leader and no longer has."""
+    truncate = RaftLog.truncate
+
+    def counts_what_is_gone(self: RaftLog, first: int) -> None:
+        before = [write.valid_to for write in self._writes]
+        truncate(self, first)
+        for write, valid_to in zip(self._writes, before, strict=True):
+            write.valid_to = valid_to
+
+    monkeypatch.setattr(RaftLog, "truncate", counts_what_is_gone)
+
+    assert found_by(DEPOSED, 20)
+
+
+def test_entries_behind_another_history_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two leaders that were cut off have an entry each at one index, and one leads again."""
+    monkeypatch.setattr(RaftLog, "matches", lambda self, index, _: self.knows(index))
+
+    assert found_by(DEPOSED, 20)
+
+
+@pytest.mark.parametrize("world", [ELECTIONS, LOSSES, SHORT_REIGNS, CUT_OFF, DEPOSED])
 def test_the_same_worlds_break_nothing_without_a_planted_bug(world: Options) -> None:
     """It is the bug that is caught, not the checker that is wrong."""
     assert not found_by(world, 3)
