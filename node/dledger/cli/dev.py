@@ -1,7 +1,8 @@
 """``dledger dev``: a whole broker group on this machine, without Kubernetes.
 
-Starts one ``dledger node`` process a replica, founds the group on first use, restarts a node that
-dies, and keeps ``DIR/dev.json`` true about pids and leader. Ctrl-C ends all of it; the data stays.
+Starts one ``dledger node`` process for each replica, bootstraps the group on first use, restarts a
+node that dies, and keeps the pids and the leader in ``DIR/dev.json`` current. Ctrl-C stops the
+whole group; its data stays.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _HOPELESS_EXITS: Final = frozenset({2, 3, 5})
 
 
 class DevError(Exception):
-    """The group cannot be started as asked; the message says what to change."""
+    """The group cannot be started with these options; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of node *index*; a group takes four ranges above the client port."""
+    """The ports of one node; a group uses four ranges above the client port."""
 
     client: int
     tls: int
@@ -87,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
 async def found(
     admin: AdminClient, group_id: str, members: Sequence[Member], *, no_answer: Callable[[], None]
 ) -> None:
-    """Found a group of *members*; where no answer comes, on a slow machine, ask again.
+    """Bootstrap a group of *members*; retry while no answer comes, as on a slow machine.
 
-    *no_answer* is called each time, and raises when that is enough.
+    *no_answer* is called before each retry; it raises to give up.
     """
     while True:
         try:
@@ -97,7 +98,7 @@ async def found(
         except AlreadyBootstrapped as error:
             if error.group_id != group_id:
                 raise
-            return None  # by us, and the answer was lost
+            return None  # by this command: an earlier answer was lost
         except Unavailable:
             no_answer()
         await asyncio.sleep(_POLL_S)
@@ -155,17 +156,17 @@ class _Group:
             self._write_state(self._state(await self._statuses()))
             await asyncio.sleep(_POLL_S)
 
-    # -- founding -------------------------------------------------------------------------------
+    # -- bootstrap ------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
-        """Refuse what every node would refuse, before there is a directory with a shape."""
+        """Refuse settings that every node would refuse, before shape.json is written."""
         try:
             config.load(None, self._environment(0))
         except config.ConfigError as error:
             raise DevError(f"--set: {error}") from error
 
     def _check_data(self) -> None:
-        """Refuse a directory that was made for another shape of group."""
+        """Refuse a directory that belongs to a group of another size or port."""
         shape = {"nodes": len(self._ports), "clientPort": self._client_port}
         path = self._data / "shape.json"
         try:
@@ -209,7 +210,7 @@ class _Group:
             self._admins[0],
             self._group_id,
             members,
-            no_answer=lambda: self._give_up_after(deadline_s, "the group was not founded"),
+            no_answer=lambda: self._give_up_after(deadline_s, "the group was not bootstrapped"),
         )
 
     async def _answers(self) -> list[NodeStatus]:
@@ -246,7 +247,7 @@ class _Group:
         )
         return await asyncio.gather(*asked)
 
-    # -- telling --------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------
 
     def _state(self, statuses: Sequence[NodeStatus | None]) -> dict[str, Any]:
         ready = [bool(status and status.ready) for status in statuses]
@@ -357,7 +358,7 @@ class _Group:
 
 
 def group_id_in(directory: Path) -> str:
-    """Return the id that a group in *directory* has, or is to be founded with; made once."""
+    """Return the id of the group in *directory*; created once, before the bootstrap."""
     path = directory / "group-id"
     try:
         if not path.exists():
@@ -368,10 +369,10 @@ def group_id_in(directory: Path) -> str:
 
 
 async def own_status(admin: AdminClient, directory: Path) -> NodeStatus | None:
-    """Return what the node on *directory* says; None while it does not answer.
+    """Return the status of the node that uses *directory*; None if it does not answer.
 
-    Two groups that are started at once both find the ports free: who answers there may be a node
-    of the other one, on which ours must not be founded and of which it must not say that it leads.
+    Two groups that start at the same time may both find the ports free. Then another group's node
+    may answer, which must not be bootstrapped or reported as ours; its node id shows that.
     """
     with contextlib.suppress(DledgerError):
         status = await admin.status()

@@ -1,4 +1,4 @@
-"""``dledger group``: the consumer groups of a broker group, and making and unmaking them."""
+"""``dledger group``: lists, creates and deletes consumer groups."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ examples:
   dledger group delete billing --endpoint 10.0.0.1:20911
   dledger group delete billing --endpoint 10.0.0.1:20911 --yes
 
-A consumer group is made when somebody first asks for messages in its name; create is for those who
-want it before. Without --yes, delete only says what would go, and exits with 1. A group that comes
-back under the name of a deleted one begins at the oldest messages.
+A consumer group is created when a consumer first asks for messages; use create to have it earlier.
+Without --yes, delete only shows what would be deleted, and exits with 1. A new group with the name
+of a deleted one starts at the oldest messages.
 """
 
 
@@ -37,12 +37,14 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger group delete``."""
     parser.add_argument("name")
-    parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
+    parser.add_argument(
+        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
+    )
     add_admin_arguments(parser, EPILOG)
 
 
 async def show(args: argparse.Namespace) -> int:
-    """Print the groups, with what each has before it in the topics that it reads."""
+    """Print the groups, with the backlog of each in the topics that it reads."""
     async with admin_of(args) as admin:
         groups = await admin.groups()
     if args.json:
@@ -69,7 +71,7 @@ async def create(args: argparse.Namespace) -> int:
 
 
 async def delete(args: argparse.Namespace) -> int:
-    """Delete a consumer group, or say what would go with it; then 1."""
+    """Delete a consumer group; without ``--yes`` show what would be deleted, and return 1."""
     async with admin_of(args) as admin:
         found = [group for group in await admin.groups() if group.name == args.name]
         if not found:
@@ -81,8 +83,8 @@ async def delete(args: argparse.Namespace) -> int:
     elif args.yes:
         print(f"consumer group {args.name} deleted")
     else:
-        print(f"consumer group {args.name} has read of {len(found[0].backlogs)} topics")
+        print(f"consumer group {args.name} reads from {len(found[0].backlogs)} topics")
         for each in found[0].backlogs:
             print(f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged")
-        print("to delete it: the same command with --yes")
+        print("to delete it, add --yes")
     return exit_code(args)

@@ -1,8 +1,8 @@
-"""The ``dledger`` command: its subcommands, and what their errors come to."""
+"""The ``dledger`` command: its subcommands, and their errors as exit codes."""
 
 from __future__ import annotations
 
-import dledger.common.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+import dledger.common.grpc_polling  # noqa: F401 - gRPC reads it when it is imported
 
 # isort: split
 import argparse
@@ -36,11 +36,11 @@ examples:
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
 
---endpoint: a node's peer port (20911; `dev` prints its own as adminEndpoints) serves every command,
-its client port (8081) topic create and topic list
+--endpoint: every command accepts a node's peer port (20911; `dev` prints it as adminEndpoints);
+topic create and topic list also accept its client port (8081)
 exit codes: 0 done, 1 refused, 2 wrong usage, 4 the group cannot be reached, 130 interrupted
-of node: 0 told to stop, 1 it ended itself for a fault, 2 wrong configuration,
-3 its disk is refused, 4 its watchdog ended it, 5 a newer version of dledger is needed
+of node: 0 stopped by a signal, 1 stopped by an error, 2 wrong configuration, 3 the data directory
+cannot be used, 4 stopped by the watchdog, 5 a newer version of dledger is needed
 """
 
 
@@ -74,7 +74,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_topic(commands)
     _add_group(commands)
     _add_member(commands)
-    _command(commands, "status", "ask a node how it is", _add_status_arguments, _asking(_status))
+    _command(
+        commands, "status", "show the status of a node", _add_status_arguments, _asking(_status)
+    )
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 
@@ -112,7 +114,7 @@ def _add_group(commands: Any) -> None:
     for name, help_text, add_arguments, work in (
         (
             "list",
-            "list consumer groups and what they have before them",
+            "list consumer groups and their backlogs",
             group_command.add_list_arguments,
             group_command.show,
         ),
@@ -161,7 +163,7 @@ def _add_member(commands: Any) -> None:
 def _asking(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
-    """Return *work* with its errors told and turned into exit codes."""
+    """Return *work* as a function that prints its errors and returns an exit code."""
     return lambda args: _run_client(args, work(args))
 
 
@@ -181,15 +183,15 @@ async def _status(args: argparse.Namespace) -> int:
     print(f"  commit {status.commit_index}, applied {status.applied_index}")
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
-        print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
+        print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
     print(f"  version {status.version}, feature level {status.feature_level}")
     for row in status.members:
-        # Only a leader knows how far the others are.
+        # Only the leader knows the other members' progress.
         far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
         level = row.feature_level or "unknown"
         print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
     if status.role != "leader":
-        print("  how far each member is, its leader alone knows: `dledger member list` asks it")
+        print("  only the leader knows each member's progress: `dledger member list` asks it")
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
@@ -205,7 +207,7 @@ def _run_client(args: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int
 
 
 def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:
-    """Say what went wrong: to people on stderr, with ``--json`` to programs on stdout, too."""
+    """Print the error on stderr; with ``--json`` also on stdout, for programs."""
     print(f"dledger: {error}", file=sys.stderr)
     if args.json:
         print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))

@@ -1,4 +1,4 @@
-"""``dledger topic``: the topics of a group, and making and unmaking them."""
+"""``dledger topic``: lists, creates and deletes topics."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ examples:
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-A peer port (20911) takes all three, a client port (8081) create and list. Without --yes, delete
-only says what would go, and exits with 1. A topic that is made anew begins at offset 0.
+A peer port (20911) serves all three, a client port (8081) create and list. Without --yes, delete
+only shows what would be deleted, and exits with 1. A topic that is created again starts at offset
+0.
 """
 
 
@@ -39,7 +40,9 @@ def add_list_arguments(parser: argparse.ArgumentParser) -> None:
 def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger topic delete``."""
     parser.add_argument("name")
-    parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
+    parser.add_argument(
+        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
+    )
     add_admin_arguments(parser, EPILOG)
 
 
@@ -47,7 +50,7 @@ async def create(args: argparse.Namespace) -> int:
     """Create a topic."""
     try:
         created = await _create(args, args.endpoint)
-    except NotLeader as error:  # a peer port passes nothing on
+    except NotLeader as error:  # a peer port does not forward it to the leader
         created = await _create(args, await _leader_address(args, error))
     if args.json:
         print(json.dumps({"name": args.name, "created": created}))
@@ -62,7 +65,7 @@ async def _create(args: argparse.Namespace, endpoint: str) -> bool:
 
 
 async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
-    """Return the peer port of the leader that a node names. Raises the error if it names none."""
+    """Return the peer address of the leader that *error* names. Raises *error* if unknown."""
     async with admin_of(args) as admin:
         members = (await admin.status()).members
     for row in members:
@@ -72,7 +75,7 @@ async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
 
 
 async def show(args: argparse.Namespace) -> int:
-    """Print the topics as the asked node knows them."""
+    """Print the topics as this node knows them."""
     async with Client(args.endpoint, timeout_s=args.timeout) as client:
         topics = await client.topics()
     if args.json:
@@ -85,7 +88,7 @@ async def show(args: argparse.Namespace) -> int:
 
 
 async def delete(args: argparse.Namespace) -> int:
-    """Delete a topic, or say what would go with it; then 1."""
+    """Delete a topic; without ``--yes`` show what would be deleted, and return 1."""
     async with admin_of(args) as admin:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
@@ -96,12 +99,12 @@ async def delete(args: argparse.Namespace) -> int:
         print(f"topic {topic.name} deleted, with {messages} messages")
     else:
         print(_would_go(topic))
-        print("to delete it: the same command with --yes")
+        print("to delete it, add --yes")
     return exit_code(args)
 
 
 def _would_go(topic: TopicView) -> str:
-    lines = [f"topic {topic.name} has {topic.queues} queues and keeps {topic.messages} messages"]
+    lines = [f"topic {topic.name} has {topic.queues} queues and {topic.messages} messages"]
     lines += [
         f"  consumer group {each.group}: {each.unread} unread, {each.held} not acknowledged"
         for each in topic.backlogs

@@ -1,6 +1,6 @@
-"""How an `AppendStream` reaches a node: the little that it asks of a transport, and gRPC's.
+"""The transport of an `AppendStream`: its interface, and the implementation by gRPC.
 
-The simulator has another one, in virtual time.
+The simulator implements the interface in virtual time.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ _METHOD: Final = "/dledger.v1.Ledger/Produce"
 
 
 class Call(Protocol):
-    """One stream. Its answers end when the node ends it, by AioRpcError if that has a reason."""
+    """One stream of answers. It ends when the node ends it, by AioRpcError if it gives a reason."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     def cancel(self) -> object:
-        """End it from this side; whoever waits for an answer gets CancelledError."""
+        """End it from this side; a pending read raises CancelledError."""
 
 
 class Connection(Protocol):
-    """A way to one node, for as long as its block is not left."""
+    """A connection to one node, closed when its ``async with`` block ends."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -38,15 +38,15 @@ class Connection(Protocol):
     ) -> bool | None: ...
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
-        """Begin a stream; *requests* is asked for the next one when the one before has left."""
+        """Start a stream; the next of *requests* is taken once the previous one was sent."""
 
 
 Connect = Callable[[str], Connection]
-"""From a node's ``host:port`` to a way there."""
+"""Connects to a node, given its ``host:port``."""
 
 
 class GrpcConnection:
-    """A gRPC channel of its own."""
+    """A connection that has its own gRPC channel."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
@@ -64,6 +64,6 @@ class GrpcConnection:
         await self._channel.__aexit__(kind, error, traceback)
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
-        """Begin a stream."""
+        """Start a stream."""
         method: Any = self._channel.stream_stream(_METHOD)
         return cast("Call", method(requests, timeout=timeout_s))

@@ -1,8 +1,8 @@
-"""Metrics of one node, by the names that dashboards rely on (`dledger_*`); see docs/monitoring.md.
+"""The metrics of one node, with the names that dashboards use (`dledger_*`): docs/monitoring.md.
 
-Counters and histograms are updated where things happen, on the event loop. What is a state is
-published once a second as one `Sample`; a scrape, which runs in a thread of its own, reads the
-newest one and asks the event loop nothing.
+Counters and histograms are updated on the event loop, where things happen. Gauges are published
+once a second as one `Sample`; a scrape, which runs on another thread, reads the newest sample
+without waiting for the event loop.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PHASES: Final = ("detected", "elected", "first_ack")
 
 DIVERGED: Final = "DivergedLog"
 TERM_JUMP: Final = "TermJump"
-"""Why Raft refuses a message of a peer."""
+"""Why Raft refuses a peer's message."""
 
 
 def _gauge(text: str) -> Any:
@@ -48,8 +48,8 @@ class Sample:
     """A node's state at one moment; each described field is the gauge ``dledger_<field>``.
 
     Attributes:
-        role: The present role, as in `NodeStatus`.
-        follower_lag_entries: The leader's view of each other voter, by name; else empty.
+        role: The current role, as in `NodeStatus`.
+        follower_lag_entries: By the name of each other voter; empty unless the node leads.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
@@ -93,7 +93,7 @@ class Sample:
 
 
 class NodeMetrics:
-    """What the driver, the disk and the servicers observe.
+    """The counters and histograms that the driver, the persister and the servicers update.
 
     Args:
         group: The broker group's name, a label of every series.
@@ -131,7 +131,9 @@ class NodeMetrics:
             registry=self.registry,
         )
         for reason in (DIVERGED, TERM_JUMP):
-            self._refusals.labels(**own, reason=reason)  # shown from the start, so that it can rise
+            self._refusals.labels(
+                **own, reason=reason
+            )  # exported from the start, so that `increase` sees the first
         self.scrubbed_bytes = Counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
         ).labels(**own)
@@ -185,7 +187,7 @@ class NodeMetrics:
             registry=self.registry,
         )
         self._own = own
-        for cause in CAUSES:  # from the first scrape on, or the first election would not be seen
+        for cause in CAUSES:  # exported from the start, so that `increase` sees the first
             self._elections.labels(**own, cause=cause)
             for phase in _PHASES:
                 self._failovers.labels(**own, cause=cause, phase=phase)
@@ -194,12 +196,12 @@ class NodeMetrics:
         ProcessCollector(registry=self.registry)
 
     def batch(self, commands: int, size_bytes: int) -> None:
-        """Note what went into one entry."""
+        """Note the size of one entry."""
         self.batch_commands.observe(commands)
         self.batch_bytes.observe(size_bytes)
 
     def elected(self, record: FailoverRecord) -> None:
-        """Note an election that this node won, complete with its first commit."""
+        """Note an election that this node won, once its first entry is committed."""
         self._elections.labels(**self._own, cause=record.cause).inc()
         times_ms = (record.detected_ms, record.elected_ms, record.first_ack_ms)
         for phase, time_ms in zip(_PHASES, times_ms, strict=True):
@@ -207,16 +209,16 @@ class NodeMetrics:
             self._failovers.labels(**labels).observe(time_ms / 1000)
 
     def refused(self, reason: str) -> None:
-        """Count a message that Raft refused; *reason* is one of `refusal_log`."""
+        """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""
         self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:
-        """Make *sample* what scrapes see."""
+        """Publish *sample*: later scrapes return it."""
         self._state.sample = sample
 
 
 class Requests:
-    """Counts answered requests; finding the counter of a (method, code) costs one look-up."""
+    """Counts answered requests; the counters are cached by (method, code)."""
 
     def __init__(self, counter: Counter, own: Mapping[str, str]) -> None:
         self._counter = counter
@@ -224,7 +226,7 @@ class Requests:
         self._children: dict[tuple[str, str], Counter] = {}
 
     def answered(self, method: str, code: str) -> None:
-        """Count one answer; both labels come from our own tables, so they are bounded."""
+        """Count one response; both labels come from our own tables, so their number is bounded."""
         child = self._children.get((method, code))
         if child is None:
             child = self._counter.labels(**self._own, method=method, code=code)
@@ -233,14 +235,14 @@ class Requests:
 
 
 class _State(Collector):
-    """The newest sample as gauges: all of one moment, whenever the scrape comes."""
+    """Exports the newest sample as gauges, all from the same moment."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own
         self.sample: Sample | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield every gauge; without series before the first sample."""
+        """Yield every gauge; they have no series before the first sample."""
         sample = self.sample
         yield self._family(
             "role",

@@ -1,8 +1,8 @@
-"""The one table of errors on the wire: its codes, what goes with them, and how one comes back.
+"""The table of errors on the wire: the codes of each class, and how a client restores it.
 
-`rpc.status` tells callers by it, `rpc.channel` makes of an answer the error that the node meant. A
-node names the class of its error in trailing metadata (``dledger-error``), since many share a gRPC
-code; and what the class carries besides its sentence (``dledger-error-argument``).
+`rpc.status` encodes errors by it, `rpc.channel` decodes them. A node names the class of its error
+in trailing metadata (``dledger-error``), because many classes share a gRPC code, and there sends
+what the class holds besides its message (``dledger-error-argument``).
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ TRANSIENT: Final = frozenset(
         StatusCode.CANCELLED,
     }
 )
-"""What gRPC itself says where nothing is wrong with the request."""
+"""gRPC's own codes for errors that are not the request's fault."""
 
 _ROWS_TOLD: Final = 256
-"""Rows that a status names at most: gRPC takes 8 KiB of metadata."""
+"""The maximum number of rows that a status names: gRPC allows 8 KiB of metadata."""
 _LONGEST_ARGUMENT: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """How one class of error is told.
+    """How one class of errors is sent.
 
     Attributes:
         rocketmq: The name of its code in ``apache.rocketmq.v2.Code``.
@@ -62,7 +62,7 @@ def _told_rows(error: errors.MessageIdConflict) -> str:
 
 
 def _corrupt_record(error: errors.CorruptRecord) -> str:
-    """Return segment, byte and reason, so that nobody has to take the sentence apart."""
+    """Return segment, offset and reason, so that clients need not parse the message."""
     return f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT]
 
 
@@ -138,34 +138,34 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.CorruptRecord: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL, argument=_corrupt_record),
     DledgerError: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL),
 }
-"""The nearest class of an error's own line of ancestors counts."""
+"""An error has the row of its class, or of the nearest base class that has one."""
 
 _BY_NAME: Final = {kind.__name__: row.restore for kind, row in TABLE.items() if row.restore}
 
 
 def row_of(error: DledgerError) -> ErrorRow:
-    """Return how *error* is told."""
+    """Return the row of *error*."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
 def argument_of(error: DledgerError) -> str:
-    """Return what *error* carries besides its sentence, as metadata may hold it."""
+    """Return what *error* holds besides its message, as characters that metadata allows."""
     value = str(row_of(error).argument(error) or "")
-    return "".join(c if " " <= c <= "~" else "?" for c in value)  # gRPC's rule
+    return "".join(c if " " <= c <= "~" else "?" for c in value)  # what gRPC allows
 
 
 def error_named(name: str, sentence: str, argument: str) -> DledgerError | None:
-    """Return the error that a node named; None for a name that is told by its code alone."""
+    """Return the error that a node named; None if only its gRPC code counts."""
     restore = _BY_NAME.get(name)
     return restore(sentence, argument) if restore else None
 
 
 def error_of_code(code: StatusCode, sentence: str) -> DledgerError:
-    """Return what a gRPC code means where no error is named: a proxy's word, or gRPC's own."""
+    """Return the error for a gRPC code without a name, as from a proxy or gRPC itself."""
     if code in (StatusCode.INVALID_ARGUMENT, StatusCode.OUT_OF_RANGE):
         return errors.InvalidArgument(sentence)
     if code is StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(sentence)
     if code is StatusCode.INTERNAL:
-        return DledgerError(sentence)  # the node's own fault, its disk or a bug; not the request's
+        return DledgerError(sentence)  # the node's fault, its disk or a bug; not the request's
     return errors.Unavailable(sentence) if code in TRANSIENT else errors.Refused(sentence)

@@ -92,7 +92,7 @@ class Compaction:
 
     @property
     def dropped(self) -> int:
-        """How many do not."""
+        """How many messages do not stay."""
         return sum(file.dropped for file in self.files)
 
     def encode(self, key: bytes | None) -> bytes:
@@ -114,7 +114,7 @@ class CompactedRange:
 
     @property
     def last_index(self) -> int:
-        """The last entry that it was made of."""
+        """The last entry that its messages come from."""
         return self.file.last_index
 
     def read(self) -> Iterator[pa.RecordBatch]:

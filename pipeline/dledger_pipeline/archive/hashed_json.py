@@ -37,7 +37,7 @@ _SIGNATURE: Final = "hmac_sha256"
 
 
 class Signature(StrEnum):
-    """What is known of who wrote a sealed object."""
+    """What is known about who wrote an object."""
 
     VALID = "valid"
     UNSIGNED = "unsigned"
@@ -68,7 +68,7 @@ def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[
 
 
 def signature_of(name: str, data: pa.Buffer, key: bytes | None) -> Signature:
-    """Return what is known of who wrote *name*. Raises like `decode_hashed`."""
+    """Return what is known about who wrote *name*. Raises like `decode_hashed`."""
     return _opened(name, data, key)[1]
 
 

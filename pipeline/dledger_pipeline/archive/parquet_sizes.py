@@ -176,7 +176,7 @@ class _Thrift:
 
     def _value(self, kind: int, depth: int, *, is_field: bool = False) -> Any:
         match kind:
-            case 1 | 2:  # of a field it is in the kind
+            case 1 | 2:  # in a struct, the kind holds the value
                 return kind == 1 if is_field else self._byte() == 1
             case 3:
                 return self._byte()

@@ -1,7 +1,7 @@
 """Writes a node's data directory from a backup, byte for byte, up to an index or a time.
 
-The directory is that of an unjoined node with a log: a fresh node id, no group id, and
-`Identity.recovered_to`. Bootstrap then founds a new group on it. Used by the restore job and
+The directory is that of a node with a log that has not joined a group: a new node id, no group id,
+and `Identity.recovered_to`. Bootstrap then creates a new group on it. Used by the restore job and
 `verify`.
 """
 

@@ -31,7 +31,7 @@ _ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest:
-    """What to back up, where to, and by which Spark.
+    """What to back up, where to, and which Spark to use.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
@@ -66,9 +66,9 @@ class _Task:
 
 
 def backup(request: BackupRequest, progress: Progress) -> Result:
-    """Add what is new to the group's backup; return what the newest backup is then.
+    """Add new entries to the group's backup; return the newest backup.
 
-    If nothing is new, or the newest backup has *last_index* already, that is returned.
+    If there are no new entries, or the newest backup has *last_index* already, it is unchanged.
 
     Raises:
         ExportError: No node exports these entries.
@@ -105,7 +105,7 @@ async def _ask(address: str) -> tuple[str, int]:
 def _plan(
     request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
 ) -> _Plan:
-    """Cut what follows *previous*; refuse before the work what `publish` would refuse after it."""
+    """Plan the ranges after *previous*; refuse early what `publish` would refuse in the end."""
     with ExportClient(addresses[0]) as exporter:
         cut = exporter.plan(
             group_id=group_id,

@@ -160,7 +160,7 @@ class ExportClient:
 
     @contextmanager
     def _streaming(self, request: pb.ExportRequest) -> Iterator[Any]:
-        """Give the stream, and cancel it at the end, so that the node sees if we stop early."""
+        """Yield the stream, and cancel it at the end, so that the node notices an early stop."""
         stream = self._stub.Export(request)
         try:
             yield stream
@@ -219,7 +219,7 @@ def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
 def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
-    """Return the statuses of the nodes that are in a group, and why the others do not count."""
+    """Return the statuses of the nodes that are in a group, and for the others the reasons."""
     channels = {
         address: grpc.insecure_channel(address, options=_OPTIONS)
         for address in dict.fromkeys(addresses)
@@ -267,10 +267,10 @@ def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
 
 
 def _meaning(error: Any, address: str) -> DledgerError:
-    """Return the error that a node meant; it names its class in the trailing metadata.
+    """Return the error that a node reported; it names the class in the trailing metadata.
 
-    Nodes of version 0.1 do not say which segment is corrupt but in their sentence: of these it is
-    an `ExportError` with that sentence.
+    Nodes of version 0.1 name a corrupt segment only in the message: then the result is an
+    `ExportError` with that message.
     """
     metadata = by_key(error.trailing_metadata())
     name = metadata.get(ERROR_KEY, "")

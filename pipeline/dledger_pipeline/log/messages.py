@@ -92,7 +92,7 @@ class SetAside:
 
 
 def warn(set_aside: Sequence[SetAside]) -> None:
-    """Log how many messages of a batch are set aside, and the first of them."""
+    """Log how many messages of a batch are set aside, and which is the first."""
     first = set_aside[0]
     logger.warning(
         "%d messages cannot be decoded and are set aside; the first is at offset %d of queue %d, "
@@ -167,7 +167,7 @@ class _Messages:
         return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
 
     def judge_ids(self) -> None:
-        """Find out which ids are no texts: mostly at a glance, for all are ASCII."""
+        """Check the ids, even if not asked for; a single test is enough if all are ASCII."""
         ids = self.columns.ids
         start = ids.offsets_at + 4 * (ids.count + 1)
         once = np.flatnonzero(np.diff(start, prepend=-1))
@@ -266,7 +266,7 @@ class _Messages:
         return with_gaps.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
 
     def _text(self, strings: pa.Array, message: Ints) -> pa.Array:
-        """Return the texts that *strings* are; what is no UTF-8 is empty, its message not good."""
+        """Decode *strings*; one that is not UTF-8 is empty, and its message not good."""
         try:
             return strings.cast(_TEXT)
         except pa.ArrowInvalid:
@@ -274,7 +274,7 @@ class _Messages:
             return pc.if_else(pa.array(good), strings, pa.scalar(b"", strings.type)).cast(_TEXT)
 
     def _keep(self, good: Bools, message: Ints) -> Bools:
-        """Take note of the messages of which something is not good; return *good*."""
+        """Mark the messages that are not *good*; return *good*."""
         if not good.all():
             self.good[message[~good]] = False
         return good

@@ -43,7 +43,7 @@ ENTRY_SCHEMA: Final = pa.schema(
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
 
 PARTS: Final = 3
-"""What `encode_parts` returns for each row."""
+"""How many parts `encode_parts` returns for each row."""
 
 _HEADER: Final = np.dtype(
     [
@@ -89,7 +89,7 @@ class RecordBytes:
 def parse(chunk: RecordBytes) -> pa.RecordBatch:
     """Return the records of *chunk*, every one checked: chain, index, type and body CRC.
 
-    Padding is not looked at, as it carries nothing; everything else of the bytes is in the batch.
+    Padding is not checked, because it holds nothing; all other bytes are in the batch.
 
     Raises:
         CorruptRecord: Names the segment and the byte of the first record that is not valid.
@@ -115,7 +115,7 @@ def encode(batch: pa.RecordBatch) -> bytes:
 
 
 def encode_parts(batch: pa.RecordBatch) -> list[bytes | memoryview]:
-    """Return the same as header, body and padding of each row, for vectored writes.
+    """Return the bytes of `encode` as header, body and padding of each row, for vectored writes.
 
     Bodies are views of the batch's own memory.
     """
