@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -127,11 +128,10 @@ def _index_state(files: Files, segment: Segment, found: LogScan) -> str:
     except FileNotFoundError:
         return "none (not sealed)" if segment is found.segments[-1] else "missing"
     try:
-        index = decode_index(file.pread(file.size(), 0))
+        with closing(file):
+            index = decode_index(file.pread(file.size(), 0))
     except ValueError as error:
         return f"damaged: {error}"
-    finally:
-        file.close()
     return "good" if index == to_index(segment, found.runs, found.memberships) else "stale"
 
 

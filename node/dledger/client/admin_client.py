@@ -15,6 +15,7 @@ from typing import Any, Final
 from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel
+from dledger.rpc.messages import same_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Member, Membership, NodeId
@@ -133,13 +134,9 @@ class AdminClient(Channel):
     async def describe_topic(self, name: str) -> TopicView:
         """Return a topic as the leader sees it. Raises UnknownTopic, Unavailable."""
         response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
-        return TopicView(
-            name=response.topic.name,
-            type=response.topic.type,
-            queues=response.topic.queues,
-            messages=response.topic.messages,
-            generation=response.generation,
-            backlogs=tuple(map(_backlog, response.backlogs)),
+        backlogs = tuple(map(_backlog, response.backlogs))
+        return same_fields(
+            TopicView, response.topic, generation=response.generation, backlogs=backlogs
         )
 
     async def delete_topic(self, topic: TopicView) -> int:
@@ -245,9 +242,7 @@ class AdminClient(Channel):
 
 
 def _backlog(backlog: pb.Backlog) -> Backlog:
-    return Backlog(
-        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
-    )
+    return same_fields(Backlog, backlog)
 
 
 def _to_pb(member: Member) -> pb.Member:
@@ -263,57 +258,14 @@ def _membership(response: pb.MembershipResponse) -> Membership:
 
 
 def _status(response: pb.StatusResponse) -> NodeStatus:
-    return NodeStatus(
-        node_id=response.node_id,
-        name=response.name,
-        group=response.group,
-        group_id=response.group_id,
-        role=response.role,
-        term=response.term,
-        leader_id=response.leader_id,
-        commit_index=response.commit_index,
-        applied_index=response.applied_index,
-        last_index=response.last_index,
-        synced_index=response.synced_index,
-        ready=response.ready,
-        not_ready_reason=response.not_ready_reason,
-        members=tuple(_member_status(member) for member in response.members),
-        last_failover=_failover(response),
-        version=response.version,
-        storage_used_bytes=response.storage_used_bytes,
-        storage_capacity_bytes=response.storage_capacity_bytes,
-        writes_refused_reason=response.writes_refused_reason,
-        recovered_to=response.recovered_to,
-        faulty_entries=response.faulty_entries,
-        feature_level=response.feature_level,
-        commit_waits_ms=response.commit_waits_ms,
-        told_group_id=response.told_group_id,
+    failover = response.last_failover if response.HasField("last_failover") else None
+    return same_fields(
+        NodeStatus,
+        response,
+        members=tuple(map(_member_status, response.members)),
+        last_failover=same_fields(FailoverRecord, failover) if failover else None,
     )
 
 
 def _member_status(status: pb.MemberStatus) -> MemberStatus:
-    return MemberStatus(
-        member=_member(status.member),
-        role=status.role,
-        match_index=status.match_index,
-        lag=status.lag,
-        connected=status.connected,
-        voter=status.voter,
-        feature_level=status.feature_level,
-    )
-
-
-def _failover(response: pb.StatusResponse) -> FailoverRecord | None:
-    if not response.HasField("last_failover"):
-        return None
-    record = response.last_failover
-    return FailoverRecord(
-        from_id=record.from_id,
-        to_id=record.to_id,
-        term=record.term,
-        cause=record.cause,
-        detected_ms=record.detected_ms,
-        elected_ms=record.elected_ms,
-        first_ack_ms=record.first_ack_ms,
-        at_ms=record.at_ms,
-    )
+    return same_fields(MemberStatus, status, member=_member(status.member))

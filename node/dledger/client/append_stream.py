@@ -13,7 +13,6 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import cycle, islice
-from types import TracebackType
 from typing import Final, Self
 
 import grpc.aio
@@ -104,12 +103,7 @@ class AppendStream:
         self._task.add_done_callback(self._ended)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:

@@ -29,6 +29,7 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
+from dledger.rpc.messages import same_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Appended, Record, StoredRecord
@@ -81,10 +82,7 @@ class Client(Channel):
             raise DledgerError(
                 f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
-        found = (
-            TopicInfo(name=t.name, type=t.type, queues=t.queues, messages=t.messages)
-            for t in response.topics
-        )
+        found = (same_fields(TopicInfo, topic) for topic in response.topics)
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     async def append(
@@ -205,7 +203,7 @@ class Client(Channel):
         try:
             async for response in self._ledger.ReadBatches(request):
                 for batch in response.batches:
-                    yield _batch(batch)
+                    yield same_fields(StoredBatch, batch)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 
@@ -222,26 +220,13 @@ class Client(Channel):
                     raise typed from error
                 unknown = unknown or not isinstance(typed, _NOTHING_TAKEN)
                 if not isinstance(typed, Unavailable) or loop.time() + _RETRY_S >= deadline_s:
-                    raise (_unknown(typed) if unknown else typed) from error
+                    if unknown:
+                        typed = OutcomeUnknown(f"{typed}; the batch may be stored")
+                    raise typed from error
             await asyncio.sleep(_RETRY_S)
-
-
-def _unknown(error: DledgerError) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{error}; the batch may be stored")
 
 
 def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
-    )
-
-
-def _batch(batch: pb.StoredBatch) -> StoredBatch:
-    return StoredBatch(
-        first_offset=batch.first_offset,
-        count=batch.count,
-        index=batch.index,
-        stored_at_ms=batch.stored_at_ms,
-        payload=batch.payload,
-        first_row=batch.first_row,
     )

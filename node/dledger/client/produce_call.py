@@ -6,7 +6,7 @@ The simulator implements the interface in virtual time.
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, Self, cast
 
 import grpc.aio
@@ -25,17 +25,8 @@ class Call(Protocol):
         """End it from this side; a pending read raises CancelledError."""
 
 
-class Connection(Protocol):
+class Connection(AbstractAsyncContextManager["Connection"], Protocol):
     """A connection to one node, closed when its ``async with`` block ends."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None: ...
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
         """Start a stream; the next of *requests* is taken once the previous one was sent."""
@@ -52,16 +43,10 @@ class GrpcConnection:
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
 
     async def __aenter__(self) -> Self:
-        await self._channel.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._channel.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
         """Start a stream."""

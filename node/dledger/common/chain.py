@@ -25,13 +25,6 @@ def record_fields(entry: Entry) -> bytes:
     )
 
 
-def chain_behind(chain: int, entries: Iterable[Entry]) -> int:
-    """Return the chain CRC of the last of *entries*, the first of which follows *chain*."""
-    for entry in entries:
-        chain = crc32c(record_fields(entry), chain)
-    return chain
-
-
 def chains_behind(chain: int, entries: Iterable[Entry]) -> list[int]:
     """Return the chain CRC of each of *entries*, the first of which follows *chain*."""
     return [chain := crc32c(record_fields(entry), chain) for entry in entries]

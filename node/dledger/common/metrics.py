@@ -7,7 +7,7 @@ without waiting for the event loop.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -104,66 +104,59 @@ class NodeMetrics:
         self.registry = CollectorRegistry()
         own = {"group": group, "node": node}
         make: dict[str, Any] = {"labelnames": tuple(own), "registry": self.registry}
-        self.append_seconds = Histogram(
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, **make).labels(**own)
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, buckets=buckets, **make).labels(**own)
+
+        self.append_seconds = histogram(
             "dledger_append_seconds",
             "Time from a command's proposal to its answer: queued, synced by a majority, applied",
-            buckets=_SECONDS,
-            **make,
-        ).labels(**own)
-        self.sync_seconds = Histogram(
-            "dledger_sync_seconds",
-            "Time to write and sync one group of entries",
-            buckets=_SECONDS,
-            **make,
-        ).labels(**own)
-        self.sync_bytes = Counter(
-            "dledger_sync_bytes", "Entry bytes written and synced to disk", **make
-        ).labels(**own)
-        self.repaired_entries = Counter(
+            _SECONDS,
+        )
+        self.sync_seconds = histogram(
+            "dledger_sync_seconds", "Time to write and sync one group of entries", _SECONDS
+        )
+        self.sync_bytes = counter("dledger_sync_bytes", "Entry bytes written and synced to disk")
+        self.repaired_entries = counter(
             "dledger_repaired_entries",
             "Damaged entries that were written again from memory or from a peer",
-            **make,
-        ).labels(**own)
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
             "Peers' messages that Raft refused: of another log, or of a term out of reach",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
+        # Each series is exported from the start, so that `increase` sees its first event.
         for reason in (DIVERGED, TERM_JUMP):
-            self._refusals.labels(
-                **own, reason=reason
-            )  # exported from the start, so that `increase` sees the first
-        self.scrubbed_bytes = Counter(
-            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
-        ).labels(**own)
-        self.message_id_conflicts = Counter(
+            self._refusals.labels(**own, reason=reason)
+        self.scrubbed_bytes = counter(
+            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage"
+        )
+        self.message_id_conflicts = counter(
             "dledger_message_id_conflicts",
             "Messages whose id was that of another one: refused, or stored apart from it",
-            **make,
-        ).labels(**own)
-        self.broken_messages = Counter(
+        )
+        self.broken_messages = counter(
             "dledger_broken_messages",
             "Deliveries and reads that left out a message which cannot be told",
-            **make,
-        ).labels(**own)
-        self.early_dropped_messages = Counter(
+        )
+        self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
             "Messages that went before their time because the disk was fuller than it may be",
-            **make,
-        ).labels(**own)
-        self.batch_commands = Histogram(
-            "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
-        ).labels(**own)
-        self.batch_bytes = Histogram(
-            "dledger_batch_bytes", "Bytes of one entry's commands", buckets=_BYTES, **make
-        ).labels(**own)
-        self.loop_turn_seconds = Histogram(
+        )
+        self.batch_commands = histogram(
+            "dledger_batch_commands", "Commands that shared one entry", _COMMANDS
+        )
+        self.batch_bytes = histogram("dledger_batch_bytes", "Bytes of one entry's commands", _BYTES)
+        self.loop_turn_seconds = histogram(
             "dledger_loop_turn_cpu_seconds",
             "CPU time of the event loop between two beats, 20 ms apart: a long one is a turn",
-            buckets=_TURN_SECONDS,
-            **make,
-        ).labels(**own)
+            _TURN_SECONDS,
+        )
         self.requests = Requests(
             Counter(
                 "dledger_requests",
@@ -187,7 +180,7 @@ class NodeMetrics:
             registry=self.registry,
         )
         self._own = own
-        for cause in CAUSES:  # exported from the start, so that `increase` sees the first
+        for cause in CAUSES:
             self._elections.labels(**own, cause=cause)
             for phase in _PHASES:
                 self._failovers.labels(**own, cause=cause, phase=phase)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -70,15 +71,12 @@ def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> N
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        file = files.open(temporary, Mode.CREATE)
-        try:
+        with closing(files.open(temporary, Mode.CREATE)) as file:
             position = 0
             for step in _steps(parts):
                 file.pwritev(step, position)
                 file.fdatasync()
                 position += sum(map(len, step))
-        finally:
-            file.close()
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(f"no room to write {path}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -75,16 +74,9 @@ class SpoolCollector(Collector):
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         """Yield one metric family for each counter and gauge."""
         now = {spool: figures() for spool, figures in self._figures.items()}
-        for name, text in _COUNTERS.items():
-            yield _filled(CounterMetricFamily(f"dledger_spool_{name}", text, labels=["spool"]), now)
-        for name, text in _GAUGES.items():
-            yield _filled(GaugeMetricFamily(f"dledger_spool_{name}", text, labels=["spool"]), now)
-
-
-_Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-
-
-def _filled(family: _Family, now: Mapping[str, SpoolCounters]) -> _Family:
-    for spool, figures in now.items():
-        family.add_metric([spool], getattr(figures, family.name.removeprefix("dledger_spool_")))
-    return family
+        for kind, texts in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, text in texts.items():
+                family = kind(f"dledger_spool_{name}", text, labels=["spool"])
+                for spool, counters in now.items():
+                    family.add_metric([spool], getattr(counters, name))
+                yield family

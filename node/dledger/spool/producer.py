@@ -12,10 +12,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dledger.errors import CorruptSpool, Refused
@@ -138,12 +137,7 @@ class Producer:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def send(self, topic: str, record: Record | bytes, *, queue_id: int = -1) -> SendResult:
@@ -252,13 +246,9 @@ class Producer:
 
     def counters(self) -> SpoolCounters:
         """Return the producer's counters. Any thread may call this."""
-        spool, counts = self._worker.spool, self._counts
+        spool = self._worker.spool
         return SpoolCounters(
-            stored=counts.stored,
-            spooled=counts.spooled,
-            replayed=counts.replayed,
-            rejected=counts.rejected,
-            lost=counts.lost,
+            **asdict(self._counts),
             depth=spool.waiting,
             bytes=spool.waiting_bytes,
             disk_bytes=spool.disk_bytes,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,8 +117,5 @@ class Reader:
         return gap._replace(offset=gap.offset + self._offset, end=gap.end + self._offset)
 
     def _contents(self, file: SpoolFile) -> bytes:
-        handle = self._files.open(file.path, Mode.READ)
-        try:
+        with closing(self._files.open(file.path, Mode.READ)) as handle:
             return handle.pread(file.end - self._offset, self._offset)
-        finally:
-            handle.close()

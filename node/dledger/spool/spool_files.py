@@ -7,6 +7,7 @@ removed: after its intact messages were replayed, it moves to ``quarantine/``.
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -84,16 +85,14 @@ def _header(identity: SpoolIdentity, first: int) -> bytes:
 
 
 def _prepare(files: Files, path: Path, header: bytes, capacity: int) -> None:
-    file = files.open(path, Mode.CREATE)
-    try:
-        file.preallocate(capacity)
-        file.pwritev([header], 0)
-        file.fdatasync()
-    except OSError:
-        files.remove(path)
-        raise
-    finally:
-        file.close()
+    with closing(files.open(path, Mode.CREATE)) as file:
+        try:
+            file.preallocate(capacity)
+            file.pwritev([header], 0)
+            file.fdatasync()
+        except OSError:
+            files.remove(path)
+            raise
 
 
 def remove_leftovers(files: Files, directory: Path) -> None:
@@ -127,28 +126,21 @@ def unused_name(files: Files, directory: Path, name: str) -> str:
 
 def read_file(files: Files, path: Path) -> bytes:
     """Return the contents of a file. Raises OSError."""
-    file = files.open(path, Mode.READ)
-    try:
+    with closing(files.open(path, Mode.READ)) as file:
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def rewrite_file(files: Files, path: Path, data: bytes) -> None:
     """Write a file's contents again, and sync it. Raises OSError."""
-    file = files.open(path, Mode.UPDATE)
-    try:
+    with closing(files.open(path, Mode.UPDATE)) as file:
         file.pwritev([data], 0)
         file.fdatasync()
-    finally:
-        file.close()
 
 
 def file_sizes(files: Files, directory: Path) -> int:
     """Return the total size of the files directly in *directory*, in bytes. Raises OSError."""
     total = 0
     for name in files.list(directory):
-        file = files.open(directory / name, Mode.READ)
-        total += file.size()
-        file.close()
+        with closing(files.open(directory / name, Mode.READ)) as file:
+            total += file.size()
     return total

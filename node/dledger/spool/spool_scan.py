@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -190,8 +191,7 @@ def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> Non
     Raises:
         OSError: A write or sync failed.
     """
-    handle = files.open(file.path, Mode.UPDATE)
-    try:
+    with closing(files.open(file.path, Mode.UPDATE)) as handle:
         data = handle.pread(file.capacity, 0)
         records = scan(data, stamp=stamp, first=file.first, start=FILE_HEADER_BYTES).records
         unsure = next((r.offset for r in records if r.sequence > accepted), file.end)
@@ -201,5 +201,3 @@ def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> Non
         if file.end + torn > unsure:
             handle.pwritev([data[unsure : file.end], bytes(torn)], unsure)
             handle.fdatasync()
-    finally:
-        handle.close()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -18,6 +17,7 @@ import numpy as np
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
+from dledger.rpc.messages import same_fields
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -91,12 +91,7 @@ class ExportClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -248,22 +243,8 @@ def _statuses(
 
 
 def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
-    return ExportPlan(
-        group=response.group,
-        group_id=response.group_id,
-        term=response.term,
-        commit_index=response.commit_index,
-        first_available=response.first_available,
-        ranges=tuple(
-            ExportRange(
-                first_index=each.first_index,
-                last_index=each.last_index,
-                size_bytes=each.bytes,
-                previous_chain=each.previous_chain,
-            )
-            for each in response.ranges
-        ),
-    )
+    ranges = (same_fields(ExportRange, each, size_bytes=each.bytes) for each in response.ranges)
+    return same_fields(ExportPlan, response, ranges=tuple(ranges))
 
 
 def _meaning(error: Any, address: str) -> DledgerError:
