@@ -155,18 +155,13 @@ def _add_backup(commands: Any) -> None:
 
 
 def _backup(args: argparse.Namespace) -> Result:
-    return backup(
-        BackupRequest(
-            endpoints=args.endpoint,
-            last_index=args.last_index,
-            target_bytes=args.target_mib << 20,
-            store=_store(args),
-            group_id=args.group_id,
-            master=args.master,
-            conf=dict(args.conf),
-        ),
-        _progress,
+    request = BackupRequest(
+        endpoints=args.endpoint,
+        last_index=args.last_index,
+        target_bytes=args.target_mib << 20,
+        **_spark_request(args),
     )
+    return backup(request, _progress)
 
 
 def _add_restore(commands: Any) -> None:
@@ -223,14 +218,17 @@ def _add_compact(commands: Any) -> None:
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    request = CompactRequest(
-        store=_store(args),
-        topics=args.topics,
-        group_id=args.group_id,
-        master=args.master,
-        conf=dict(args.conf),
-    )
-    return compact(request, _progress)
+    return compact(CompactRequest(topics=args.topics, **_spark_request(args)), _progress)
+
+
+def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a `SparkRequest`."""
+    return {
+        "store": _store(args),
+        "group_id": args.group_id,
+        "master": args.master,
+        "conf": dict(args.conf),
+    }
 
 
 def _store(args: argparse.Namespace) -> Store:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import json
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple
 
 from dledger.client import AdminClient
 from dledger.common.limits import MAX_ANSWER_BYTES
@@ -24,14 +26,42 @@ def add_admin_arguments(
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
+def add_delete_arguments(parser: argparse.ArgumentParser, epilog: str) -> None:
+    """Declare the name to delete, --yes, and the options of `add_admin_arguments`."""
+    parser.add_argument("name")
+    parser.add_argument(
+        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
+    )
+    add_admin_arguments(parser, epilog)
+
+
 def admin_of(args: argparse.Namespace) -> AdminClient:
     """Return a client of the named node; its limit allows lists of everything in a group."""
     return AdminClient(args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES)
 
 
-def exit_code(args: argparse.Namespace) -> int:
-    """Return the exit code of a command that acts only with ``--yes``."""
+def tell(args: argparse.Namespace, answer: object, *lines: str) -> int:
+    """Print *answer* as JSON if ``--json`` is given, else *lines*; return the exit code."""
+    print(json.dumps(answer) if args.json else "\n".join(lines))
+    return 0
+
+
+def tell_deleted(
+    args: argparse.Namespace, view: dict[str, Any], done: str, would_go: Iterable[str]
+) -> int:
+    """Print what was deleted, or without ``--yes`` what would be; return the exit code."""
+    lines = (done,) if args.yes else (*would_go, "to delete it, add --yes")
+    tell(args, {**view, "deleted": args.yes}, *lines)
     return 0 if args.yes else _NOT_DONE
+
+
+class Action(NamedTuple):
+    """A subcommand of a family such as ``dledger topic``."""
+
+    name: str
+    help_text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
 def endpoint(text: str) -> str:

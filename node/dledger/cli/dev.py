@@ -205,40 +205,39 @@ class _Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
         ]
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
-        await found(
-            self._admins[0],
-            self._group_id,
-            members,
-            no_answer=lambda: self._give_up_after(deadline_s, "the group was not bootstrapped"),
-        )
+        give_up = self._give_up("the group was not bootstrapped")
+        await found(self._admins[0], self._group_id, members, no_answer=give_up)
 
     async def _answers(self) -> list[NodeStatus]:
         """Wait until every node has answered."""
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
+        give_up = self._give_up("not all nodes answered")
         while True:
             answered = [status for status in await self._statuses() if status is not None]
             if len(answered) == len(self._ports):
                 return answered
-            self._give_up_after(deadline_s, "not all nodes answered")
+            give_up()
             await asyncio.sleep(_POLL_S)
 
     async def _wait_writable(self) -> dict[str, Any]:
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
-        while True:
-            state = self._state(await self._statuses())
-            if state["leader"] is not None:
-                return state
-            self._give_up_after(deadline_s, "no leader was elected")
+        give_up = self._give_up("no leader was elected")
+        while (state := self._state(await self._statuses()))["leader"] is None:
+            give_up()
             await asyncio.sleep(_POLL_S)
+        return state
 
-    def _give_up_after(self, deadline_s: float, what: str) -> None:
-        if self._hopeless:
-            raise DevError(self._hopeless)
-        if asyncio.get_running_loop().time() > deadline_s:
-            raise DevError(
-                f"{what} within {_WRITABLE_DEADLINE_S:.0f} s; see the logs in {self._data}"
-            )
+    def _give_up(self, what: str) -> Callable[[], None]:
+        """Return a function that raises DevError once the deadline from now has passed."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _WRITABLE_DEADLINE_S
+
+        def check() -> None:
+            if self._hopeless:
+                raise DevError(self._hopeless)
+            if loop.time() > deadline_s:
+                within = f"within {_WRITABLE_DEADLINE_S:.0f} s"
+                raise DevError(f"{what} {within}; see the logs in {self._data}")
+
+        return check
 
     async def _statuses(self) -> list[NodeStatus | None]:
         asked = (

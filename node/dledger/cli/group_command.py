@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+from functools import partial
 from typing import Final
 
-from dledger.cli.admin_options import add_admin_arguments, admin_of, exit_code
+from dledger.cli.admin_options import (
+    Action,
+    add_admin_arguments,
+    add_delete_arguments,
+    admin_of,
+    tell,
+    tell_deleted,
+)
 from dledger.errors import UnknownGroup
 
 EPILOG: Final = """\
@@ -23,23 +30,9 @@ of a deleted one starts at the oldest messages.
 """
 
 
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger group list``."""
-    add_admin_arguments(parser, EPILOG)
-
-
 def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger group create``."""
     parser.add_argument("name")
-    add_admin_arguments(parser, EPILOG)
-
-
-def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger group delete``."""
-    parser.add_argument("name")
-    parser.add_argument(
-        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
-    )
     add_admin_arguments(parser, EPILOG)
 
 
@@ -47,27 +40,21 @@ async def show(args: argparse.Namespace) -> int:
     """Print the groups, with the backlog of each in the topics that it reads."""
     async with admin_of(args) as admin:
         groups = await admin.groups()
-    if args.json:
-        print(json.dumps([dataclasses.asdict(group) for group in groups]))
-        return 0
-    print(f"{'NAME':32} {'TOPIC':32} {'UNREAD':>12} {'HELD':>8}")
+    lines = [f"{'NAME':32} {'TOPIC':32} {'UNREAD':>12} {'HELD':>8}"]
     for group in groups:
-        for each in group.backlogs:
-            print(f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}")
-        if not group.backlogs:
-            print(f"{group.name:32} {'-':32} {'-':>12} {'-':>8}")
-    return 0
+        lines += [
+            f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}"
+            for each in group.backlogs
+        ] or [f"{group.name:32} {'-':32} {'-':>12} {'-':>8}"]
+    return tell(args, [dataclasses.asdict(group) for group in groups], *lines)
 
 
 async def create(args: argparse.Namespace) -> int:
     """Create a consumer group."""
     async with admin_of(args) as admin:
         created = await admin.create_group(args.name)
-    if args.json:
-        print(json.dumps({"name": args.name, "created": created}))
-    else:
-        print(f"consumer group {args.name} {'created' if created else 'existed already'}")
-    return 0
+    done = f"consumer group {args.name} {'created' if created else 'existed already'}"
+    return tell(args, {"name": args.name, "created": created}, done)
 
 
 async def delete(args: argparse.Namespace) -> int:
@@ -78,13 +65,27 @@ async def delete(args: argparse.Namespace) -> int:
             raise UnknownGroup(args.name)
         if args.yes:
             await admin.delete_group(args.name)
-    if args.json:
-        print(json.dumps({**dataclasses.asdict(found[0]), "deleted": args.yes}))
-    elif args.yes:
-        print(f"consumer group {args.name} deleted")
-    else:
-        print(f"consumer group {args.name} reads from {len(found[0].backlogs)} topics")
-        for each in found[0].backlogs:
-            print(f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged")
-        print("to delete it, add --yes")
-    return exit_code(args)
+    would_go = [f"consumer group {args.name} reads from {len(found[0].backlogs)} topics"]
+    would_go += [
+        f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged"
+        for each in found[0].backlogs
+    ]
+    done = f"consumer group {args.name} deleted"
+    return tell_deleted(args, dataclasses.asdict(found[0]), done, would_go)
+
+
+ACTIONS: Final = (
+    Action(
+        "list",
+        "list consumer groups and their backlogs",
+        partial(add_admin_arguments, epilog=EPILOG),
+        show,
+    ),
+    Action("create", "create a consumer group", add_create_arguments, create),
+    Action(
+        "delete",
+        "delete a consumer group with its offsets",
+        partial(add_delete_arguments, epilog=EPILOG),
+        delete,
+    ),
+)

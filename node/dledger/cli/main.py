@@ -11,10 +11,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dledger.cli import dev, group_command, log_tool, member_command, node_command, topic_command
-from dledger.cli.admin_options import add_admin_arguments
+from dledger.cli.admin_options import Action, add_admin_arguments
 from dledger.client import AdminClient
 from dledger.common.failover import failover_line
 from dledger.common.version import VERSION
@@ -71,11 +72,15 @@ def _parser() -> argparse.ArgumentParser:
         commands, "node", "run one node of a group", node_command.add_arguments, node_command.run
     )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
-    _add_topic(commands)
-    _add_group(commands)
-    _add_member(commands)
+    _family(commands, "topic", "create, list and delete topics", topic_command)
+    _family(commands, "group", "list, create and delete consumer groups", group_command)
+    _family(commands, "member", "list, add and remove members", member_command)
     _command(
-        commands, "status", "show the status of a node", _add_status_arguments, _asking(_status)
+        commands,
+        "status",
+        "show the status of a node",
+        partial(add_admin_arguments, epilog=_STATUS_EPILOG),
+        _asking(_status),
     )
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
@@ -93,71 +98,18 @@ def _command(
     parser.set_defaults(run=run)
 
 
-def _add_topic(commands: Any) -> None:
-    actions = _family(commands, "topic", "create, list and delete topics", topic_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        ("create", "create a topic", topic_command.add_create_arguments, topic_command.create),
-        ("list", "list topics", topic_command.add_list_arguments, topic_command.show),
-        (
-            "delete",
-            "delete a topic with its messages",
-            topic_command.add_delete_arguments,
-            topic_command.delete,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
-
-
-def _add_group(commands: Any) -> None:
-    help_text = "list, create and delete consumer groups"
-    actions = _family(commands, "group", help_text, group_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        (
-            "list",
-            "list consumer groups and their backlogs",
-            group_command.add_list_arguments,
-            group_command.show,
-        ),
-        (
-            "create",
-            "create a consumer group",
-            group_command.add_create_arguments,
-            group_command.create,
-        ),
-        (
-            "delete",
-            "delete a consumer group with its offsets",
-            group_command.add_delete_arguments,
-            group_command.delete,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
-
-
-def _family(commands: Any, name: str, help_text: str, epilog: str) -> Any:
+def _family(commands: Any, name: str, help_text: str, module: Any) -> None:
+    """Add a command whose subcommands are the `ACTIONS` of a module."""
     family = commands.add_parser(
         name,
         help=help_text,
-        epilog=epilog,
+        epilog=module.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    return family.add_subparsers(required=True, metavar="ACTION")
-
-
-def _add_member(commands: Any) -> None:
-    help_text = "list, add and remove members"
-    actions = _family(commands, "member", help_text, member_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        ("list", "list the members", member_command.add_list_arguments, member_command.show),
-        ("add", "add a node as learner", member_command.add_add_arguments, member_command.add),
-        (
-            "remove",
-            "remove a member for good",
-            member_command.add_remove_arguments,
-            member_command.remove,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
+    actions = family.add_subparsers(required=True, metavar="ACTION")
+    action: Action
+    for action in module.ACTIONS:
+        _command(actions, *action[:3], _asking(action.work))
 
 
 def _asking(
@@ -165,10 +117,6 @@ def _asking(
 ) -> Callable[[argparse.Namespace], int]:
     """Return *work* as a function that prints its errors and returns an exit code."""
     return lambda args: _run_client(args, work(args))
-
-
-def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    add_admin_arguments(parser, _STATUS_EPILOG)
 
 
 async def _status(args: argparse.Namespace) -> int:

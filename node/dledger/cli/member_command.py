@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 import asyncio
 import dataclasses
-import json
+from functools import partial
 from typing import Any, Final
 
-from dledger.cli.admin_options import add_admin_arguments, endpoint
+from dledger.cli.admin_options import Action, add_admin_arguments, endpoint, tell
 from dledger.client import AdminClient
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger.errors import InvalidArgument, Unavailable
@@ -27,11 +27,6 @@ Start a new node with its group's id first (DLEDGER_GROUP_ID; `dledger status` s
 An added node is a learner until it has caught up; then it becomes a voter by itself. A node that
 lost its disk returns with another id: --replace removes the old one in the same change.
 """
-
-
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger member list``."""
-    add_admin_arguments(parser, EPILOG)
 
 
 def add_add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -55,15 +50,12 @@ def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
 async def show(args: argparse.Namespace) -> int:
     """Print the members as the leader, or without one this node, sees them."""
     status = await _leaders_view(args.endpoint, args.timeout)
-    if args.json:
-        print(json.dumps([dataclasses.asdict(row) for row in status.members]))
-        return 0
-    print(f"{'NAME':20} {'ROLE':10} {'VOTER':5} {'MATCH':>10} {'LAG':>8}  ID")
+    lines = [f"{'NAME':20} {'ROLE':10} {'VOTER':5} {'MATCH':>10} {'LAG':>8}  ID"]
     for row in status.members:
         voter = "yes" if row.voter else "no"
         name = f"{row.member.name:20} {row.role:10} {voter:5}"
-        print(f"{name} {row.match_index:10} {row.lag:8}  {row.member.id}")
-    return 0
+        lines.append(f"{name} {row.match_index:10} {row.lag:8}  {row.member.id}")
+    return tell(args, [dataclasses.asdict(row) for row in status.members], *lines)
 
 
 async def add(args: argparse.Namespace) -> int:
@@ -78,7 +70,7 @@ async def add(args: argparse.Namespace) -> int:
     if args.wait:
         await _wait_until_it_votes(member, args)
     done = "is a member already" if known else "added"
-    return _tell(args, members, f"{member.name} ({member.id}) {done}", member)
+    return _tell_members(args, members, f"{member.name} ({member.id}) {done}", member)
 
 
 async def remove(args: argparse.Namespace) -> int:
@@ -86,10 +78,12 @@ async def remove(args: argparse.Namespace) -> int:
     node_id = await _id_of(args.member, args)
     async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
         members = await admin.remove_member(node_id)
-    return _tell(args, members, f"{args.member} removed", None)
+    return _tell_members(args, members, f"{args.member} removed", None)
 
 
-def _tell(args: argparse.Namespace, members: Membership, done: str, added: Member | None) -> int:
+def _tell_members(
+    args: argparse.Namespace, members: Membership, done: str, added: Member | None
+) -> int:
     answer: dict[str, Any] = {
         "voters": [dataclasses.asdict(m) for m in members.voters],
         "learners": [dataclasses.asdict(m) for m in members.learners],
@@ -97,8 +91,7 @@ def _tell(args: argparse.Namespace, members: Membership, done: str, added: Membe
     if added is not None:
         answer["added"] = added.id
     names = ", ".join(member.name for member in members.members)
-    print(json.dumps(answer) if args.json else f"{done}; members: {names}")
-    return 0
+    return tell(args, answer, f"{done}; members: {names}")
 
 
 async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bool:
@@ -148,3 +141,10 @@ async def _wait_until_it_votes(member: Member, args: argparse.Namespace) -> None
         await asyncio.sleep(_POLL_S)
     behind = f"it is {row.lag} entries behind" if row is not None else "it is not a member"
     raise Unavailable(f"{member.name} is not a voter after {args.timeout:g} s: {behind}")
+
+
+ACTIONS: Final = (
+    Action("list", "list the members", partial(add_admin_arguments, epilog=EPILOG), show),
+    Action("add", "add a node as learner", add_add_arguments, add),
+    Action("remove", "remove a member for good", add_remove_arguments, remove),
+)

@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+from functools import partial
 from typing import Final
 
-from dledger.cli.admin_options import ANY_PORT, add_admin_arguments, admin_of, exit_code, positive
+from dledger.cli.admin_options import (
+    ANY_PORT,
+    Action,
+    add_admin_arguments,
+    add_delete_arguments,
+    admin_of,
+    positive,
+    tell,
+    tell_deleted,
+)
 from dledger.client import Client, TopicView
 from dledger.errors import NotLeader
 
@@ -32,31 +41,14 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 
 
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger topic list``."""
-    add_admin_arguments(parser, EPILOG, port=ANY_PORT)
-
-
-def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger topic delete``."""
-    parser.add_argument("name")
-    parser.add_argument(
-        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
-    )
-    add_admin_arguments(parser, EPILOG)
-
-
 async def create(args: argparse.Namespace) -> int:
     """Create a topic."""
     try:
         created = await _create(args, args.endpoint)
     except NotLeader as error:  # a peer port does not forward it to the leader
         created = await _create(args, await _leader_address(args, error))
-    if args.json:
-        print(json.dumps({"name": args.name, "created": created}))
-    else:
-        print(f"topic {args.name} {'created' if created else 'existed already'}")
-    return 0
+    done = f"topic {args.name} {'created' if created else 'existed already'}"
+    return tell(args, {"name": args.name, "created": created}, done)
 
 
 async def _create(args: argparse.Namespace, endpoint: str) -> bool:
@@ -78,13 +70,9 @@ async def show(args: argparse.Namespace) -> int:
     """Print the topics as this node knows them."""
     async with Client(args.endpoint, timeout_s=args.timeout) as client:
         topics = await client.topics()
-    if args.json:
-        print(json.dumps([dataclasses.asdict(topic) for topic in topics]))
-        return 0
-    print(f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}")
-    for topic in topics:
-        print(f"{topic.name:32} {topic.type:8} {topic.queues:6} {topic.messages:12}")
-    return 0
+    lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}"]
+    lines += [f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12}" for t in topics]
+    return tell(args, [dataclasses.asdict(topic) for topic in topics], *lines)
 
 
 async def delete(args: argparse.Namespace) -> int:
@@ -92,18 +80,12 @@ async def delete(args: argparse.Namespace) -> int:
     async with admin_of(args) as admin:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
-    if args.json:
-        view = dataclasses.asdict(dataclasses.replace(topic, messages=messages))
-        print(json.dumps({**view, "deleted": args.yes}))
-    elif args.yes:
-        print(f"topic {topic.name} deleted, with {messages} messages")
-    else:
-        print(_would_go(topic))
-        print("to delete it, add --yes")
-    return exit_code(args)
+    view = dataclasses.asdict(dataclasses.replace(topic, messages=messages))
+    done = f"topic {topic.name} deleted, with {messages} messages"
+    return tell_deleted(args, view, done, _would_go(topic))
 
 
-def _would_go(topic: TopicView) -> str:
+def _would_go(topic: TopicView) -> list[str]:
     lines = [f"topic {topic.name} has {topic.queues} queues and {topic.messages} messages"]
     lines += [
         f"  consumer group {each.group}: {each.unread} unread, {each.held} not acknowledged"
@@ -111,4 +93,16 @@ def _would_go(topic: TopicView) -> str:
     ]
     if topic.messages and not topic.backlogs:
         lines.append("  no consumer group has read any of them")
-    return "\n".join(lines)
+    return lines
+
+
+ACTIONS: Final = (
+    Action("create", "create a topic", add_create_arguments, create),
+    Action("list", "list topics", partial(add_admin_arguments, epilog=EPILOG, port=ANY_PORT), show),
+    Action(
+        "delete",
+        "delete a topic with its messages",
+        partial(add_delete_arguments, epilog=EPILOG),
+        delete,
+    ),
+)

@@ -9,46 +9,34 @@ ranges and writes the same objects. Called by the command line.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Final
-
-import pyarrow as pa
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dledger.client import AdminClient
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
 from dledger_pipeline.archive.manifest import Manifest, newest, publish
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
+from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
-
-_ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
+from dledger_pipeline.spark.session import collect, spark_session, typed_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest:
+class BackupRequest(SparkRequest):
     """What to back up, where to, and which Spark to use.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
-        store: The store's root; the group gets a folder of its own below it.
-        group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
-        master, conf: See `session.spark_session`.
     """
 
     endpoints: tuple[str, ...]
-    store: Store
-    group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
-    master: str = LOCAL
-    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,23 +120,21 @@ def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[Manife
     tasks = [_Task(request.store, entries) for entries in plan.ranges]
     name = f"dledger-backup-{plan.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
-        found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
-    rows = [ManifestRow(**json.loads(row[0])) for row in found]
+        rows = collect(spark, tasks, _archive, ManifestRow)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index)
 
 
-def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
+def _archive(task: _Task) -> ManifestRow:
     """Read, check and write one range; runs in a Spark worker."""
-    row = write_range(
+    return write_range(
         task.store,
         task.entries.group_id,
         task.entries.read(),
         previous_chain=task.entries.previous_chain,
     )
-    yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
 
 
 def _result(manifest: Manifest, *, new_objects: int) -> Result:

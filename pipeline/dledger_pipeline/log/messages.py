@@ -34,6 +34,7 @@ from dledger_pipeline.log.produce_columns import (
     Span,
     Strings,
 )
+from dledger_pipeline.log.records import schema
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +42,7 @@ _TEXT: Final = pa.string()
 _ASCII: Final = 0x7F
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-MESSAGE_SCHEMA: Final = _schema(
+MESSAGE_SCHEMA: Final = schema(
     topic=_TEXT,
     queue_id=pa.int32(),
     queue_offset=pa.int64(),
@@ -66,7 +63,7 @@ MESSAGE_SCHEMA: Final = _schema(
 """One row a message. `index` and `term` are those of the entry that holds it; `body` is as its
 producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds."""
 
-QUEUE_SLICE_SCHEMA: Final = _schema(
+QUEUE_SLICE_SCHEMA: Final = schema(
     index=pa.int64(),
     start=pa.int64(),
     end=pa.int64(),
@@ -121,14 +118,14 @@ def decode(
     Raises:
         MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
     """
-    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
+    wanted = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
     if slices.num_rows == 0:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=wanted)
     messages = _Messages(entries, slices)
-    if "message_id" not in schema.names:
+    if "message_id" not in wanted.names:
         messages.judge_ids()
-    arrays = [_COLUMNS[name](messages) for name in schema.names]
-    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [_COLUMNS[name](messages) for name in wanted.names]
+    found = pa.RecordBatch.from_arrays(arrays, schema=wanted)
     if messages.good.all():
         return found
     report(messages.set_aside())

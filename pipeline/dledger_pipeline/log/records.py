@@ -29,16 +29,20 @@ from dledger.store.format import (
 from dledger.types import EntryKind
 from dledger_pipeline.errors import CorruptObject
 
-ENTRY_SCHEMA: Final = pa.schema(
-    [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("term", pa.int64(), nullable=False),
-        pa.field("type", pa.uint8(), nullable=False),
-        pa.field("timestamp_ms", pa.int64(), nullable=False),
-        pa.field("body_crc32c", pa.uint32(), nullable=False),
-        pa.field("chain_crc32c", pa.uint32(), nullable=False),
-        pa.field("body", pa.large_binary(), nullable=False),
-    ]
+
+def schema(**columns: pa.DataType) -> pa.Schema:
+    """Return a schema of columns that are never null."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+ENTRY_SCHEMA: Final = schema(
+    index=pa.int64(),
+    term=pa.int64(),
+    type=pa.uint8(),
+    timestamp_ms=pa.int64(),
+    body_crc32c=pa.uint32(),
+    chain_crc32c=pa.uint32(),
+    body=pa.large_binary(),
 )
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
 
