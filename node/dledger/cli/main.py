@@ -116,7 +116,16 @@ def _asking(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
     """Return *work* as a function that prints its errors and returns an exit code."""
-    return lambda args: _run_client(args, work(args))
+
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return asyncio.run(work(args))
+        except Unavailable as error:
+            return _failed(args, error, _EXIT_UNAVAILABLE)
+        except DledgerError as error:
+            return _failed(args, error, _EXIT_REFUSED)
+
+    return run
 
 
 async def _status(args: argparse.Namespace) -> int:
@@ -143,15 +152,6 @@ async def _status(args: argparse.Namespace) -> int:
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
-
-
-def _run_client(args: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
-    try:
-        return asyncio.run(work)
-    except Unavailable as error:
-        return _failed(args, error, _EXIT_UNAVAILABLE)
-    except DledgerError as error:
-        return _failed(args, error, _EXIT_REFUSED)
 
 
 def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:

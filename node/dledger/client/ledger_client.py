@@ -10,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
@@ -47,6 +47,22 @@ class TopicInfo:
     type: str
     queues: int
     messages: int
+
+
+class ReadOptions(TypedDict, total=False):
+    """What to read of a queue.
+
+    Attributes:
+        start_offset: The first queue offset; default 0.
+        max_records: The number of records after which to stop; default 0: no limit.
+        follow: Whether to wait for new records at the end; default False.
+        linearizable: Whether to return everything that was acknowledged before; default False.
+    """
+
+    start_offset: int
+    max_records: int
+    follow: bool
+    linearizable: bool
 
 
 class Client(Channel):
@@ -146,38 +162,17 @@ class Client(Channel):
         )
 
     async def read(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        start_offset: int = 0,
-        max_records: int = 0,
-        follow: bool = False,
-        linearizable: bool = False,
+        self, topic: str, queue_id: int, **options: Unpack[ReadOptions]
     ) -> AsyncIterator[StoredRecord]:
         """Yield committed records of one queue from *start_offset* on; see `read_batches`."""
-        batches = self.read_batches(
-            topic,
-            queue_id,
-            start_offset=start_offset,
-            max_records=max_records,
-            follow=follow,
-            linearizable=linearizable,
-        )
+        batches = self.read_batches(topic, queue_id, **options)
         async with aclosing(batches):
             async for batch in batches:
                 for stored in batch.records():
                     yield stored
 
     async def read_batches(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        start_offset: int = 0,
-        max_records: int = 0,
-        follow: bool = False,
-        linearizable: bool = False,
+        self, topic: str, queue_id: int, **options: Unpack[ReadOptions]
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
@@ -192,14 +187,7 @@ class Client(Channel):
             Unavailable: The node failed; continue at another node from the last offset. Or the
                 leader could not be reached for a linearizable read.
         """
-        request = pb.ReadRequest(
-            topic=topic,
-            queue_id=queue_id,
-            start_offset=start_offset,
-            max_records=max_records,
-            follow=follow,
-            linearizable=linearizable,
-        )
+        request = pb.ReadRequest(topic=topic, queue_id=queue_id, **options)
         try:
             async for response in self._ledger.ReadBatches(request):
                 for batch in response.batches:

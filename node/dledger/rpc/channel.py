@@ -23,6 +23,14 @@ NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 """Trailing metadata: no unanswered batch of this stream was stored, nor will be."""
 
 
+_DIRECT: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_compression_algorithm", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+"""Neither a proxy nor compression."""
+
+
 def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
     """Return a channel's options; responses have at most *max_answer_bytes*.
 
@@ -32,9 +40,7 @@ def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], 
         ("grpc.max_send_message_length", 64 << 20),
         ("grpc.max_receive_message_length", max_answer_bytes),
         ("grpc.max_reconnect_backoff_ms", 500),
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.default_compression_algorithm", 0),
-        ("grpc.compression_enabled_algorithms_bitset", 1),
+        *_DIRECT,
     )
 
 
@@ -51,9 +57,7 @@ PEER_OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.default_compression_algorithm", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 1),
+    *_DIRECT,
 )
 """For channels between nodes: a lost peer is noticed, and reconnected to, quickly."""
 

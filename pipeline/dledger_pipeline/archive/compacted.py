@@ -95,10 +95,6 @@ class Compaction:
         """How many messages do not stay."""
         return sum(file.dropped for file in self.files)
 
-    def encode(self, key: bytes | None) -> bytes:
-        """Return the manifest's bytes, signed where there is a key."""
-        return encode_hashed(asdict(self), key)
-
 
 def _digest(topics: Collection[str]) -> str:
     return sha256("\n".join(sorted(topics)).encode()).hexdigest()[:16]
@@ -176,7 +172,7 @@ def publish(store: Store, compaction: Compaction) -> None:
         CorruptObject: There is another one of the same backup and topics.
         StoreError: It could not be written.
     """
-    data = compaction.encode(store.manifest_key)
+    data = encode_hashed(asdict(compaction), store.manifest_key)
     create_once(store, f"{compaction.group_id}/{compaction.name}", data)
 
 
