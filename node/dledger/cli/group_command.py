@@ -45,7 +45,9 @@ async def show(args: argparse.Namespace) -> int:
         lines += [
             f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}"
             for each in group.backlogs
-        ] or [f"{group.name:32} {'-':32} {'-':>12} {'-':>8}"]
+        ]
+        if not group.backlogs:
+            lines.append(f"{group.name:32} {'-':32} {'-':>12} {'-':>8}")
     return tell(args, [dataclasses.asdict(group) for group in groups], *lines)
 
 
