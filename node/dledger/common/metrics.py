@@ -72,7 +72,7 @@ class Sample:
         "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
     )
     commit_waits_seconds: float | None = _gauge(
-        "On the leader: how long no majority has acknowledged what waits in its log; 0 if none does"
+        "On the leader: how long entries have waited for a majority; 0 if none wait"
     )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
@@ -88,7 +88,7 @@ class Sample:
         "Message ids of all clients by which a retry is recognised"
     )
     remembered_message_ids_limit: int = _gauge(
-        "How many are kept; beyond it the largest client's oldest are forgotten"
+        "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
     )
 
 
@@ -126,7 +126,7 @@ class NodeMetrics:
         )
         self._refusals = Counter(
             "dledger_refused_messages",
-            "Peers' messages that Raft refused: of another log, or of a term out of reach",
+            "Peers' messages that Raft refused: a diverged log, or a term too far ahead",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
@@ -138,15 +138,15 @@ class NodeMetrics:
         )
         self.message_id_conflicts = counter(
             "dledger_message_id_conflicts",
-            "Messages whose id was that of another one: refused, or stored apart from it",
+            "Messages with an id that another message used: refused, or stored separately",
         )
         self.broken_messages = counter(
             "dledger_broken_messages",
-            "Deliveries and reads that left out a message which cannot be told",
+            "Deliveries and reads that skipped a message that cannot be decoded",
         )
         self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
-            "Messages that went before their time because the disk was fuller than it may be",
+            "Messages dropped before their retention time because the disk was too full",
         )
         self.batch_commands = histogram(
             "dledger_batch_commands", "Commands that shared one entry", _COMMANDS

@@ -223,7 +223,7 @@ class MemoryFiles:
         self._pending = [change for change in self._pending if change[0] != directory]
 
     def disk_usage(self, directory: Path) -> DiskUsage:
-        """Return capacity and what is left of it."""
+        """Return the capacity and the free part of it."""
         self.strike("disk_usage", directory)
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self._used_bytes()))
 

@@ -42,7 +42,7 @@ class Signature(StrEnum):
     VALID = "valid"
     UNSIGNED = "unsigned"
     NOT_CHECKED = "not checked"
-    """It has a signature, and there is no key to check it with."""
+    """It has a signature, but there is no key to check it."""
 
 
 def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
@@ -58,7 +58,7 @@ def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes
 
 
 def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, Any]:
-    """Return the fields of what `encode_hashed` made.
+    """Return the content of an object that `encode_hashed` returned.
 
     Raises:
         CorruptManifest: *name* is not as it was written, or of another format.

@@ -60,7 +60,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
 
     Raises:
         ExportError: No node exports these entries.
-        StoreError, BackupError: The store or what it holds is at fault.
+        StoreError, BackupError: The store failed, or its backup is damaged.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """

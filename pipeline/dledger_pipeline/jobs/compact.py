@@ -56,7 +56,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     """Write the compaction of the newest backup; return what stayed.
 
     Raises:
-        StoreError, BackupError: The store or what it holds is at fault.
+        StoreError, BackupError: The store failed, or its backup is damaged.
         MessageError: Messages cannot be read out of the backup.
         SparkFailed: Spark did not run the tasks.
     """

@@ -44,7 +44,7 @@ _TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRange:
-    """Entries [first_index, last_index], *size_bytes* of records, behind *previous_chain*."""
+    """Entries [first_index, last_index]: *size_bytes* of records that follow *previous_chain*."""
 
     first_index: int
     last_index: int
@@ -110,7 +110,7 @@ class ExportClient:
 
         Args:
             group_id: The group it must be; "" takes the node's.
-            first_index: At least 1. One behind the last index gives an empty plan.
+            first_index: At least 1. The last index plus one gives an empty plan.
             last_index: Inclusive; 0 for the commit index.
             target_bytes: Record bytes of a range; a single larger record has a range of its own.
 
@@ -132,7 +132,7 @@ class ExportClient:
     def read(self, group_id: str, first_index: int, last_index: int) -> Iterator[RecordBytes]:
         """Yield the records of [first_index, last_index] in chunks of about 4 MiB, for `parse`.
 
-        The chunks join: each one is behind the last record of the one before.
+        Each chunk begins with the record after the previous chunk.
 
         Raises:
             RangeNotAvailable, ForeignGroup, NodeUnavailable, ExportError: Like `plan`.

@@ -113,7 +113,7 @@ def decode(
         entries: A batch of `records.ENTRY_SCHEMA`, indexes ascending.
         slices: Of `QUEUE_SLICE_SCHEMA`, in these entries.
         columns: Which columns of `MESSAGE_SCHEMA`, all when empty.
-        report: Is told of the messages that are set aside, if there are any.
+        report: Called with the messages that are set aside, if any.
 
     Raises:
         MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
@@ -235,7 +235,7 @@ class _Messages:
     def _items(self, column: Strings, message: Ints, item: Ints) -> pa.Array:
         """Return string *item* of the column in the payload of *message*, for each pair of them.
 
-        One whose offsets are broken is empty, and its message is not good.
+        A string with invalid offsets is empty, and its message is not good.
         """
         present, offsets_at, of_slice = column.present, column.offsets_at, self._slice[message]
         low, high = self._offsets(present, offsets_at, of_slice, item)

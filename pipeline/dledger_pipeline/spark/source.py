@@ -63,7 +63,7 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         topics: Of a compaction: which one.
-        first_index, last_index: Only what is in the entries [first_index, last_index].
+        first_index, last_index: Only rows from entries [first_index, last_index].
     """
 
     store: str | None
@@ -176,7 +176,7 @@ class LedgerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
-        if not isinstance(partition, Part):  # Spark's own, where there are no parts
+        if not isinstance(partition, Part):  # Spark passes its own if there are no parts
             return
         options = self._options
         for batch in within(partition.share.read(), options.first_index, options.last_index):
