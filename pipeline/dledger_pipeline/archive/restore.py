@@ -1,7 +1,7 @@
 """Writes a node's data directory from a backup, byte for byte, up to an index or a time.
 
-The directory is that of an unjoined node with a log: a fresh node id, no group id, and
-`Identity.recovered_to`. Bootstrap then founds a new group on it. Used by the restore job and
+The directory is that of a node with a log that has not joined a group: a new node id, no group id,
+and `Identity.recovered_to`. Bootstrap then creates a new group on it. Used by the restore job and
 `verify`.
 """
 
@@ -78,7 +78,7 @@ def restore(
     """Write a data directory from the newest backup that a node can start from.
 
     If it is killed, no node starts from the directory, and the same call completes it. Repeated
-    after it was complete, it returns what is there.
+    after it was complete, it returns the same result.
 
     Args:
         store: The store's root.
@@ -93,10 +93,10 @@ def restore(
 
     Raises:
         DirectoryNotEmpty: The directory has contents; nothing was touched.
-        TargetNotAvailable: The backup does not reach so far, or begins after the first entry.
+        TargetNotAvailable: The backup does not include the target, or begins after entry 1.
         DirectoryLocked: A node, or another restore, is using it.
-        CorruptObject, ObjectMissing, BackupError, StoreError: The backup is at fault.
-        DiskFull, StorageError: The directory's disk is.
+        CorruptObject, ObjectMissing, BackupError, StoreError: The backup cannot be read.
+        DiskFull, StorageError: The directory's disk failed.
     """
     manifest = load(store, group_id)
     end = _end(store, manifest, target_index, target_time_ms)

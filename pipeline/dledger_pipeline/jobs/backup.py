@@ -9,46 +9,34 @@ ranges and writes the same objects. Called by the command line.
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
-from typing import Final
-
-import pyarrow as pa
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 from dledger.client import AdminClient
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.entry_ranges import ExportedRange, by_preference, exported
 from dledger_pipeline.archive.manifest import Manifest, newest, publish
 from dledger_pipeline.errors import BrokenBackup, ForeignGroup, RangeNotAvailable
+from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
-
-_ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
+from dledger_pipeline.spark.session import collect, spark_session, typed_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest:
-    """What to back up, where to, and by which Spark.
+class BackupRequest(SparkRequest):
+    """What to back up, where to, and which Spark to use.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
-        store: The store's root; the group gets a folder of its own below it.
-        group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
-        master, conf: See `session.spark_session`.
     """
 
     endpoints: tuple[str, ...]
-    store: Store
-    group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
-    master: str = LOCAL
-    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +54,13 @@ class _Task:
 
 
 def backup(request: BackupRequest, progress: Progress) -> Result:
-    """Add what is new to the group's backup; return what the newest backup is then.
+    """Add new entries to the group's backup; return the newest backup.
 
-    If nothing is new, or the newest backup has *last_index* already, that is returned.
+    If there are no new entries, or the newest backup has *last_index* already, it is unchanged.
 
     Raises:
         ExportError: No node exports these entries.
-        StoreError, BackupError: The store or what it holds is at fault.
+        StoreError, BackupError: The store failed, or its backup is damaged.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
@@ -105,7 +93,7 @@ async def _ask(address: str) -> tuple[str, int]:
 def _plan(
     request: BackupRequest, addresses: Sequence[str], group_id: str, previous: Manifest | None
 ) -> _Plan:
-    """Cut what follows *previous*; refuse before the work what `publish` would refuse after it."""
+    """Plan the ranges after *previous*; refuse early what `publish` would refuse in the end."""
     with ExportClient(addresses[0]) as exporter:
         cut = exporter.plan(
             group_id=group_id,
@@ -132,23 +120,21 @@ def _run(request: BackupRequest, plan: _Plan, progress: Progress) -> list[Manife
     tasks = [_Task(request.store, entries) for entries in plan.ranges]
     name = f"dledger-backup-{plan.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
-        found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
-    rows = [ManifestRow(**json.loads(row[0])) for row in found]
+        rows = collect(spark, tasks, _archive, ManifestRow)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index)
 
 
-def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
+def _archive(task: _Task) -> ManifestRow:
     """Read, check and write one range; runs in a Spark worker."""
-    row = write_range(
+    return write_range(
         task.store,
         task.entries.group_id,
         task.entries.read(),
         previous_chain=task.entries.previous_chain,
     )
-    yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
 
 
 def _result(manifest: Manifest, *, new_objects: int) -> Result:

@@ -21,14 +21,14 @@ from dledger_pipeline.object_store.store import Store
 def verify(
     store: Store, group_id: str | None, progress: Progress, *, deep: bool, scratch: Path | None
 ) -> Result:
-    """Prove that the newest backup is whole; return what was checked.
+    """Verify that the newest backup is complete; return what was checked.
 
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
         progress: Told after each object.
-        deep: Whether to restore it, too, and compare all bytes.
-        scratch: Where to make a temporary directory for that; it takes as much as the log does.
+        deep: Whether to also restore it and compare all bytes.
+        scratch: Where to create a temporary directory for that; it needs the log's size.
     """
     with _scratch(scratch, deep=deep) as directory:
         return result_of(_verified(store, group_id, progress, directory))
@@ -79,9 +79,9 @@ def restore(
 
 
 def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
-    """Put the newest backup under the store's key, after proving that it is whole.
+    """Sign the newest backup with the store's key, after verifying that it is complete.
 
-    Signs what is in the store now, whoever wrote it: call it only if you know who did.
+    It signs whatever is in the store now: call it only if you know who wrote that.
 
     Raises:
         StoreError: DLEDGER_MANIFEST_KEY is not set, or the store failed.
