@@ -1,4 +1,4 @@
-"""The ``dledger-pipeline`` command: arguments to jobs, results and errors to exit codes."""
+"""The ``dledger-pipeline`` command: runs jobs, prints results, and turns errors into exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from dledger_pipeline.spark.session import LOCAL
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
-_MAX_MESSAGE: Final = 3000  # of 4096 bytes that Kubernetes keeps of a termination message
+_MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
 
 _EPILOG: Final = """\
 examples:
@@ -39,7 +39,7 @@ examples:
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
-signs manifests, and refuses those without a signature by it: run `sign` once to start with it
+signs manifests, and refuses those that it did not sign: run `sign` once to start using it
 exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
 reached
 """
@@ -175,20 +175,15 @@ def _add_backup(commands: Any) -> None:
 
 
 def _backup(args: argparse.Namespace) -> Result:
-    return backup(
-        BackupRequest(
-            endpoints=args.endpoint,
-            last_index=args.last_index,
-            target_bytes=args.target_mib << 20,
-            base_every_hours=args.base_every,
-            retention=_retention(args),
-            store=_store(args),
-            group_id=args.group_id,
-            master=args.master,
-            conf=dict(args.conf),
-        ),
-        _progress,
+    request = BackupRequest(
+        endpoints=args.endpoint,
+        last_index=args.last_index,
+        target_bytes=args.target_mib << 20,
+        base_every_hours=args.base_every,
+        retention=_retention(args),
+        **_spark_request(args),
     )
+    return backup(request, _progress)
 
 
 def _add_restore(commands: Any) -> None:
@@ -309,14 +304,17 @@ def _add_compact(commands: Any) -> None:
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    request = CompactRequest(
-        store=_store(args),
-        topics=args.topics,
-        group_id=args.group_id,
-        master=args.master,
-        conf=dict(args.conf),
-    )
-    return compact(request, _progress)
+    return compact(CompactRequest(topics=args.topics, **_spark_request(args)), _progress)
+
+
+def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the fields of a `SparkRequest`."""
+    return {
+        "store": _store(args),
+        "group_id": args.group_id,
+        "master": args.master,
+        "conf": dict(args.conf),
+    }
 
 
 def _store(args: argparse.Namespace) -> Store:
@@ -347,7 +345,7 @@ def _time_ms(text: str) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time of RFC 3339") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not an RFC 3339 time") from None
     if moment.tzinfo is None:
         raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z for UTC")
     return int(moment.timestamp() * 1000)

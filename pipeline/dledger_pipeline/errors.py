@@ -42,7 +42,7 @@ class PipelineError(DledgerError):
 
 
 class StoreError(PipelineError):
-    """The object store did not do what was asked."""
+    """A call to the object store failed."""
 
 
 class StoreDenied(StoreError):
@@ -66,7 +66,7 @@ class ObjectMissing(StoreError):
 
 
 class AlreadyExists(StoreError):
-    """The name is taken; the object that has it is kept."""
+    """An object with this name exists; it is unchanged."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"object {name} exists already and is never overwritten")

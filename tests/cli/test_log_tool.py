@@ -103,7 +103,7 @@ def test_verify_of_a_torn_tail_is_not_damage(
 
     assert run("verify", str(data)) == 0
 
-    assert "it was never synced, and opening the log cuts it" in capsys.readouterr().out
+    assert "it was never synced; opening the log removes it" in capsys.readouterr().out
 
 
 def test_verify_of_a_directory_without_a_log_says_so(

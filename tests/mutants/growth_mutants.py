@@ -60,8 +60,8 @@ GROWTH_MUTANTS = (
     Mutant(
         name="a watchdog that judges work when it ends",
         file="common/watchdog.py",
-        old="            self._beat += 1  # what stood still until now has moved",
-        new="            # what stood still until now has moved",
+        old="            self._beat += 1  # the loop has moved",
+        new="            # the loop has moved",
         why="it ends the process just as the work is done",
         checks=(_WATCHDOG,),
     ),

@@ -106,7 +106,7 @@ HOSTILE: list[tuple[str, bytes, str]] = [
         f"names {MOST_MEMBERS + 1} members",
     ),
     ("twice", _empties(MEMBERS, 2), "names a member twice"),
-    ("no message", b"\n\xff", "its answer cannot be read"),
+    ("no message", b"\n\xff", "its response cannot be parsed"),
     ("an id that expands", _said(group_id="$(AWS_SECRET_ACCESS_KEY)").SerializeToString(), "id"),
 ]
 
@@ -247,5 +247,5 @@ async def test_the_command_line_takes_no_more_members_either(answers: Answers) -
     answers.raw = _empties(MEMBERS, 100 << 10)
 
     async with AdminClient(f"127.0.0.1:{names.PEER_PORT}") as client:
-        with pytest.raises(DledgerError, match="of which no group has over 64"):
+        with pytest.raises(DledgerError, match="a group has at most 64"):
             await client.status()

@@ -105,7 +105,7 @@ _AT_77 = "1970-01-01T01:00:00.775+01:00"
         (["backup", "--store", "file:///x", "--endpoint", "a:1", "--last-index", "0"], "above 0"),
         (["backup", "--store", "file:///x", "--endpoint", "a:1", "--conf", "x"], "not KEY=VALUE"),
         (["restore", "--store", "file:///x", "--name", "g/p"], "--data"),
-        (["restore", "--to-time", "yesterday"], "not a time of RFC 3339"),
+        (["restore", "--to-time", "yesterday"], "not an RFC 3339 time"),
         (["restore", "--to-time", "2026-01-31T12:00:00"], "has no time zone"),
         (["compact", "--store", "file:///x"], "--topics"),
     ],

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from crc32c import crc32c
 
-from dledger.common.chain import chain_behind, chains_behind
+from dledger.common.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
@@ -33,6 +33,7 @@ from dledger.raft.ready import ConfirmedRead, SnapshotChunk
 from dledger.raft.snapshots import SnapshotReader
 from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, SnapshotInfo
 from dledger_sim.process import founding_entry, members
+from tests.raft.chains import chain_behind
 
 _MOST_READIES = 10_000
 _CHAINS: dict[type[Message], dict[str, str]] = {

@@ -13,7 +13,6 @@ from typing import Final, TypeVar
 
 from crc32c import crc32c
 
-from dledger.common.chain import chain_behind
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
 from dledger.raft.membership import begin_change, end_change
@@ -40,6 +39,7 @@ from dledger.types import (
     SnapshotInfo,
 )
 from tests.raft.bench import ListDisk, ModelSnapshots, while_ready
+from tests.raft.chains import chain_behind
 from tests.raft.discard_model import FINAL, FIRST, JOINT, LEADS, Label, Log, Model, Node, State
 
 _BEHIND: Final = 1

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.common.chain import chain_behind
 from dledger.raft.core import MAX_TERM_JUMP
 from dledger.raft.messages import (
     AppendRequest,
@@ -26,6 +25,7 @@ from dledger.raft.messages import (
 from dledger.raft.ready import Divergence, TermJump
 from dledger.types import MAX_NUMBER, Entry, NodeId, SnapshotInfo
 from tests.raft.bench import Alone, ModelSnapshots, data_entry, log_of
+from tests.raft.chains import chain_behind
 
 pytestmark = pytest.mark.found
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.common.chain import chain_behind
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -20,6 +19,7 @@ from dledger.raft.messages import (
 from dledger.raft.progress import ProgressState
 from dledger.types import NodeId, Role, SnapshotInfo
 from tests.raft.bench import Alone, ModelSnapshots, log_of
+from tests.raft.chains import chain_behind
 
 MEMBERSHIPS = Alone().disk.memberships()
 BYTES = 218

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from dledger.broker.commands import Retain
-from dledger.common.chain import chain_behind
 from dledger.raft.membership import begin_change, end_change
 from dledger.raft.messages import AppendRequest, VoteRequest, VoteResponse
 from dledger.types import EntryKind, NodeId
+from tests.raft.chains import chain_behind
 from tests.replica.group import IDS, MEMBERSHIP, eventually
 from tests.replica.lone_node import (
     SECOND,

@@ -14,10 +14,10 @@ from pathlib import Path
 import pytest
 from crc32c import crc32c
 
-from dledger.common.chain import chain_behind
 from dledger.files.files import File, Mode, RealFiles
 from dledger.raft.messages import AppendRequest, AppendResponse
 from dledger.types import Entry, EntryKind, NodeId
+from tests.raft.chains import chain_behind
 from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, founding_entry
 
 SELF, OTHER, THIRD = IDS

@@ -136,5 +136,5 @@ def test_the_largest_batch_of_small_messages_is_parsed() -> None:
 
 def test_what_is_no_message_is_refused() -> None:
     """With its type's name."""
-    with pytest.raises(InvalidArgument, match="no AppendRequest"):
+    with pytest.raises(InvalidArgument, match="not a valid AppendRequest"):
         parsed(pb.AppendRequest, b"\x0a")

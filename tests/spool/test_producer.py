@@ -360,7 +360,7 @@ async def test_a_full_spool_is_a_typed_refusal_of_what_does_not_fit(
                 await producer.send("orders", record(number, size=1000))
                 accepted.append(number)
 
-        with pytest.raises(SpoolFull, match="it may have 65536 bytes"):
+        with pytest.raises(SpoolFull, match="its limit is 65536 bytes"):
             await fill()
         group.down = False
         assert await producer.drained(DEADLINE_S)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault, MemoryFiles
-from dledger.files.recording_files import RecordingFiles
 from dledger.spool.format import Message, encode_message, encode_record
 from dledger.spool.spool import Spool
+from tests.files.recording_files import RecordingFiles
 from tests.spool.spool_harness import CHUNK, DIR, STAMP, Disk, Group, message, messages, replay
 
 GOLDEN = Path(__file__).parent / "golden" / "calls.txt"

@@ -209,7 +209,7 @@ def test_record_that_is_whole_but_no_message_is_reported_and_passed_by() -> None
     replay(spool, group)
 
     assert lost(spool) == [4]
-    assert "the payload is no message" in str(spool.damage[0])
+    assert "the payload is not a message" in str(spool.damage[0])
     assert group.numbers() == [1, 2, 3, 5, 6]
     assert (spool.waiting, dict(spool.depth)) == (0, {})
 
@@ -287,7 +287,7 @@ def test_spool_whose_client_id_nobody_knows_is_refused_and_left_alone() -> None:
     before = bytes(disk.contents(FIRST))
 
     for _ in range(2):
-        with pytest.raises(CorruptFile, match="no header of 1 files is intact"):
+        with pytest.raises(CorruptFile, match="none of 1 files has an intact header"):
             open_spool(disk.files, DIR, limits=disk.limits)
 
     assert bytes(disk.contents(FIRST)) == before

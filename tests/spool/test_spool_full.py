@@ -22,7 +22,7 @@ def test_spool_takes_what_its_limit_allows_and_refuses_the_rest() -> None:
 
     assert 20 <= kept.messages < 100
     assert isinstance(kept.refusal, SpoolFull)
-    assert f"it may have {3 * 8192} bytes; it has {kept.messages} messages" in str(kept.refusal)
+    assert f"its limit is {3 * 8192} bytes; it has {kept.messages} messages" in str(kept.refusal)
     assert spool.disk_bytes <= 3 * 8192
     replay(disk.reopen(), group)
     assert group.numbers() == list(range(1, kept.messages + 1))

@@ -10,11 +10,11 @@ import pytest
 
 from dledger.errors import CorruptFile, CorruptRecord, StorageError, WrongIdentity
 from dledger.files.memory_files import Fault, MemoryFiles
-from dledger.files.recording_files import RecordingFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
 from dledger.types import HardState, NodeId
+from tests.files.recording_files import RecordingFiles
 from tests.store.harness import (
     DATA,
     GROUP,

@@ -53,7 +53,7 @@ async def test_a_topic_is_deleted_and_made_anew_and_a_restart_agrees(
     states = [live.nodes[number].engine.state for number in (leader, other)]
     topic = states[1].topics.named("orders")
 
-    assert "keeps 3 messages" in shown
+    assert "queues and 3 messages" in shown
     assert "consumer group billing: 2 unread, 1 not acknowledged" in shown
     assert (said["deleted"], said["messages"], said["generation"]) == (True, 3, 1)
     assert "'orders' does not exist" in refused

@@ -49,9 +49,7 @@ async def test_members_are_listed_added_and_removed(
 
 
 @pytest.mark.found
-@pytest.mark.parametrize(
-    ("told", "why"), [("", "no group to join"), ("another", "to join 'another'")]
-)
+@pytest.mark.parametrize(("told", "why"), [("", "no group id"), ("another", "group id 'another'")])
 async def test_a_node_that_would_refuse_the_group_is_not_added(
     live: LiveNodes, capsys: pytest.CaptureFixture[str], told: str, why: str
 ) -> None:
@@ -61,7 +59,7 @@ async def test_a_node_that_would_refuse_the_group_is_not_added(
     assert await run("add", live.peer_address(3), "--endpoint", live.peer_address(1)) == 1
 
     said = capsys.readouterr().err
-    assert f"'orders-3' was told {why}: start it with DLEDGER_GROUP_ID={GROUP_ID}" in said
+    assert f"'orders-3' is configured with {why}; start it with DLEDGER_GROUP_ID={GROUP_ID}" in said
     assert len(live.status(0).members) == 3
 
 
@@ -104,7 +102,7 @@ async def test_only_a_leader_says_how_far_the_others_are(
         asked[number] = capsys.readouterr().out
 
     assert {number for number, said in asked.items() if " lag " in said} == {leader}
-    told = {number for number, said in asked.items() if "its leader alone knows" in said}
+    told = {number for number, said in asked.items() if "only the leader knows" in said}
     assert told == {0, 1, 2} - {leader}
 
 
@@ -139,7 +137,7 @@ async def test_a_client_port_is_told_from_the_peer_port(
     assert await dledger(*words, "--endpoint", address, "--json") == 1
 
     said = capsys.readouterr()
-    assert said.err.startswith(f"dledger: {address} is not a node's peer port: ask that one, 20911")
+    assert said.err.startswith(f"dledger: {address} is not a node's peer port; use that, 20911")
     assert said.err.count("\n") == 1
     assert json.loads(said.out)["error"]["type"] == "NotServed"
 

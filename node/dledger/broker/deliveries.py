@@ -54,9 +54,9 @@ class QueueDeliveries:
 
     The end of a lease is in `_expiry` until `available` counts it, then in `_ended`. So a call of
     `available` costs only what has ended since the one before, and counts no further than asked,
-    however many leases there are. Both heaps may hold stale ends, which are skipped. `take` uses
-    both together, so the calls of `available`, which only a leader makes, do not change what any
-    node delivers.
+    however many leases there are; only if the clock went back does it go through `_ended`. Both
+    heaps may hold stale ends, which are skipped. `take` uses both together, so the calls of
+    `available`, which only a leader makes, do not change what any node delivers.
     """
 
     __slots__ = (

@@ -1,1 +1,1 @@
-"""What the ``dledger`` command runs, a file for each subcommand."""
+"""The ``dledger`` command, with one module for each subcommand."""

@@ -1,9 +1,11 @@
-"""What the commands have in common that ask a node."""
+"""Options and output shared by the commands that ask a node."""
 
 from __future__ import annotations
 
 import argparse
-from typing import Final
+import json
+from collections.abc import Callable, Coroutine, Iterable
+from typing import Any, Final, NamedTuple
 
 from dledger.client import AdminClient
 from dledger.common.limits import MAX_ANSWER_BYTES
@@ -16,7 +18,7 @@ ANY_PORT: Final = "any member's peer port (20911) or client port (8081)"
 def add_admin_arguments(
     parser: argparse.ArgumentParser, epilog: str, *, port: str = PEER_PORT
 ) -> None:
-    """Declare which node to ask, for how long, and how to print; *epilog* has the examples."""
+    """Declare --endpoint, --timeout and --json; *epilog* is shown after the options."""
     parser.add_argument("--endpoint", required=True, type=endpoint, metavar="HOST:PORT", help=port)
     parser.add_argument("--timeout", type=float, default=10.0, metavar="SECONDS")
     parser.add_argument("--json", action="store_true", help="print JSON")
@@ -24,18 +26,46 @@ def add_admin_arguments(
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
 
 
+def add_delete_arguments(parser: argparse.ArgumentParser, epilog: str) -> None:
+    """Declare the name to delete, --yes, and the options of `add_admin_arguments`."""
+    parser.add_argument("name")
+    parser.add_argument(
+        "--yes", action="store_true", help="delete; without this, only show what would be deleted"
+    )
+    add_admin_arguments(parser, epilog)
+
+
 def admin_of(args: argparse.Namespace) -> AdminClient:
-    """Return a client of the node that was named; it takes lists of as many as a group may have."""
+    """Return a client of the named node; its limit allows lists of everything in a group."""
     return AdminClient(args.endpoint, timeout_s=args.timeout, max_answer_bytes=MAX_ANSWER_BYTES)
 
 
-def exit_code(args: argparse.Namespace) -> int:
-    """Return how a command ends that only says what would go unless it was told ``--yes``."""
+def tell(args: argparse.Namespace, answer: object, *lines: str) -> int:
+    """Print *answer* as JSON if ``--json`` is given, else *lines*; return the exit code."""
+    print(json.dumps(answer) if args.json else "\n".join(lines))
+    return 0
+
+
+def tell_deleted(
+    args: argparse.Namespace, view: dict[str, Any], done: str, would_go: Iterable[str]
+) -> int:
+    """Print what was deleted, or without ``--yes`` what would be; return the exit code."""
+    lines = (done,) if args.yes else (*would_go, "to delete it, add --yes")
+    tell(args, {**view, "deleted": args.yes}, *lines)
     return 0 if args.yes else _NOT_DONE
 
 
+class Action(NamedTuple):
+    """A subcommand of a family such as ``dledger topic``."""
+
+    name: str
+    help_text: str
+    add_arguments: Callable[[argparse.ArgumentParser], None]
+    work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
+
+
 def endpoint(text: str) -> str:
-    """Return an address that names its port: without one gRPC would try 443.
+    """Return an address with a port: without one gRPC would use 443.
 
     Raises:
         argparse.ArgumentTypeError: It is not HOST:PORT.
@@ -47,7 +77,7 @@ def endpoint(text: str) -> str:
 
 
 def positive(text: str) -> int:
-    """Return a whole number above 0. Raises argparse.ArgumentTypeError."""
+    """Return an integer above 0. Raises argparse.ArgumentTypeError."""
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)

@@ -1,7 +1,7 @@
-"""What ``dledger``, ``dledger-operator`` and ``dledger-pipeline`` start: the three programs.
+"""The entry points of ``dledger``, ``dledger-operator`` and ``dledger-pipeline``.
 
-All of them are installed with the package, their dependencies by its extras only. Each program is
-imported here when it is started, so that a missing extra is one sentence and not a traceback.
+The package installs all three, but their dependencies only with its extras. So a program is
+imported when it starts, and a missing extra gives a one-line error instead of a traceback.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 from typing import Final
 
 _EXIT_NOT_INSTALLED: Final = 2
-"""As for other faults of how a program is used."""
+"""The same as for other usage errors."""
 _EXIT_INTERRUPTED: Final = 130
 _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
@@ -38,7 +38,7 @@ def _run(module: str, program: str, *, extra: str) -> int:
         return _EXIT_INTERRUPTED
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
-            raise  # a fault of ours
+            raise  # our own bug
         sentence = f"{error.name} is not installed: pip install 'dledger[{extra}]'"
         print(f"{program}: {sentence}", file=sys.stderr)
         return _EXIT_NOT_INSTALLED

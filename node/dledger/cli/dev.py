@@ -1,7 +1,8 @@
 """``dledger dev``: a whole broker group on this machine, without Kubernetes.
 
-Starts one ``dledger node`` process a replica, founds the group on first use, restarts a node that
-dies, and keeps ``DIR/dev.json`` true about pids and leader. Ctrl-C ends all of it; the data stays.
+Starts one ``dledger node`` process for each replica, bootstraps the group on first use, restarts a
+node that dies, and keeps the pids and the leader in ``DIR/dev.json`` current. Ctrl-C stops the
+whole group; its data stays.
 """
 
 from __future__ import annotations
@@ -39,12 +40,12 @@ _HOPELESS_EXITS: Final = frozenset({2, 3, 5})
 
 
 class DevError(Exception):
-    """The group cannot be started as asked; the message says what to change."""
+    """The group cannot be started with these options; the message says what to change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """The ports of node *index*; a group takes four ranges above the client port."""
+    """The ports of one node; a group uses four ranges above the client port."""
 
     client: int
     tls: int
@@ -87,9 +88,9 @@ def run(args: argparse.Namespace) -> int:
 async def found(
     admin: AdminClient, group_id: str, members: Sequence[Member], *, no_answer: Callable[[], None]
 ) -> None:
-    """Found a group of *members*; where no answer comes, on a slow machine, ask again.
+    """Bootstrap a group of *members*; retry while no answer comes, as on a slow machine.
 
-    *no_answer* is called each time, and raises when that is enough.
+    *no_answer* is called before each retry; it raises to give up.
     """
     while True:
         try:
@@ -97,7 +98,7 @@ async def found(
         except AlreadyBootstrapped as error:
             if error.group_id != group_id:
                 raise
-            return None  # by us, and the answer was lost
+            return None  # by this command: an earlier answer was lost
         except Unavailable:
             no_answer()
         await asyncio.sleep(_POLL_S)
@@ -155,17 +156,17 @@ class _Group:
             self._write_state(self._state(await self._statuses()))
             await asyncio.sleep(_POLL_S)
 
-    # -- founding -------------------------------------------------------------------------------
+    # -- bootstrap ------------------------------------------------------------------------------
 
     def _check_settings(self) -> None:
-        """Refuse what every node would refuse, before there is a directory with a shape."""
+        """Refuse settings that every node would refuse, before shape.json is written."""
         try:
             config.load(None, self._environment(0))
         except config.ConfigError as error:
             raise DevError(f"--set: {error}") from error
 
     def _check_data(self) -> None:
-        """Refuse a directory that was made for another shape of group."""
+        """Refuse a directory that belongs to a group of another size or port."""
         shape = {"nodes": len(self._ports), "clientPort": self._client_port}
         path = self._data / "shape.json"
         try:
@@ -204,40 +205,39 @@ class _Group:
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
         ]
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
-        await found(
-            self._admins[0],
-            self._group_id,
-            members,
-            no_answer=lambda: self._give_up_after(deadline_s, "the group was not founded"),
-        )
+        give_up = self._give_up("the group was not bootstrapped")
+        await found(self._admins[0], self._group_id, members, no_answer=give_up)
 
     async def _answers(self) -> list[NodeStatus]:
         """Wait until every node has answered."""
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
+        give_up = self._give_up("not all nodes answered")
         while True:
             answered = [status for status in await self._statuses() if status is not None]
             if len(answered) == len(self._ports):
                 return answered
-            self._give_up_after(deadline_s, "not all nodes answered")
+            give_up()
             await asyncio.sleep(_POLL_S)
 
     async def _wait_writable(self) -> dict[str, Any]:
-        deadline_s = asyncio.get_running_loop().time() + _WRITABLE_DEADLINE_S
-        while True:
-            state = self._state(await self._statuses())
-            if state["leader"] is not None:
-                return state
-            self._give_up_after(deadline_s, "no leader was elected")
+        give_up = self._give_up("no leader was elected")
+        while (state := self._state(await self._statuses()))["leader"] is None:
+            give_up()
             await asyncio.sleep(_POLL_S)
+        return state
 
-    def _give_up_after(self, deadline_s: float, what: str) -> None:
-        if self._hopeless:
-            raise DevError(self._hopeless)
-        if asyncio.get_running_loop().time() > deadline_s:
-            raise DevError(
-                f"{what} within {_WRITABLE_DEADLINE_S:.0f} s; see the logs in {self._data}"
-            )
+    def _give_up(self, what: str) -> Callable[[], None]:
+        """Return a function that raises DevError once the deadline from now has passed."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + _WRITABLE_DEADLINE_S
+
+        def check() -> None:
+            if self._hopeless:
+                raise DevError(self._hopeless)
+            if loop.time() > deadline_s:
+                within = f"within {_WRITABLE_DEADLINE_S:.0f} s"
+                raise DevError(f"{what} {within}; see the logs in {self._data}")
+
+        return check
 
     async def _statuses(self) -> list[NodeStatus | None]:
         asked = (
@@ -246,7 +246,7 @@ class _Group:
         )
         return await asyncio.gather(*asked)
 
-    # -- telling --------------------------------------------------------------------------------
+    # -- output ---------------------------------------------------------------------------------
 
     def _state(self, statuses: Sequence[NodeStatus | None]) -> dict[str, Any]:
         ready = [bool(status and status.ready) for status in statuses]
@@ -357,7 +357,7 @@ class _Group:
 
 
 def group_id_in(directory: Path) -> str:
-    """Return the id that a group in *directory* has, or is to be founded with; made once."""
+    """Return the id of the group in *directory*; created once, before the bootstrap."""
     path = directory / "group-id"
     try:
         if not path.exists():
@@ -368,10 +368,10 @@ def group_id_in(directory: Path) -> str:
 
 
 async def own_status(admin: AdminClient, directory: Path) -> NodeStatus | None:
-    """Return what the node on *directory* says; None while it does not answer.
+    """Return the status of the node that uses *directory*; None if it does not answer.
 
-    Two groups that are started at once both find the ports free: who answers there may be a node
-    of the other one, on which ours must not be founded and of which it must not say that it leads.
+    Two groups that start at the same time may both find the ports free. Then another group's node
+    may answer, which must not be bootstrapped or reported as ours; its node id shows that.
     """
     with contextlib.suppress(DledgerError):
         status = await admin.status()

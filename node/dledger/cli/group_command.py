@@ -1,13 +1,20 @@
-"""``dledger group``: the consumer groups of a broker group, and making and unmaking them."""
+"""``dledger group``: lists, creates and deletes consumer groups."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+from functools import partial
 from typing import Final
 
-from dledger.cli.admin_options import add_admin_arguments, admin_of, exit_code
+from dledger.cli.admin_options import (
+    Action,
+    add_admin_arguments,
+    add_delete_arguments,
+    admin_of,
+    tell,
+    tell_deleted,
+)
 from dledger.errors import UnknownGroup
 
 EPILOG: Final = """\
@@ -17,15 +24,10 @@ examples:
   dledger group delete billing --endpoint 10.0.0.1:20911
   dledger group delete billing --endpoint 10.0.0.1:20911 --yes
 
-A consumer group is made when somebody first asks for messages in its name; create is for those who
-want it before. Without --yes, delete only says what would go, and exits with 1. A group that comes
-back under the name of a deleted one begins at the oldest messages.
+A consumer group is created when a consumer first asks for messages; use create to have it earlier.
+Without --yes, delete only shows what would be deleted, and exits with 1. A new group with the name
+of a deleted one starts at the oldest messages.
 """
-
-
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger group list``."""
-    add_admin_arguments(parser, EPILOG)
 
 
 def add_create_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,55 +36,58 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     add_admin_arguments(parser, EPILOG)
 
 
-def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger group delete``."""
-    parser.add_argument("name")
-    parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
-    add_admin_arguments(parser, EPILOG)
-
-
 async def show(args: argparse.Namespace) -> int:
-    """Print the groups, with what each has before it in the topics that it reads."""
+    """Print the groups, with the backlog of each in the topics that it reads."""
     async with admin_of(args) as admin:
         groups = await admin.groups()
-    if args.json:
-        print(json.dumps([dataclasses.asdict(group) for group in groups]))
-        return 0
-    print(f"{'NAME':32} {'TOPIC':32} {'UNREAD':>12} {'HELD':>8}")
+    lines = [f"{'NAME':32} {'TOPIC':32} {'UNREAD':>12} {'HELD':>8}"]
     for group in groups:
-        for each in group.backlogs:
-            print(f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}")
+        lines += [
+            f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}"
+            for each in group.backlogs
+        ]
         if not group.backlogs:
-            print(f"{group.name:32} {'-':32} {'-':>12} {'-':>8}")
-    return 0
+            lines.append(f"{group.name:32} {'-':32} {'-':>12} {'-':>8}")
+    return tell(args, [dataclasses.asdict(group) for group in groups], *lines)
 
 
 async def create(args: argparse.Namespace) -> int:
     """Create a consumer group."""
     async with admin_of(args) as admin:
         created = await admin.create_group(args.name)
-    if args.json:
-        print(json.dumps({"name": args.name, "created": created}))
-    else:
-        print(f"consumer group {args.name} {'created' if created else 'existed already'}")
-    return 0
+    done = f"consumer group {args.name} {'created' if created else 'existed already'}"
+    return tell(args, {"name": args.name, "created": created}, done)
 
 
 async def delete(args: argparse.Namespace) -> int:
-    """Delete a consumer group, or say what would go with it; then 1."""
+    """Delete a consumer group; without ``--yes`` show what would be deleted, and return 1."""
     async with admin_of(args) as admin:
         found = [group for group in await admin.groups() if group.name == args.name]
         if not found:
             raise UnknownGroup(args.name)
         if args.yes:
             await admin.delete_group(args.name)
-    if args.json:
-        print(json.dumps({**dataclasses.asdict(found[0]), "deleted": args.yes}))
-    elif args.yes:
-        print(f"consumer group {args.name} deleted")
-    else:
-        print(f"consumer group {args.name} has read of {len(found[0].backlogs)} topics")
-        for each in found[0].backlogs:
-            print(f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged")
-        print("to delete it: the same command with --yes")
-    return exit_code(args)
+    would_go = [f"consumer group {args.name} reads from {len(found[0].backlogs)} topics"]
+    would_go += [
+        f"  {each.topic}: {each.unread} unread, {each.held} not acknowledged"
+        for each in found[0].backlogs
+    ]
+    done = f"consumer group {args.name} deleted"
+    return tell_deleted(args, dataclasses.asdict(found[0]), done, would_go)
+
+
+ACTIONS: Final = (
+    Action(
+        "list",
+        "list consumer groups and their backlogs",
+        partial(add_admin_arguments, epilog=EPILOG),
+        show,
+    ),
+    Action("create", "create a consumer group", add_create_arguments, create),
+    Action(
+        "delete",
+        "delete a consumer group with its offsets",
+        partial(add_delete_arguments, epilog=EPILOG),
+        delete,
+    ),
+)

@@ -1,9 +1,9 @@
-"""``dledger log verify|dump DIR``: read a commit log offline, without changing a byte.
+"""``dledger log verify|dump DIR``: reads a commit log offline, and changes nothing.
 
-(``dledger log discard`` is `discard_tool`.)
+(``dledger log discard`` is in `discard_tool`.)
 
-DIR is a node's data directory, or its ``log`` directory alone. A log in use may be read too: its
-tail above the watermark is then still being written, and is reported as such, not as damage.
+DIR is a node's data directory, or its ``log`` directory. The log may be in use: its tail above the
+watermark may then be incomplete, and is reported as such, not as damage.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -29,26 +30,28 @@ from dledger.store.watermark import Watermark
 from dledger.types import Entry, EntryKind
 
 _CHUNK_BYTES = 4 << 20
-_FAULTY = "damaged entries: {}; their identities are known, and a node fetches them from its peers"
+_FAULTY = (
+    "damaged entries: {}; their identities are known, so a running node repairs them from its peers"
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``dledger log``."""
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    verify = actions.add_parser("verify", help="check every byte that counts")
+    verify = actions.add_parser("verify", help="check every record and its CRCs")
     dump = actions.add_parser("dump", help="print one JSON line for each entry")
-    discard = actions.add_parser("discard", help="a group of one: give up what rotted, by name")
+    discard = actions.add_parser("discard", help="in a group of one: discard damaged entries")
     discard_tool.add_arguments(discard)
     for action in (verify, dump):
         action.add_argument("directory", type=Path, metavar="DIR", help="a node's data directory")
-    dump.add_argument("--first", type=int, default=1, metavar="INDEX", help="begin here")
-    dump.add_argument("--last", type=int, metavar="INDEX", help="end here (inclusive)")
+    dump.add_argument("--first", type=int, default=1, metavar="INDEX", help="start at this entry")
+    dump.add_argument("--last", type=int, metavar="INDEX", help="end at this entry")
 
 
 def run(args: argparse.Namespace) -> int:
-    """Do what was asked.
+    """Run ``dledger log``.
 
-    Returns 0, 1 if the log is damaged or cannot be read, or 2 if there is no such directory.
+    Returns 0, 1 if the log is damaged or unreadable, or 2 if the directory does not exist.
     """
     files = RealFiles()
     if not args.directory.is_dir():
@@ -103,7 +106,7 @@ def _report(files: Files, found: LogScan) -> Iterator[str]:
     if found.fault and found.last_index >= found.mark.index:
         yield (
             f"tail: {found.fault} ({found.fault_segment}, byte {found.fault_offset}); "
-            "it was never synced, and opening the log cuts it"
+            "it was never synced; opening the log removes it"
         )
     first, mark = found.mark.first_index, found.mark
     yield (
@@ -115,21 +118,20 @@ def _report(files: Files, found: LogScan) -> Iterator[str]:
 def _told(act: Discard) -> str:
     when = datetime.fromtimestamp(act.at_ms / 1000, UTC).isoformat(timespec="seconds")
     gone = ", ".join(each.strip() for each in act.lost) or "no message"
-    return f"given up on {when}, entries {[list(pair) for pair in act.damaged]} damaged: {gone}"
+    return f"discarded on {when}, entries {[list(pair) for pair in act.damaged]} damaged: {gone}"
 
 
 def _index_state(files: Files, segment: Segment, found: LogScan) -> str:
-    """Say what the segment's index file is worth; any state is harmless, since it is rebuilt."""
+    """Describe the segment's index file; any state is harmless, because a node rebuilds it."""
     try:
         file = files.open(segment.index_path, Mode.READ)
     except FileNotFoundError:
         return "none (not sealed)" if segment is found.segments[-1] else "missing"
     try:
-        index = decode_index(file.pread(file.size(), 0))
+        with closing(file):
+            index = decode_index(file.pread(file.size(), 0))
     except ValueError as error:
         return f"damaged: {error}"
-    finally:
-        file.close()
     return "good" if index == to_index(segment, found.runs, found.memberships) else "stale"
 
 
@@ -170,7 +172,7 @@ def _line(entry: Entry, segment: Segment) -> str:
 
 
 def _line_of_faulty(index: int, segment: Segment, found: LogScan) -> str:
-    """Return what is known of an entry whose record is damaged."""
+    """Return what is known about an entry whose record is damaged."""
     fields = {
         "index": index,
         "term": found.runs.term(index),

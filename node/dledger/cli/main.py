@@ -1,8 +1,8 @@
-"""The ``dledger`` command: its subcommands, and what their errors come to."""
+"""The ``dledger`` command: its subcommands, and their errors as exit codes."""
 
 from __future__ import annotations
 
-import dledger.common.grpc_polling  # noqa: F401 - before gRPC, which looks when it is imported
+import dledger.common.grpc_polling  # noqa: F401 - gRPC reads it when it is imported
 
 # isort: split
 import argparse
@@ -11,10 +11,11 @@ import dataclasses
 import json
 import sys
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dledger.cli import dev, group_command, log_tool, member_command, node_command, topic_command
-from dledger.cli.admin_options import add_admin_arguments
+from dledger.cli.admin_options import Action, add_admin_arguments
 from dledger.client import AdminClient
 from dledger.common.failover import failover_line
 from dledger.common.version import VERSION
@@ -36,11 +37,11 @@ examples:
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
 
---endpoint: a node's peer port (20911; `dev` prints its own as adminEndpoints) serves every command,
-its client port (8081) topic create and topic list
+--endpoint: every command accepts a node's peer port (20911; `dev` prints it as adminEndpoints);
+topic create and topic list also accept its client port (8081)
 exit codes: 0 done, 1 refused, 2 wrong usage, 4 the group cannot be reached, 130 interrupted
-of node: 0 told to stop, 1 it ended itself for a fault, 2 wrong configuration,
-3 its disk is refused, 4 its watchdog ended it, 5 a newer version of dledger is needed
+of node: 0 stopped by a signal, 1 stopped by an error, 2 wrong configuration, 3 the data directory
+cannot be used, 4 stopped by the watchdog, 5 a newer version of dledger is needed
 """
 
 
@@ -71,10 +72,16 @@ def _parser() -> argparse.ArgumentParser:
         commands, "node", "run one node of a group", node_command.add_arguments, node_command.run
     )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
-    _add_topic(commands)
-    _add_group(commands)
-    _add_member(commands)
-    _command(commands, "status", "ask a node how it is", _add_status_arguments, _asking(_status))
+    _family(commands, "topic", "create, list and delete topics", topic_command)
+    _family(commands, "group", "list, create and delete consumer groups", group_command)
+    _family(commands, "member", "list, add and remove members", member_command)
+    _command(
+        commands,
+        "status",
+        "show the status of a node",
+        partial(add_admin_arguments, epilog=_STATUS_EPILOG),
+        _asking(_status),
+    )
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 
@@ -91,82 +98,34 @@ def _command(
     parser.set_defaults(run=run)
 
 
-def _add_topic(commands: Any) -> None:
-    actions = _family(commands, "topic", "create, list and delete topics", topic_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        ("create", "create a topic", topic_command.add_create_arguments, topic_command.create),
-        ("list", "list topics", topic_command.add_list_arguments, topic_command.show),
-        (
-            "delete",
-            "delete a topic with its messages",
-            topic_command.add_delete_arguments,
-            topic_command.delete,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
-
-
-def _add_group(commands: Any) -> None:
-    help_text = "list, create and delete consumer groups"
-    actions = _family(commands, "group", help_text, group_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        (
-            "list",
-            "list consumer groups and what they have before them",
-            group_command.add_list_arguments,
-            group_command.show,
-        ),
-        (
-            "create",
-            "create a consumer group",
-            group_command.add_create_arguments,
-            group_command.create,
-        ),
-        (
-            "delete",
-            "delete a consumer group with its offsets",
-            group_command.add_delete_arguments,
-            group_command.delete,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
-
-
-def _family(commands: Any, name: str, help_text: str, epilog: str) -> Any:
+def _family(commands: Any, name: str, help_text: str, module: Any) -> None:
+    """Add a command whose subcommands are the `ACTIONS` of a module."""
     family = commands.add_parser(
         name,
         help=help_text,
-        epilog=epilog,
+        epilog=module.EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    return family.add_subparsers(required=True, metavar="ACTION")
-
-
-def _add_member(commands: Any) -> None:
-    help_text = "list, add and remove members"
-    actions = _family(commands, "member", help_text, member_command.EPILOG)
-    for name, help_text, add_arguments, work in (
-        ("list", "list the members", member_command.add_list_arguments, member_command.show),
-        ("add", "add a node as learner", member_command.add_add_arguments, member_command.add),
-        (
-            "remove",
-            "remove a member for good",
-            member_command.add_remove_arguments,
-            member_command.remove,
-        ),
-    ):
-        _command(actions, name, help_text, add_arguments, _asking(work))
+    actions = family.add_subparsers(required=True, metavar="ACTION")
+    action: Action
+    for action in module.ACTIONS:
+        _command(actions, *action[:3], _asking(action.work))
 
 
 def _asking(
     work: Callable[[argparse.Namespace], Coroutine[Any, Any, int]],
 ) -> Callable[[argparse.Namespace], int]:
-    """Return *work* with its errors told and turned into exit codes."""
-    return lambda args: _run_client(args, work(args))
+    """Return *work* as a function that prints its errors and returns an exit code."""
 
+    def run(args: argparse.Namespace) -> int:
+        try:
+            return asyncio.run(work(args))
+        except Unavailable as error:
+            return _failed(args, error, _EXIT_UNAVAILABLE)
+        except DledgerError as error:
+            return _failed(args, error, _EXIT_REFUSED)
 
-def _add_status_arguments(parser: argparse.ArgumentParser) -> None:
-    add_admin_arguments(parser, _STATUS_EPILOG)
+    return run
 
 
 async def _status(args: argparse.Namespace) -> int:
@@ -181,31 +140,22 @@ async def _status(args: argparse.Namespace) -> int:
     print(f"  commit {status.commit_index}, applied {status.applied_index}")
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
-        print(f"  no majority has acknowledged what waits in its log for {waits_s:.1f} s")
+        print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
     print(f"  version {status.version}, feature level {status.feature_level}")
     for row in status.members:
-        # Only a leader knows how far the others are.
+        # Only the leader knows the other members' progress.
         far = f" match {row.match_index} lag {row.lag}" if status.role == "leader" else ""
         level = row.feature_level or "unknown"
         print(f"  {row.member.name:20} {row.role:10}{far} level {level}")
     if status.role != "leader":
-        print("  how far each member is, its leader alone knows: `dledger member list` asks it")
+        print("  only the leader knows each member's progress: `dledger member list` asks it")
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
 
 
-def _run_client(args: argparse.Namespace, work: Coroutine[Any, Any, int]) -> int:
-    try:
-        return asyncio.run(work)
-    except Unavailable as error:
-        return _failed(args, error, _EXIT_UNAVAILABLE)
-    except DledgerError as error:
-        return _failed(args, error, _EXIT_REFUSED)
-
-
 def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:
-    """Say what went wrong: to people on stderr, with ``--json`` to programs on stdout, too."""
+    """Print the error on stderr; with ``--json`` also on stdout, for programs."""
     print(f"dledger: {error}", file=sys.stderr)
     if args.json:
         print(json.dumps({"error": {"type": type(error).__name__, "message": str(error)}}))

@@ -1,14 +1,14 @@
-"""``dledger member``: who belongs to a group, and changing that."""
+"""``dledger member``: lists, adds and removes the members of a group."""
 
 from __future__ import annotations
 
 import argparse
 import asyncio
 import dataclasses
-import json
+from functools import partial
 from typing import Any, Final
 
-from dledger.cli.admin_options import add_admin_arguments, endpoint
+from dledger.cli.admin_options import Action, add_admin_arguments, endpoint, tell
 from dledger.client import AdminClient
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger.errors import InvalidArgument, Unavailable
@@ -23,15 +23,10 @@ examples:
   dledger member add 10.0.0.3:20911 --replace orders-2 --endpoint 10.0.0.1:20911
   dledger member remove orders-3 --endpoint 10.0.0.1:20911 --json
 
-A new node has to be told its group before (DLEDGER_GROUP_ID; `dledger status` shows a group's id).
-An added node is a learner until it has caught up; then it votes, without being asked. A node that
-lost its disk comes back with another id: --replace removes the old one in the same change.
+Start a new node with its group's id first (DLEDGER_GROUP_ID; `dledger status` shows it).
+An added node is a learner until it has caught up; then it becomes a voter by itself. A node that
+lost its disk returns with another id: --replace removes the old one in the same change.
 """
-
-
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger member list``."""
-    add_admin_arguments(parser, EPILOG)
 
 
 def add_add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -39,33 +34,32 @@ def add_add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "address", type=endpoint, metavar="HOST:PORT", help="the new node's peer port (20911)"
     )
-    parser.add_argument("--replace", metavar="MEMBER", help="name or id to remove in its favour")
-    parser.add_argument("--wait", action="store_true", help="return when the new node votes")
+    parser.add_argument(
+        "--replace", metavar="MEMBER", help="name or id of a member to remove in the same change"
+    )
+    parser.add_argument("--wait", action="store_true", help="return once the new node is a voter")
     add_admin_arguments(parser, EPILOG)
 
 
 def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger member remove``."""
-    parser.add_argument("member", help="name or id; it never comes back with its present disk")
+    parser.add_argument("member", help="name or id; it can never return with its current disk")
     add_admin_arguments(parser, EPILOG)
 
 
 async def show(args: argparse.Namespace) -> int:
-    """Print the members as the leader sees them, or the asked node if there is none."""
+    """Print the members as the leader, or without one this node, sees them."""
     status = await _leaders_view(args.endpoint, args.timeout)
-    if args.json:
-        print(json.dumps([dataclasses.asdict(row) for row in status.members]))
-        return 0
-    print(f"{'NAME':20} {'ROLE':10} {'VOTER':5} {'MATCH':>10} {'LAG':>8}  ID")
+    lines = [f"{'NAME':20} {'ROLE':10} {'VOTER':5} {'MATCH':>10} {'LAG':>8}  ID"]
     for row in status.members:
         voter = "yes" if row.voter else "no"
         name = f"{row.member.name:20} {row.role:10} {voter:5}"
-        print(f"{name} {row.match_index:10} {row.lag:8}  {row.member.id}")
-    return 0
+        lines.append(f"{name} {row.match_index:10} {row.lag:8}  {row.member.id}")
+    return tell(args, [dataclasses.asdict(row) for row in status.members], *lines)
 
 
 async def add(args: argparse.Namespace) -> int:
-    """Add the node at an address, as a learner."""
+    """Add the node at an address as a learner."""
     async with AdminClient(args.address, timeout_s=args.timeout) as node:
         new = await node.status()
     known = await _refuse_another_group(new, args)
@@ -76,18 +70,20 @@ async def add(args: argparse.Namespace) -> int:
     if args.wait:
         await _wait_until_it_votes(member, args)
     done = "is a member already" if known else "added"
-    return _tell(args, members, f"{member.name} ({member.id}) {done}", member)
+    return _tell_members(args, members, f"{member.name} ({member.id}) {done}", member)
 
 
 async def remove(args: argparse.Namespace) -> int:
-    """Remove a member for good."""
+    """Remove a member permanently."""
     node_id = await _id_of(args.member, args)
     async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
         members = await admin.remove_member(node_id)
-    return _tell(args, members, f"{args.member} removed", None)
+    return _tell_members(args, members, f"{args.member} removed", None)
 
 
-def _tell(args: argparse.Namespace, members: Membership, done: str, added: Member | None) -> int:
+def _tell_members(
+    args: argparse.Namespace, members: Membership, done: str, added: Member | None
+) -> int:
     answer: dict[str, Any] = {
         "voters": [dataclasses.asdict(m) for m in members.voters],
         "learners": [dataclasses.asdict(m) for m in members.learners],
@@ -95,12 +91,11 @@ def _tell(args: argparse.Namespace, members: Membership, done: str, added: Membe
     if added is not None:
         answer["added"] = added.id
     names = ", ".join(member.name for member in members.members)
-    print(json.dumps(answer) if args.json else f"{done}; members: {names}")
-    return 0
+    return tell(args, answer, f"{done}; members: {names}")
 
 
 async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bool:
-    """Refuse a node that would refuse the group: it would be a member that never comes.
+    """Refuse a node that would not join this group: it would be a member that never starts.
 
     Returns whether it is a member already.
     """
@@ -108,15 +103,15 @@ async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bo
         status = await admin.status()
     group_id = status.group_id
     if not new.group_id and new.told_group_id != group_id:
-        told = f"to join {new.told_group_id!r}" if new.told_group_id else "no group to join"
+        told = f"group id {new.told_group_id!r}" if new.told_group_id else "no group id"
         raise InvalidArgument(
-            f"{new.name!r} was told {told}: start it with DLEDGER_GROUP_ID={group_id}"
+            f"{new.name!r} is configured with {told}; start it with DLEDGER_GROUP_ID={group_id}"
         )
     return any(row.member.id == new.node_id for row in status.members)
 
 
 async def _id_of(name_or_id: str, args: argparse.Namespace) -> NodeId:
-    """Return the id of a member; an id of none is passed on, for the leader to judge."""
+    """Return the id of a member; an unknown name is returned as an id, for the leader to check."""
     rows = (await _leaders_view(args.endpoint, args.timeout)).members
     named = [row.member.id for row in rows if row.member.name == name_or_id]
     if len(named) > 1:
@@ -144,5 +139,12 @@ async def _wait_until_it_votes(member: Member, args: argparse.Namespace) -> None
         if row is not None and row.voter:
             return
         await asyncio.sleep(_POLL_S)
-    behind = f"it is {row.lag} entries behind" if row is not None else "it is no member"
-    raise Unavailable(f"{member.name} does not vote yet after {args.timeout:g} s: {behind}")
+    behind = f"it is {row.lag} entries behind" if row is not None else "it is not a member"
+    raise Unavailable(f"{member.name} is not a voter after {args.timeout:g} s: {behind}")
+
+
+ACTIONS: Final = (
+    Action("list", "list the members", partial(add_admin_arguments, epilog=EPILOG), show),
+    Action("add", "add a node as learner", add_add_arguments, add),
+    Action("remove", "remove a member for good", add_remove_arguments, remove),
+)

@@ -1,4 +1,4 @@
-"""``dledger node``: what the container runs. Reads settings, runs one node until SIGTERM."""
+"""``dledger node``: runs one node until SIGTERM, as in the container."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
 _GC_THRESHOLDS: Final = (20_000, 20, 50)
-"""Requests make little cyclic garbage; looking for it at every 700 allocations is wasted time."""
+"""Requests create little cyclic garbage; a collection every 700 allocations wastes time."""
 _SWITCH_INTERVAL_S: Final = 0.0005
-"""A sync passes the interpreter lock several times; at the default 5 ms a busy loop delays each."""
+"""A sync acquires the GIL several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
 EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
@@ -45,15 +45,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--config",
         type=Path,
         default=os.environ.get("DLEDGER_CONFIG"),
-        help="TOML file of settings; DLEDGER_<KEY> in the environment wins over it",
+        help="TOML file of settings; DLEDGER_<KEY> in the environment overrides it",
     )
     parser.add_argument(
         "--group-id",
         metavar="ID",
-        help="the group that an empty disk may join; wins over DLEDGER_GROUP_ID and the file",
+        help="the group to join with an empty disk; overrides DLEDGER_GROUP_ID and the file",
     )
     parser.add_argument(
-        "--exit-with-parent", action="store_true", help="stop when the process that started it ends"
+        "--exit-with-parent", action="store_true", help="stop when the parent process ends"
     )
 
 
@@ -89,10 +89,10 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _last_word(error: BaseException, otherwise: int) -> int:
-    """Say why this process is to end, as far as someone has to act; return its exit code.
+    """Print the reason for the exit, if someone has to act on it; return the exit code.
 
-    The last line is what Kubernetes keeps as the container's termination message. No further start
-    helps a node whose version is too old, or whose directory is of no use.
+    Kubernetes keeps the last line as the container's termination message. A restart does not help
+    a node whose version is too old or whose data directory cannot be used.
     """
     if isinstance(error, NewerCommand | NewerFormat):
         print(f"dledger node: {error}", file=sys.stderr)
@@ -101,7 +101,7 @@ def _last_word(error: BaseException, otherwise: int) -> int:
 
 
 async def _serve(settings: Settings) -> BaseException | None:
-    """Run until a signal comes, or until this node cannot go on; return why, then."""
+    """Run until a signal, or until the node fails; return the error in that case."""
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -126,14 +126,16 @@ async def _serve(settings: Settings) -> BaseException | None:
 
 
 async def stop_within(grace_s: float, stop: Callable[[], Awaitable[None]]) -> None:
-    """Stop in order; end the process where a hanging disk does not let it.
+    """Stop gracefully; exit the process if that hangs on a disk.
 
-    A thread that waits for a disk can be neither cancelled nor left behind.
+    A thread that waits for a disk can be neither cancelled nor abandoned.
     """
     try:
         async with asyncio.timeout(grace_s):
             await stop()
     except TimeoutError:
-        logger.critical("not stopped after %g s, as if the disk hung: ending at once", grace_s)
+        logger.critical(
+            "not stopped after %g s, perhaps because the disk hangs: exiting now", grace_s
+        )
         logging.shutdown()
         os._exit(EXIT_FATAL)

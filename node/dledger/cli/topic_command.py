@@ -1,13 +1,22 @@
-"""``dledger topic``: the topics of a group, and making and unmaking them."""
+"""``dledger topic``: lists, creates and deletes topics."""
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
-import json
+from functools import partial
 from typing import Final
 
-from dledger.cli.admin_options import ANY_PORT, add_admin_arguments, admin_of, exit_code, positive
+from dledger.cli.admin_options import (
+    ANY_PORT,
+    Action,
+    add_admin_arguments,
+    add_delete_arguments,
+    admin_of,
+    positive,
+    tell,
+    tell_deleted,
+)
 from dledger.client import Client, TopicView
 from dledger.errors import NotLeader
 
@@ -18,8 +27,9 @@ examples:
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-A peer port (20911) takes all three, a client port (8081) create and list. Without --yes, delete
-only says what would go, and exits with 1. A topic that is made anew begins at offset 0.
+A peer port (20911) serves all three, a client port (8081) create and list. Without --yes, delete
+only shows what would be deleted, and exits with 1. A topic that is created again starts at offset
+0.
 """
 
 
@@ -31,29 +41,14 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 
 
-def add_list_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger topic list``."""
-    add_admin_arguments(parser, EPILOG, port=ANY_PORT)
-
-
-def add_delete_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the options of ``dledger topic delete``."""
-    parser.add_argument("name")
-    parser.add_argument("--yes", action="store_true", help="do it, and do not only say what goes")
-    add_admin_arguments(parser, EPILOG)
-
-
 async def create(args: argparse.Namespace) -> int:
     """Create a topic."""
     try:
         created = await _create(args, args.endpoint)
-    except NotLeader as error:  # a peer port passes nothing on
+    except NotLeader as error:  # a peer port does not forward it to the leader
         created = await _create(args, await _leader_address(args, error))
-    if args.json:
-        print(json.dumps({"name": args.name, "created": created}))
-    else:
-        print(f"topic {args.name} {'created' if created else 'existed already'}")
-    return 0
+    done = f"topic {args.name} {'created' if created else 'existed already'}"
+    return tell(args, {"name": args.name, "created": created}, done)
 
 
 async def _create(args: argparse.Namespace, endpoint: str) -> bool:
@@ -62,7 +57,7 @@ async def _create(args: argparse.Namespace, endpoint: str) -> bool:
 
 
 async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
-    """Return the peer port of the leader that a node names. Raises the error if it names none."""
+    """Return the peer address of the leader that *error* names. Raises *error* if unknown."""
     async with admin_of(args) as admin:
         members = (await admin.status()).members
     for row in members:
@@ -72,40 +67,42 @@ async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
 
 
 async def show(args: argparse.Namespace) -> int:
-    """Print the topics as the asked node knows them."""
+    """Print the topics as this node knows them."""
     async with Client(args.endpoint, timeout_s=args.timeout) as client:
         topics = await client.topics()
-    if args.json:
-        print(json.dumps([dataclasses.asdict(topic) for topic in topics]))
-        return 0
-    print(f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}")
-    for topic in topics:
-        print(f"{topic.name:32} {topic.type:8} {topic.queues:6} {topic.messages:12}")
-    return 0
+    lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}"]
+    lines += [f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12}" for t in topics]
+    return tell(args, [dataclasses.asdict(topic) for topic in topics], *lines)
 
 
 async def delete(args: argparse.Namespace) -> int:
-    """Delete a topic, or say what would go with it; then 1."""
+    """Delete a topic; without ``--yes`` show what would be deleted, and return 1."""
     async with admin_of(args) as admin:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
-    if args.json:
-        view = dataclasses.asdict(dataclasses.replace(topic, messages=messages))
-        print(json.dumps({**view, "deleted": args.yes}))
-    elif args.yes:
-        print(f"topic {topic.name} deleted, with {messages} messages")
-    else:
-        print(_would_go(topic))
-        print("to delete it: the same command with --yes")
-    return exit_code(args)
+    view = dataclasses.asdict(dataclasses.replace(topic, messages=messages))
+    done = f"topic {topic.name} deleted, with {messages} messages"
+    return tell_deleted(args, view, done, _would_go(topic))
 
 
-def _would_go(topic: TopicView) -> str:
-    lines = [f"topic {topic.name} has {topic.queues} queues and keeps {topic.messages} messages"]
+def _would_go(topic: TopicView) -> list[str]:
+    lines = [f"topic {topic.name} has {topic.queues} queues and {topic.messages} messages"]
     lines += [
         f"  consumer group {each.group}: {each.unread} unread, {each.held} not acknowledged"
         for each in topic.backlogs
     ]
     if topic.messages and not topic.backlogs:
         lines.append("  no consumer group has read any of them")
-    return "\n".join(lines)
+    return lines
+
+
+ACTIONS: Final = (
+    Action("create", "create a topic", add_create_arguments, create),
+    Action("list", "list topics", partial(add_admin_arguments, epilog=EPILOG, port=ANY_PORT), show),
+    Action(
+        "delete",
+        "delete a topic with its messages",
+        partial(add_delete_arguments, epilog=EPILOG),
+        delete,
+    ),
+)

@@ -1,7 +1,8 @@
 """The public Python client: administration, topics, appends and reads, single and in batches.
 
 Frozen values in and out; errors are the classes of `dledger.errors`. Used by the operator, the
-command line, the end-to-end stories and by users. The names here are public, their modules are not.
+command line, the end-to-end tests and applications. The names here are public, their modules are
+not.
 """
 
 from __future__ import annotations

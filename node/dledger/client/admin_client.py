@@ -1,6 +1,7 @@
-"""Asking and steering nodes: the public client of the Admin service.
+"""The public client of the Admin service: status, membership, topics, consumer groups.
 
-Frozen values in and out; users have it as `dledger.client.AdminClient`.
+Takes and returns frozen values; exported as `dledger.client.AdminClient`. Used by the operator, the
+command line and the pipeline.
 """
 
 from __future__ import annotations
@@ -14,15 +15,16 @@ from typing import Any, Final
 from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel
+from dledger.rpc.messages import same_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Member, Membership, NodeId
 
 ADMIN_ANSWER_BYTES: Final = 256 << 10
-"""Of what a node says about itself; one that says more is not to be believed, nor taken in."""
+"""The limit of a response about a node. A larger one is refused unread: no real node sends it."""
 _RETRY_S: Final = 0.2
 _NO_PEER_PORT: Final = (
-    "is not a node's peer port: ask that one, 20911 (adminEndpoints, as `dledger dev` prints them)"
+    "is not a node's peer port; use that, 20911 (`dledger dev` prints it as adminEndpoints)"
 )
 
 
@@ -31,9 +33,9 @@ class TopicView:
     """A topic as the leader sees it.
 
     Attributes:
-        messages: How many it keeps.
-        generation: Which topic of that name it is: one that is made anew is another.
-        backlogs: Of each consumer group that has read of it, by name.
+        messages: How many it stores now.
+        generation: Tells this topic from others that had, or will have, its name.
+        backlogs: Of each consumer group that has read from it, by name.
     """
 
     name: str
@@ -46,14 +48,14 @@ class TopicView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupView:
-    """A consumer group as the leader sees it, with each topic that it has read of."""
+    """A consumer group as the leader sees it, with its backlog in each topic that it reads."""
 
     name: str
     backlogs: tuple[Backlog, ...]
 
 
 class AdminClient(Channel):
-    """Asks and steers one node through its peer port (20911)."""
+    """Queries and controls one node through its peer port (20911)."""
 
     def __init__(
         self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = ADMIN_ANSWER_BYTES
@@ -62,11 +64,11 @@ class AdminClient(Channel):
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def call(self, method: Any, request: Any) -> Any:
-        """Return the answer to one request.
+        """Return the response to one request.
 
         Raises:
-            NotServed: This is no peer port, or its node is too old for the call; it says which.
-            DledgerError: Whatever the node meant.
+            NotServed: This is not a peer port, or its node is too old for the call; says which.
+            DledgerError: The error that the node reported.
         """
         try:
             return await Channel.call(self, method, request)
@@ -74,7 +76,7 @@ class AdminClient(Channel):
             raise NotServed(f"{self.address} {await self._what_it_is()}") from error
 
     async def _what_it_is(self) -> str:
-        """Return what stands at an address that does not know a call: all nodes know Status."""
+        """Describe what serves this address, after a call was unknown: every node knows Status."""
         try:
             await Channel.call(self, self._stub.Status, pb.StatusRequest())
         except NotServed:
@@ -82,21 +84,21 @@ class AdminClient(Channel):
         return "runs a version of dledger that is too old for this"
 
     async def status(self) -> NodeStatus:
-        """Return the node's own view of itself and its group.
+        """Return the status of the node, and of its group as it sees that.
 
         Raises:
             Unavailable: It does not answer.
-            DledgerError: Its answer names more members than any group has.
+            DledgerError: Its response names more members than a group can have.
         """
         response = await self.call(self._stub.Status, pb.StatusRequest())
         if (named := len(response.members)) > MOST_MEMBERS:
             raise DledgerError(
-                f"{self.address}: names {named} members, of which no group has over {MOST_MEMBERS}"
+                f"{self.address}: names {named} members; a group has at most {MOST_MEMBERS}"
             )
         return _status(response)
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
-        """Found a group on the asked node; the other members join it by themselves.
+        """Bootstrap a group on this node; the other members join it by themselves.
 
         Raises:
             AlreadyBootstrapped: The node belongs to a group.
@@ -116,40 +118,36 @@ class AdminClient(Channel):
     async def change_members(
         self, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
     ) -> Membership:
-        """Add learners and remove members by one change; returns the members once committed.
+        """Add learners and remove members in one change; return the members once it is committed.
 
-        Any member may be asked: the leader is followed, and tried again until the timeout while
-        another change is under way or there is no leader. Repeating it is harmless.
+        Any member may be asked: the request goes to the leader. It is retried until the timeout
+        while another change is in progress or there is no leader. Repeating it is harmless.
 
         Raises:
-            InvalidArgument: A member is malformed, or one to remove never was one.
-            Refused: A name or an address is another member's, or a removed node would return.
-            Unavailable: It was not done within the timeout; it may be, later.
+            InvalidArgument: A member is malformed, or one to be removed never was a member.
+            Refused: Another member has the name or address, or a removed node would return.
+            Unavailable: It was not done within the timeout; it may still be done.
         """
         request = pb.ChangeMembersRequest(add=map(_to_pb, add), remove=remove)
         return _membership(await self._at_leader("ChangeMembers", request))
 
     async def describe_topic(self, name: str) -> TopicView:
-        """Return what the leader knows of a topic. Raises UnknownTopic, Unavailable."""
+        """Return a topic as the leader sees it. Raises UnknownTopic, Unavailable."""
         response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
-        return TopicView(
-            name=response.topic.name,
-            type=response.topic.type,
-            queues=response.topic.queues,
-            messages=response.topic.messages,
-            generation=response.generation,
-            backlogs=tuple(map(_backlog, response.backlogs)),
+        backlogs = tuple(map(_backlog, response.backlogs))
+        return same_fields(
+            TopicView, response.topic, generation=response.generation, backlogs=backlogs
         )
 
     async def delete_topic(self, topic: TopicView) -> int:
-        """Delete the topic that `describe_topic` showed; return how many messages went with it.
+        """Delete a topic that `describe_topic` returned; return how many messages were deleted.
 
-        One that was made anew under its name since then is left alone.
+        A topic that was created under the same name since then is not deleted.
 
         Raises:
-            UnknownTopic: It is not there any more; it may have been this very call that deleted it,
-                where an answer was lost.
-            Unavailable: It was not done within the timeout; it may be, later.
+            UnknownTopic: It does not exist any more. This call may have deleted it itself, if the
+                response to an earlier attempt was lost.
+            Unavailable: It was not done within the timeout; it may still be done.
         """
         request = pb.DeleteTopicRequest(name=topic.name, generation=topic.generation)
         return int((await self._at_leader("DeleteTopic", request)).messages)
@@ -163,21 +161,21 @@ class AdminClient(Channel):
         )
 
     async def create_group(self, name: str) -> bool:
-        """Make a consumer group; False when it was there. Raises Refused, Unavailable."""
+        """Create a consumer group; False if it existed. Raises Refused, Unavailable."""
         response = await self._at_leader("CreateGroup", pb.CreateGroupRequest(name=name))
         return bool(response.created)
 
     async def delete_group(self, name: str) -> None:
-        """Delete a consumer group: who comes back under its name begins anew.
+        """Delete a consumer group; a new one of its name starts at the oldest messages.
 
         Raises:
-            UnknownGroup: There is none; see `delete_topic`.
-            Unavailable: It was not done within the timeout; it may be, later.
+            UnknownGroup: It does not exist; see `delete_topic`.
+            Unavailable: It was not done within the timeout; it may still be done.
         """
         await self._at_leader("DeleteGroup", pb.DeleteGroupRequest(name=name))
 
     async def _at_leader(self, method: str, request: Any) -> Any:
-        """Return the leader's answer, whichever member was asked; tried until the timeout."""
+        """Send a request to the leader, found through any member; retry until the timeout."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
         known: dict[str, str] = {}
@@ -191,7 +189,9 @@ class AdminClient(Channel):
                 if loop.time() + _RETRY_S >= deadline_s:
                     raise
                 leader = error.leader if isinstance(error, NotLeader) else None
-                if leader not in known:  # the group may have changed, or the node just have joined
+                if (
+                    leader not in known
+                ):  # the members may have changed, or the node may have just joined
                     known |= await self._addresses(deadline_s - loop.time())
                 others = (*known.values(), self.address)
                 address = known.get(leader or "") or others[attempt % len(others)]
@@ -199,7 +199,7 @@ class AdminClient(Channel):
             await asyncio.sleep(_RETRY_S)
 
     async def _addresses(self, timeout_s: float) -> dict[str, str]:
-        """Return where the named node thinks each member is, by id; nothing if it does not say."""
+        """Return the members' addresses, by id, as this node knows them; none if it fails."""
         with contextlib.suppress(DledgerError):
             async with AdminClient(self.address, timeout_s=timeout_s) as node:
                 members = (await node.status()).members
@@ -207,34 +207,34 @@ class AdminClient(Channel):
         return {}
 
     async def snapshot(self) -> int:
-        """Let the asked node write a snapshot of its state; return the newest entry in it.
+        """Make this node write a snapshot of its state; return the index of its newest entry.
 
         Raises:
-            NotJoined: The node is in no group yet.
+            NotJoined: The node has not joined a group.
             DiskFull: There is no room for it.
         """
         response = await self.call(self._stub.Snapshot, pb.SnapshotRequest())
         return int(response.last_index)
 
     async def export_size(self, first_index: int = 1) -> tuple[int, int]:
-        """Return the commit index of the asked node, and the bytes of records up to it.
+        """Return this node's commit index, and the size in bytes of the records up to it.
 
         The records are counted from *first_index* on, as an export would copy them.
 
         Raises:
-            NotJoined: The node is in no group yet.
-            Refused: The entries from *first_index* on are not there any more, or not yet.
+            NotJoined: The node has not joined a group.
+            Refused: The node does not have the entries from *first_index* on, or no longer.
         """
         request = pb.ExportPlanRequest(first_index=first_index, target_bytes=1 << 40)
         response = await self.call(self._stub.ExportPlan, request)
         return int(response.commit_index), sum(one.bytes for one in response.ranges)
 
     async def transfer_leader(self, target_id: str = "") -> str:
-        """Hand leadership to *target_id*, or to the best follower; return who was chosen.
+        """Transfer leadership to *target_id*, or to the best follower; return the new leader.
 
         Raises:
-            NotLeader: The asked node does not lead.
-            InvalidArgument: The target is no voter.
+            NotLeader: This node does not lead.
+            InvalidArgument: The target is not a voter.
         """
         request = pb.TransferLeaderRequest(target_id=target_id)
         response = await self.call(self._stub.TransferLeader, request)
@@ -242,9 +242,7 @@ class AdminClient(Channel):
 
 
 def _backlog(backlog: pb.Backlog) -> Backlog:
-    return Backlog(
-        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
-    )
+    return same_fields(Backlog, backlog)
 
 
 def _to_pb(member: Member) -> pb.Member:
@@ -260,58 +258,14 @@ def _membership(response: pb.MembershipResponse) -> Membership:
 
 
 def _status(response: pb.StatusResponse) -> NodeStatus:
-    return NodeStatus(
-        node_id=response.node_id,
-        name=response.name,
-        group=response.group,
-        group_id=response.group_id,
-        role=response.role,
-        term=response.term,
-        leader_id=response.leader_id,
-        commit_index=response.commit_index,
-        applied_index=response.applied_index,
-        last_index=response.last_index,
-        synced_index=response.synced_index,
-        ready=response.ready,
-        not_ready_reason=response.not_ready_reason,
-        members=tuple(_member_status(member) for member in response.members),
-        last_failover=_failover(response),
-        version=response.version,
-        storage_used_bytes=response.storage_used_bytes,
-        storage_capacity_bytes=response.storage_capacity_bytes,
-        writes_refused_reason=response.writes_refused_reason,
-        recovered_to=response.recovered_to,
-        faulty_entries=response.faulty_entries,
-        feature_level=response.feature_level,
-        commit_waits_ms=response.commit_waits_ms,
-        told_group_id=response.told_group_id,
-        now_ms=response.now_ms,
+    failover = response.last_failover if response.HasField("last_failover") else None
+    return same_fields(
+        NodeStatus,
+        response,
+        members=tuple(map(_member_status, response.members)),
+        last_failover=same_fields(FailoverRecord, failover) if failover else None,
     )
 
 
 def _member_status(status: pb.MemberStatus) -> MemberStatus:
-    return MemberStatus(
-        member=_member(status.member),
-        role=status.role,
-        match_index=status.match_index,
-        lag=status.lag,
-        connected=status.connected,
-        voter=status.voter,
-        feature_level=status.feature_level,
-    )
-
-
-def _failover(response: pb.StatusResponse) -> FailoverRecord | None:
-    if not response.HasField("last_failover"):
-        return None
-    record = response.last_failover
-    return FailoverRecord(
-        from_id=record.from_id,
-        to_id=record.to_id,
-        term=record.term,
-        cause=record.cause,
-        detected_ms=record.detected_ms,
-        elected_ms=record.elected_ms,
-        first_ack_ms=record.first_ack_ms,
-        at_ms=record.at_ms,
-    )
+    return same_fields(MemberStatus, status, member=_member(status.member))

@@ -1,8 +1,8 @@
-"""Batches to the leader over one stream: in order, many under way, each stored once.
+"""Sends batches to the leader over one stream: in order, pipelined, each stored exactly once.
 
-What is not answered when a stream ends is sent again on the next one, from the oldest on and with
-the same ids: the group stores what it does not have yet, so order and number stay right through a
-failover. Exported from `dledger.client`.
+Batches that are unanswered when a stream ends are sent again on the next one, oldest first, with
+the same message ids. The group stores those that it does not have yet, so nothing is reordered or
+stored twice in a failover. Exported from `dledger.client`; used by `batching_producer`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import uuid
 from collections import deque
 from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import cycle, islice
-from types import TracebackType
 from typing import Final, Self
 
 import grpc.aio
@@ -44,16 +43,16 @@ logger = logging.getLogger(__name__)
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 1.0
 _PATIENCE: Final = 4
-"""How many rounds we avoid a node that knew no leader: the others may name it for a while yet."""
+"""How many rounds to avoid a node that knew no leader: others may name it as leader for a while."""
 _ENOUGH_BYTES: Final = 256 << 10
 _MAX_BATCHES: Final = 64
-"""A message that has so much takes no more: the leader's event loop takes it in one go."""
+"""The limits of one gRPC message, because the leader handles it without yielding its event loop."""
 _SILENCE_S: Final = 0.4
-"""How long the leader may owe an answer until the other nodes are asked whether it still leads."""
+"""How long an answer may take before the other nodes are asked who leads."""
 
 
 class _Foreign(Exception):
-    """What answers is no node."""
+    """The answers are not those of a node."""
 
 
 class AppendStream:
@@ -61,15 +60,15 @@ class AppendStream:
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
-        client_id: Scope of the idempotency keys; made up if empty.
-        max_bytes: What may be unanswered; beyond that `append` waits.
+        client_id: The scope of the idempotency keys; generated if empty.
+        max_bytes: The limit of unanswered bytes; `append` waits while it is reached.
         timeout_s: How long a batch may stay unanswered.
-        max_messages: How many messages of a topic may be; at most 32,768, or a failover could
-            store them twice (docs/internals/message-format.md).
-        connect: How a node is reached.
+        max_messages: The limit of unanswered messages for each topic; at most 32,768, because a
+            failover could store more of them twice (docs/internals/message-format.md).
+        connect: Connects to a node.
 
     Raises:
-        InvalidArgument: There is no address, or *max_messages* is out of bounds.
+        InvalidArgument: There is no address, or *max_messages* is out of range.
     """
 
     def __init__(
@@ -104,47 +103,42 @@ class AppendStream:
         self._task.add_done_callback(self._ended)
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """End the stream; batches that are not answered fail, by `OutcomeUnknown` if sent."""
+        """End the stream. Unanswered batches fail: with `OutcomeUnknown` if they were sent."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.wait((self._task,))
         self._fail_all(Unavailable("the stream was closed before the group had answered"))
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        """Tell those who wait of a fault of ours: nothing is sent any more."""
+        """Fail all batches if the task failed by a bug: nothing will be sent any more."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            logger.error("the stream ended by a fault of its own", exc_info=error)
-            self._fail_all(Unavailable(f"the stream ended by a fault of its own: {error!r}"))
+            logger.error("the stream ended by an internal error", exc_info=error)
+            self._fail_all(Unavailable(f"the stream ended by an internal error: {error!r}"))
 
     @property
     def unanswered_bytes(self) -> int:
-        """What waits for its answer, as bytes of batches; at most *max_bytes*, or one batch."""
+        """The bytes of unanswered batches; at most *max_bytes*, or one larger batch."""
         return self._window.taken_bytes
 
     async def append(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = NO_QUEUE
     ) -> Appended:
-        """Append one batch to one queue; returns when a majority has synced it.
+        """Append one batch to one queue; return once a majority has synced it.
 
-        Batches go into the log in the order in which this is called, also those that wait for
-        room; no need to await one before the next.
+        Batches are stored in the order of these calls, even of those that wait for room; there is
+        no need to await one before the next.
 
         Raises:
-            MessageIdConflict: Some of its messages have the ids of others; the error says which,
-                and where the rest is stored.
-            Refused: Any other: the batch is at fault; nothing of it is stored.
+            MessageIdConflict: Some messages have ids that other messages used; the error says
+                which, and where the rest is stored.
+            Refused: Other errors in the batch; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
-            OutcomeUnknown: No leader answered within the timeout, the stream ended, or the group
-                takes nothing more; the batch may be stored, or may be yet.
+            OutcomeUnknown: No leader answered within the timeout, the stream was closed, or the
+                group accepts no more; the batch may be stored now or later.
             Unavailable: Likewise, but the batch was not sent: it is not stored.
         """
         columns = _columns(records, self._ids)
@@ -162,7 +156,7 @@ class AppendStream:
         await self._window.take(batch)
         if self._task is not None and self._task.done():
             self._window.give(batch)
-            raise Unavailable("the stream is over; the batch was not sent")
+            raise Unavailable("the stream is closed; the batch was not sent")
         self._batches += 1
         batch.id = self._batches
         self._unsent.append(batch)
@@ -174,8 +168,8 @@ class AppendStream:
     async def _run(self) -> None:
         """Keep a stream to the leader open, trying the nodes in turn.
 
-        Whoever names the leader is believed. A wait comes only after as many streams without an
-        answer as there are nodes: a failover should not cost one.
+        If a node names the leader, that is tried next. The task sleeps only after as many streams
+        without an answer as there are nodes, so that a failover is not delayed by a sleep.
         """
         count, nodes = len(self._addresses), cycle(self._addresses)
         address, in_vain, wait_s = next(nodes), 0, _RETRY_S
@@ -228,10 +222,10 @@ class AppendStream:
         return ""
 
     async def _leader_elsewhere(self, address: str) -> str:
-        """Return the new leader's address, once the node at *address* owes us answers and is none.
+        """Return the new leader's address, once *address* stops answering and is not the leader.
 
-        A node that is frozen or cut off breaks no connection: only the others can tell. Who is
-        but slow is named by them as well, and is not left.
+        A node that is frozen or partitioned does not close the connection; only other nodes can
+        tell. A leader that is only slow is still named by them, and its stream is kept.
         """
         others = cycle([node for node in self._addresses if node != address] or [address])
         while True:
@@ -244,7 +238,7 @@ class AppendStream:
                 return leader
 
     async def _requests(self, stream: int) -> AsyncIterator[bytes]:
-        """Yield what is to be sent while *stream* is the newest: gRPC may ask on behind its end."""
+        """Yield requests while *stream* is the newest: gRPC may ask for more after its end."""
         while stream == self._streams:
             while stream == self._streams and (request := self._next_request()):
                 yield request
@@ -252,16 +246,16 @@ class AppendStream:
             await self._arrived.wait()
 
     def _next_request(self) -> bytes:
-        """Return one message with what waits to be sent, as far as it goes; empty: nothing does.
+        """Return one gRPC message of unsent batches, within its limits; empty if there are none.
 
-        gRPC asks when the message before has left, so a busy stream sends many batches in one.
+        gRPC asks for it once the previous one was sent, so on a busy stream it holds many batches.
         """
         parts: list[bytes] = []
         count = size_bytes = 0
         while self._unsent and count < _MAX_BATCHES and size_bytes < _ENOUGH_BYTES:
             batch = self._unsent.popleft()
             if batch.appended.done():
-                self._window.give(batch)  # its caller has given up
+                self._window.give(batch)  # its caller no longer waits
                 continue
             batch.streams += 1
             self._sent.append(batch)
@@ -275,7 +269,7 @@ class AppendStream:
             raise _Foreign(f"an answer to batch {answer.id}, which is not the next one")
         self._answers += 1
         if answer.disk_full:
-            self._streams += 1  # what is appended from now on goes on the next one
+            self._streams += 1  # later batches go to the next stream
             self._fail_all(DiskFull(answer.disk_full), harmless=1)
             return
         batch = self._sent.popleft()
@@ -292,7 +286,7 @@ class AppendStream:
             batch.appended.set_result(appended)
 
     def _note(self, error: DledgerError, *, harmless: int) -> None:
-        """Fail everybody if it is no use to try again; *harmless* as for `_fail_all`."""
+        """Fail every batch unless a retry may help; *harmless* as for `_fail_all`."""
         if isinstance(error, Unavailable):
             logger.debug("stream ended: %s", error)
             for batch in self._sent:
@@ -301,7 +295,7 @@ class AppendStream:
             self._fail_all(error, harmless=harmless)
 
     def _fail_all(self, error: DledgerError, *, harmless: int = 0) -> None:
-        """Fail every batch; *harmless* is 1 if the present stream stored nothing unanswered."""
+        """Fail every batch; *harmless* is 1 if the current stream stored no unanswered batch."""
         failures = [(batch, batch.failure(error, harmless=harmless)) for batch in self._sent]
         failures += [(batch, batch.failure(error)) for batch in self._unsent]
         self._sent.clear()
@@ -313,7 +307,7 @@ class AppendStream:
 
 
 async def _leader_at(address: str, connect: Connect = GrpcConnection) -> str:
-    """Return the address of the leader as the node at *address* knows it; empty if it does not."""
+    """Return the leader's address as the node at *address* knows it; empty if unknown."""
     async with connect(address) as connection:
         try:
             async for _ in connection.produce(_nothing(), timeout_s=_SILENCE_S):
@@ -324,20 +318,20 @@ async def _leader_at(address: str, connect: Connect = GrpcConnection) -> str:
             if is_cancelled():
                 raise
             return ""
-    return address  # it takes batches
+    return address  # it accepts batches
 
 
 async def _nothing() -> AsyncIterator[bytes]:
-    """Yield no request."""
+    """Yield no requests."""
     for request in tuple[bytes, ...]():
         yield request
 
 
 def _columns(records: Iterable[Record | bytes], ids: MessageIds) -> Columns:
-    """Return a batch by columns; records without an id get one of *ids*."""
+    """Return a batch as columns; records without an id get one of *ids*."""
     given = list(records)
     if not given:
-        raise InvalidArgument("a batch has 1 record at least")
+        raise InvalidArgument("a batch needs at least one record")
     made_up = ids.take(len(given))
     bodies = [record for record in given if isinstance(record, bytes)]
     if len(bodies) == len(given):

@@ -1,7 +1,7 @@
-"""Reads one queue from any node of a group, and from the next one when that is gone.
+"""Reads one queue from any node of a group, and continues at another node if that one fails.
 
-Committed messages are the same at the same offsets on every node, so a reader goes on where it
-was. Exported from `dledger.client`.
+Every node has the same committed messages at the same offsets, so a reader continues where it was.
+Exported from `dledger.client`.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ _RETRY_MAX_S: Final = 2.0
 async def follow(
     addresses: str | Sequence[str], topic: str, queue_id: int, *, start_offset: int = 0
 ) -> AsyncGenerator[StoredBatch]:
-    """Yield the committed batches of one queue from *start_offset* on, for ever.
+    """Yield the committed batches of one queue from *start_offset* on; never ends.
 
-    While no node answers it waits. What is not taken is not sent. A topic that was just created may
-    not have reached the node that is asked: that one catches up before it is believed.
+    While no node answers, it waits. The node sends only as fast as batches are taken. If a node
+    does not know the topic, which may be new, it is asked again with a linearizable read.
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
         topic: The topic.
         queue_id: The queue.
-        start_offset: The first offset wanted.
+        start_offset: The first offset to read.
 
     Raises:
-        UnknownTopic: There is no such topic.
-        InvalidArgument: There is no address; or the queue has nothing at that offset any more.
+        UnknownTopic: The topic does not exist.
+        InvalidArgument: There is no address, or the queue no longer has the offset.
     """
     nodes = nodes_of(addresses, for_what="reader")
     offset, turn, wait_s, doubted = start_offset, 0, _RETRY_S, False

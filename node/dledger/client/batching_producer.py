@@ -1,7 +1,7 @@
-"""Single messages in, batches out: at once when nothing is under way, else when an answer comes.
+"""Groups single messages into batches, without a linger time.
 
-There is no linger time: the busier a queue, the larger its batches. Exported from
-`dledger.client`.
+An idle queue sends a message at once; a busy one sends what has collected when a batch is answered,
+so its batches grow with the load. Exported from `dledger.client`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Final, Self
 
 from dledger.broker.produce import NO_QUEUE
@@ -24,12 +23,12 @@ from dledger.rpc.checks import check_record
 from dledger.types import Appended, Record
 
 _UNDER_WAY: Final = 2
-"""Batches of one queue that are under way at once: one is synced while the next one travels."""
+"""Batches of one queue in flight at once: one is synced while the next one is sent."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """Where a message is: its queue, its queue offset, and the Raft index of its entry."""
+    """Where a message is stored: queue, queue offset, and the Raft index of its entry."""
 
     queue_id: int
     offset: int
@@ -37,14 +36,14 @@ class Sent:
 
 
 class _Lane:
-    """What goes to one queue of one topic, in order."""
+    """The messages to one queue of one topic, in order."""
 
     def __init__(self) -> None:
         self.waiting: deque[tuple[Record, asyncio.Future[Sent]]] = deque()
         self.under_way = 0
 
     def take(self, max_bytes: int, max_messages: int) -> list[tuple[Record, asyncio.Future[Sent]]]:
-        """Remove and return what makes the next batch: one message, and what fits beside it."""
+        """Remove and return the next batch: at least one message, and more within the limits."""
         batch = [self.waiting.popleft()]
         size_bytes = len(batch[0][0].body)
         while self.waiting and len(batch) < max_messages:
@@ -56,22 +55,22 @@ class _Lane:
 
 
 class BatchingProducer:
-    """Sends messages one by one, at the cost of batches.
+    """Sends single messages as efficiently as batches.
 
-    Messages to one queue of a topic are stored in the order of `send`, each once, also through a
-    failover. With queue -1 the leader spreads batches over the topic's queues.
+    Messages to one queue of a topic are stored in the order of `send`, exactly once, even in a
+    failover. With queue -1 the leader distributes batches over the topic's queues.
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
-        client_id: Scope of the idempotency keys; made up if empty.
-        max_bytes: Bodies that may be unanswered; beyond that `send` waits.
-        batch_bytes: Bodies of one batch; a larger message makes a batch of its own.
+        client_id: The scope of the idempotency keys; generated if empty.
+        max_bytes: The limit of unanswered bodies; `send` waits while it is reached.
+        batch_bytes: The limit of bodies in one batch; a larger message is a batch of its own.
         timeout_s: How long a batch may stay unanswered.
-        max_messages: As for `AppendStream`: how many messages of a topic may be under way.
-        connect: How a node is reached.
+        max_messages: The limit of unanswered messages for each topic, as for `AppendStream`.
+        connect: Connects to a node.
 
     Raises:
-        InvalidArgument: There is no address, or *max_messages* is out of bounds.
+        InvalidArgument: There is no address, or *max_messages* is out of range.
     """
 
     def __init__(
@@ -105,38 +104,33 @@ class BatchingProducer:
 
     @property
     def unanswered_bytes(self) -> int:
-        """Bodies that wait for their answer; at most *max_bytes*, or one message."""
+        """The bytes of unanswered bodies; at most *max_bytes*, or one larger message."""
         return self._window.taken
 
     async def __aenter__(self) -> Self:
         await self._stream.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
-        """Wait for what is under way, as long as its timeout lets it, then end."""
+        """Wait until all messages are answered or timed out, then end the stream."""
         while self._tasks:
             await asyncio.wait(self._tasks)
         await self._stream.close()
 
     async def send(self, topic: str, record: Record | bytes, *, queue_id: int = NO_QUEUE) -> Sent:
-        """Send one message; returns when a majority has synced it.
+        """Send one message; return once a majority has synced it.
 
-        Nothing need be awaited before the next: call it from many tasks, or gather.
+        There is no need to await one call before the next: call it from many tasks, or gather.
 
         Raises:
-            MessageIdConflict: Its id is that of another message; it is not stored.
-            Refused: The message is at fault; it is not stored.
+            MessageIdConflict: Another message used its id; it is not stored.
+            Refused: Another error in the message; it is not stored.
             DiskFull: The group's disks are full; it is not stored.
-            OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
-                it may be stored, or may be yet.
+            OutcomeUnknown: No leader answered within the timeout, or the group accepts no more; it
+                may be stored now or later.
             Unavailable: Likewise, but it was not sent: it is not stored.
         """
         message = Record(body=record) if isinstance(record, bytes) else record
@@ -158,7 +152,7 @@ class BatchingProducer:
         return sent
 
     def _begin(self, topic: str, queue_id: int, lane: _Lane) -> None:
-        """Send the next batch of a lane, if it is its turn; drop a lane that has nothing left."""
+        """Send the next batch of a lane if it may send one; drop a lane that is empty."""
         if lane.waiting and lane.under_way < _UNDER_WAY:
             lane.under_way += 1
             batch = lane.take(self._batch_bytes, self._batch_messages)
@@ -184,7 +178,9 @@ class BatchingProducer:
         except DledgerError as error:
             _fail(batch, error)
         except asyncio.CancelledError:
-            _fail(batch, OutcomeUnknown("ended before the group had answered; it may be stored"))
+            _fail(
+                batch, OutcomeUnknown("closed before the group answered; the message may be stored")
+            )
             raise
         else:
             _tell(batch, appended)
@@ -197,7 +193,7 @@ def _tell(
     batch: list[tuple[Record, asyncio.Future[Sent]]],
     appended: Appended,
 ) -> None:
-    """Tell each message's sender where it is, if nobody has told it anything yet."""
+    """Resolve each message's future with where it is stored, unless it is done already."""
     for (_, sent), offset in zip(batch, appended.offsets, strict=True):
         if not sent.done():
             sent.set_result(Sent(queue_id=appended.queue_id, offset=offset, index=appended.index))
@@ -206,7 +202,7 @@ def _tell(
 def _tell_conflicts(
     batch: list[tuple[Record, asyncio.Future[Sent]]], conflict: MessageIdConflict
 ) -> None:
-    """Tell each message's sender whether it is one of those that conflict, or where it is."""
+    """Resolve each message's future with its conflict, or with where it is stored."""
     for row in conflict.rows:
         record, sent = batch[row]
         if not sent.done():

@@ -1,4 +1,7 @@
-"""Topics, batched appends and reads through any node's client port; see `dledger.client`."""
+"""Creates topics, appends batches and reads, through any node's client port.
+
+Exported from `dledger.client` as `Client`; used there by `batch_reader` and `spooling`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
@@ -26,13 +29,14 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
+from dledger.rpc.messages import same_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Appended, Record, StoredRecord
 
 _RETRY_S: Final = 0.1
 _NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
-"""After these, when a node says so, nothing of a request was carried out."""
+"""If a node answers with one of these, nothing of the request was done."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +49,27 @@ class TopicInfo:
     messages: int
 
 
+class ReadOptions(TypedDict, total=False):
+    """What to read of a queue.
+
+    Attributes:
+        start_offset: The first queue offset; default 0.
+        max_records: The number of records after which to stop; default 0: no limit.
+        follow: Whether to wait for new records at the end; default False.
+        linearizable: Whether to return everything that was acknowledged before; default False.
+    """
+
+    start_offset: int
+    max_records: int
+    follow: bool
+    linearizable: bool
+
+
 class Client(Channel):
     """Writes and reads messages in batches through any node's client port (8081).
 
     Appends are retried until *timeout_s* with the same message ids, so that a failover neither
-    loses nor repeats a record.
+    loses nor duplicates a record.
     """
 
     def __init__(
@@ -67,7 +87,7 @@ class Client(Channel):
         self._topics = pb_grpc.TopicsStub(self.channel)
 
     async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
-        """Create a topic; False when it existed with the same settings. Raises Refused."""
+        """Create a topic; False if it existed with the same settings. Raises Refused."""
         request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
         return bool((await self.call(self._topics.CreateTopic, request)).created)
 
@@ -76,18 +96,15 @@ class Client(Channel):
         response = await self.call(self._topics.ListTopics, pb.ListTopicsRequest())
         if (named := len(response.topics)) > MAX_TOPICS:
             raise DledgerError(
-                f"{self.address}: names {named} topics, of which no group has over {MAX_TOPICS}"
+                f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
-        found = (
-            TopicInfo(name=t.name, type=t.type, queues=t.queues, messages=t.messages)
-            for t in response.topics
-        )
+        found = (same_fields(TopicInfo, topic) for topic in response.topics)
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     async def append(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = -1
     ) -> Appended:
-        """Append one batch to one queue; returns when a majority has synced it.
+        """Append one batch to one queue; return once a majority has synced it.
 
         Args:
             topic: The topic.
@@ -95,12 +112,12 @@ class Client(Channel):
             queue_id: The queue; -1 lets the leader choose.
 
         Raises:
-            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
-            Refused: Any other: the batch is at fault; the message says how.
+            MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
+            Refused: Another error in the batch, named by the message; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
-            OutcomeUnknown: No leader answered within the timeout, or the group takes nothing more;
-                the batch may be stored, or may be yet.
-            Unavailable: Likewise, but no node took the batch: it is not stored.
+            OutcomeUnknown: No leader answered within the timeout, or the group accepts no more;
+                the batch may be stored now or later.
+            Unavailable: Likewise, but no node accepted the batch: it is not stored.
         """
         request = self._append_request(topic, records, queue_id)
         return _appended(await self._retried(self._ledger.Append, request))
@@ -111,11 +128,10 @@ class Client(Channel):
         """Append one batch in a single attempt; the records should have ids.
 
         Raises:
-            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
-            Refused: Any other: a node of the group says that the batch is at fault; nothing is
-                stored.
-            Unavailable: No node took it, or somebody else answered; the outcome is unknown.
-            DledgerError: Any other failure of a node; the outcome is unknown.
+            MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
+            Refused: A node of the group names another error in the batch; nothing is stored.
+            Unavailable: No node answered, or something that is not a node; the outcome is unknown.
+            DledgerError: Another failure of a node; the outcome is unknown.
         """
         request = self._append_request(topic, records, queue_id)
         try:
@@ -146,63 +162,36 @@ class Client(Channel):
         )
 
     async def read(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        start_offset: int = 0,
-        max_records: int = 0,
-        follow: bool = False,
-        linearizable: bool = False,
+        self, topic: str, queue_id: int, **options: Unpack[ReadOptions]
     ) -> AsyncIterator[StoredRecord]:
         """Yield committed records of one queue from *start_offset* on; see `read_batches`."""
-        batches = self.read_batches(
-            topic,
-            queue_id,
-            start_offset=start_offset,
-            max_records=max_records,
-            follow=follow,
-            linearizable=linearizable,
-        )
+        batches = self.read_batches(topic, queue_id, **options)
         async with aclosing(batches):
             async for batch in batches:
                 for stored in batch.records():
                     yield stored
 
     async def read_batches(
-        self,
-        topic: str,
-        queue_id: int,
-        *,
-        start_offset: int = 0,
-        max_records: int = 0,
-        follow: bool = False,
-        linearizable: bool = False,
+        self, topic: str, queue_id: int, **options: Unpack[ReadOptions]
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
-        Ends at the committed end of the asked node, or after *max_records*; never with *follow*.
-        With *linearizable*, whichever node is asked, all that was acknowledged before is there.
-        What is not taken is not sent: a slow reader costs the node no memory.
+        Ends at the last record that this node knows to be committed, or after *max_records*; with
+        *follow*, never. With *linearizable*, any node returns everything that was acknowledged
+        before the call. The node sends only as fast as batches are taken, so a slow reader costs
+        it no memory.
 
         Raises:
-            UnknownTopic: There is no such topic.
-            InvalidArgument: The queue has nothing at *start_offset* any more, or not yet.
-            Unavailable: The node is gone: go on from the last offset at another one. Or the leader
-                could not be asked for a linearizable read.
+            UnknownTopic: The topic does not exist.
+            InvalidArgument: The queue does not have *start_offset*, or no longer.
+            Unavailable: The node failed; continue at another node from the last offset. Or the
+                leader could not be reached for a linearizable read.
         """
-        request = pb.ReadRequest(
-            topic=topic,
-            queue_id=queue_id,
-            start_offset=start_offset,
-            max_records=max_records,
-            follow=follow,
-            linearizable=linearizable,
-        )
+        request = pb.ReadRequest(topic=topic, queue_id=queue_id, **options)
         try:
             async for response in self._ledger.ReadBatches(request):
                 for batch in response.batches:
-                    yield _batch(batch)
+                    yield same_fields(StoredBatch, batch)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 
@@ -219,26 +208,13 @@ class Client(Channel):
                     raise typed from error
                 unknown = unknown or not isinstance(typed, _NOTHING_TAKEN)
                 if not isinstance(typed, Unavailable) or loop.time() + _RETRY_S >= deadline_s:
-                    raise (_unknown(typed) if unknown else typed) from error
+                    if unknown:
+                        typed = OutcomeUnknown(f"{typed}; the batch may be stored")
+                    raise typed from error
             await asyncio.sleep(_RETRY_S)
-
-
-def _unknown(error: DledgerError) -> OutcomeUnknown:
-    return OutcomeUnknown(f"{error}; the batch may be stored")
 
 
 def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
-    )
-
-
-def _batch(batch: pb.StoredBatch) -> StoredBatch:
-    return StoredBatch(
-        first_offset=batch.first_offset,
-        count=batch.count,
-        index=batch.index,
-        stored_at_ms=batch.stored_at_ms,
-        payload=batch.payload,
-        first_row=batch.first_row,
     )

@@ -1,12 +1,12 @@
-"""How an `AppendStream` reaches a node: the little that it asks of a transport, and gRPC's.
+"""The transport of an `AppendStream`: its interface, and the implementation by gRPC.
 
-The simulator has another one, in virtual time.
+The simulator implements the interface in virtual time.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterable, AsyncIterator, Callable
-from types import TracebackType
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, Self, cast
 
 import grpc.aio
@@ -17,53 +17,38 @@ _METHOD: Final = "/dledger.v1.Ledger/Produce"
 
 
 class Call(Protocol):
-    """One stream. Its answers end when the node ends it, by AioRpcError if that has a reason."""
+    """One stream of answers. It ends when the node ends it, by AioRpcError if it gives a reason."""
 
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     def cancel(self) -> object:
-        """End it from this side; whoever waits for an answer gets CancelledError."""
+        """End it from this side; a pending read raises CancelledError."""
 
 
-class Connection(Protocol):
-    """A way to one node, for as long as its block is not left."""
-
-    async def __aenter__(self) -> Self: ...
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> bool | None: ...
+class Connection(AbstractAsyncContextManager["Connection"], Protocol):
+    """A connection to one node, closed when its ``async with`` block ends."""
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
-        """Begin a stream; *requests* is asked for the next one when the one before has left."""
+        """Start a stream; the next of *requests* is taken once the previous one was sent."""
 
 
 Connect = Callable[[str], Connection]
-"""From a node's ``host:port`` to a way there."""
+"""Connects to a node, given its ``host:port``."""
 
 
 class GrpcConnection:
-    """A gRPC channel of its own."""
+    """A connection that has its own gRPC channel."""
 
     def __init__(self, address: str) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
 
     async def __aenter__(self) -> Self:
-        await self._channel.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._channel.__aexit__(kind, error, traceback)
+    async def __aexit__(self, *_: object) -> None:
+        await self._channel.close()
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> Call:
-        """Begin a stream."""
+        """Start a stream."""
         method: Any = self._channel.stream_stream(_METHOD)
         return cast("Call", method(requests, timeout=timeout_s))

@@ -1,4 +1,7 @@
-"""The producer that users have: messages pass through to any node, or wait on the local disk."""
+"""The public producer with a spool: messages go to any node, or wait on the local disk.
+
+Connects `dledger.spool`, which knows no transport, to the group; exported from `dledger.client`.
+"""
 
 from __future__ import annotations
 
@@ -21,19 +24,20 @@ _RETRY_S: Final = 0.1
 
 
 class SpoolingProducer(Producer):
-    """A producer that goes on accepting while the whole group is down.
+    """A producer that accepts messages even while the whole group is down.
 
-    Messages pass through while the group takes them. While it does not, they are written to the
-    local disk and synced before `send` returns, and replayed in order, with their ids, when it
-    takes writes again: nothing is lost or stored twice. See ``docs/outage-spool.md``.
+    While the group accepts writes, messages go to it directly. While it does not, they are written
+    to the local disk and synced before `send` returns. They are replayed in order, with their ids,
+    when the group accepts writes again: nothing is lost or stored twice. See
+    ``docs/outage-spool.md``.
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
         directory: The spool's own directory, on a local disk; one process uses it at a time.
-        max_bytes: What the spool may take on the disk.
+        max_bytes: The limit of disk space for the spool.
         patience_s: How long the group is tried before a message is spooled.
-        client_id: For a new spool; one is made up if empty. An existing one keeps its own.
-        report: Is told of damage and of rejected messages, which are logged in any case.
+        client_id: For a new spool; generated if empty. An existing spool keeps its own.
+        report: Called for damage and for rejected messages, which are also logged.
 
     Raises:
         InvalidArgument: There is no address, or *max_bytes* is too small.
@@ -61,12 +65,12 @@ class SpoolingProducer(Producer):
         )
 
     def blocking(self) -> BlockingProducer:
-        """Return the same for programs without an event loop, as a context manager."""
+        """Return a blocking version, for programs without an event loop; a context manager."""
         return BlockingProducer(self)
 
 
 def _check_message(message: Message) -> None:
-    """Refuse what a node would refuse, by its own rules: after an outage it would be too late."""
+    """Refuse what a node would refuse, by the same rules: after an outage it is too late."""
     check_name("topic", message.topic)
     check_record(message.record)
 
@@ -93,7 +97,7 @@ class AnyNode:
     async def append(
         self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
     ) -> Appended:
-        """Append one batch, trying until *timeout_s*. Raises as `Client.append_once` does."""
+        """Append one batch, retrying until *timeout_s*. Raises like `Client.append_once`."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + timeout_s
         attempt_s = timeout_s / len(self._nodes)

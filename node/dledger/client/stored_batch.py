@@ -1,4 +1,7 @@
-"""What a reader gets: messages of a queue in the batch they were produced in."""
+"""A batch of committed messages, as readers get it from a node.
+
+Returned by `ledger_client` and `batch_reader`; exported from `dledger.client`.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """Committed messages that follow each other in a queue.
+    """Consecutive committed messages of a queue, from one produced batch.
 
     Attributes:
         first_offset: Queue offset of the first one.
@@ -24,7 +27,7 @@ class StoredBatch:
         stored_at_ms: When the leader stored them, Unix milliseconds.
         payload: The whole PRODUCE payload (``docs/internals/message-format.md``), without the
             client id.
-        first_row: The row of the first one in it.
+        first_row: The row of the first one in *payload*.
     """
 
     first_offset: int
@@ -36,7 +39,7 @@ class StoredBatch:
 
     @property
     def end_offset(self) -> int:
-        """The queue offset behind the last one."""
+        """The queue offset after the last one."""
         return self.first_offset + self.count
 
     def bodies(self) -> list[bytes]:
@@ -44,9 +47,9 @@ class StoredBatch:
         return self._frame().bodies()[self.first_row : self.first_row + self.count]
 
     def records(self) -> Iterator[StoredRecord]:
-        """Yield the messages with all they carry; one that cannot be told is left out, and logged.
+        """Yield the messages with all fields; one that cannot be decoded is skipped and logged.
 
-        No node lets such a message in, but an older log may have some.
+        Nodes refuse such a message, but an older log may have some.
         """
         frame = self._frame()
         for number in range(self.count):
@@ -54,7 +57,7 @@ class StoredBatch:
                 message = frame.message(self.first_row + number)
             except MalformedCommandError as error:
                 offset = self.first_offset + number
-                logger.warning("the message at offset %d is left out: %s", offset, error)
+                logger.warning("the message at offset %d is skipped: %s", offset, error)
                 continue
             yield StoredRecord(
                 record=Record(

@@ -1,7 +1,4 @@
-"""Batches that their producer has no answer for yet, and how much of them there may be.
-
-Owned by `append_stream`.
-"""
+"""The unanswered batches of a producer, and the limit on them. Used by `append_stream` only."""
 
 from __future__ import annotations
 
@@ -17,15 +14,15 @@ from dledger.types import Appended
 
 @dataclass(slots=True)
 class Batch:
-    """A batch that is not answered.
+    """A batch without an answer.
 
     Attributes:
-        topic: Where it goes.
-        command: What is sent.
+        topic: The topic that it goes to.
+        command: The bytes that are sent.
         count: How many messages it has.
-        appended: The future of where it went.
-        id: Its number, from the moment on in which there is room for it.
-        streams: How many streams have carried it that may have stored it.
+        appended: The future of where it is stored.
+        id: Its number, assigned once there is room for it.
+        streams: How many of the streams that carried it may have stored it.
     """
 
     topic: str
@@ -37,11 +34,11 @@ class Batch:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes of the window."""
+        """How much of the byte limit it takes."""
         return len(self.command)
 
     def parts(self) -> tuple[bytes, bytes, bytes]:
-        """Return the pieces of its field in a `ProduceBatches`; the command is not copied."""
+        """Return its encoding in a `ProduceBatches`, in parts; the command is not copied."""
         head = pb.ProduceBatch(id=self.id).SerializeToString()
         head += length_prefix(pb.ProduceBatch.COMMAND_FIELD_NUMBER, len(self.command))
         size_bytes = len(head) + len(self.command)
@@ -49,10 +46,10 @@ class Batch:
         return field, head, self.command
 
     def failure(self, error: DledgerError, *, harmless: int = 0) -> DledgerError:
-        """Return what to tell the caller of *error*, which says that the batch is not stored.
+        """Return the caller's error, given one that says that the batch is not stored.
 
-        It may be all the same if it was sent before: by more than the *harmless* streams, of which
-        it is known that they did not store it.
+        It may be stored after all if more than *harmless* streams carried it: that many are known
+        not to have stored it.
         """
         if self.streams <= harmless:
             return error
@@ -60,10 +57,10 @@ class Batch:
 
 
 class Unanswered:
-    """What may wait for its answer: bytes in all, and messages of each topic.
+    """Limits unanswered batches: their bytes in total, and their messages for each topic.
 
-    By number, because what is sent again after a failover must still be remembered by the group:
-    `limits.MAX_MESSAGES_UNDER_WAY`.
+    Messages are limited because the group must still remember those that are sent again after a
+    failover; see `limits.MAX_MESSAGES_UNDER_WAY`.
     """
 
     def __init__(self, *, max_bytes: int, max_messages: int) -> None:
@@ -72,11 +69,11 @@ class Unanswered:
 
     @property
     def taken_bytes(self) -> int:
-        """Bytes of the batches that wait for their answer."""
+        """The bytes of unanswered batches."""
         return self._bytes.taken
 
     async def take(self, batch: Batch) -> None:
-        """Return when there is room for a batch; in the order of asking, for those of a topic."""
+        """Wait until there is room for a batch; first come, first served within a topic."""
         messages = self._messages.setdefault(batch.topic, Window(self._max_messages))
         try:
             await messages.take(batch.count)
@@ -90,13 +87,13 @@ class Unanswered:
             raise
 
     def give(self, batch: Batch) -> None:
-        """Let others have a batch's room."""
+        """Free the room of a batch."""
         self._bytes.give(batch.size_bytes)
         self._messages[batch.topic].give(batch.count)
         self._forget(batch.topic)
 
     def _forget(self, topic: str) -> None:
-        """Keep nothing of a topic that has nothing under way."""
+        """Drop the window of a topic without unanswered batches."""
         messages = self._messages.get(topic)
         if messages is not None and not messages.taken and not messages.waiting:
             del self._messages[topic]

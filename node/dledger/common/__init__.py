@@ -1,1 +1,1 @@
-"""Values and small tools that know nothing of the other rooms."""
+"""Values and small tools that all packages use; they depend on no other package."""

@@ -1,4 +1,7 @@
-"""Arrays of whole numbers as bytes: little endian on every machine."""
+"""Converts integer arrays to bytes and back, little endian on every machine.
+
+Used by the formats in `broker` and `store`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ TypeCode = Literal["I", "Q", "q"]
 
 
 def little_endian(values: array[int]) -> bytes:
-    """Return the bytes of an array's items."""
+    """Return the items of an array as little-endian bytes."""
     if sys.byteorder != "little":
         values = values[:]
         values.byteswap()
@@ -18,7 +21,7 @@ def little_endian(values: array[int]) -> bytes:
 
 
 def from_little_endian(code: TypeCode, data: bytes | memoryview) -> array[int]:
-    """Return the items whose bytes these are."""
+    """Return the items that `little_endian` encoded."""
     values = array(code)
     values.frombytes(data)
     if sys.byteorder != "little":

@@ -1,8 +1,8 @@
-"""The chain CRC of the log: one number that stands for an entry and everything before it.
+"""The chain CRC of the log: a checksum over an entry and all entries before it.
 
-Each record on disk carries it (``store/format.py``), and what peers say of their logs does, too:
-equal values mean equal logs up to there, whatever led to them. It is no proof against whoever
-computes CRCs; it shows what a bug, a bad memory or a forger that has not read the log did.
+Each record on disk holds it (``store/format.py``), and so do the messages in which peers describe
+their logs: equal values mean that the logs are equal up to that entry. It detects bugs, bad memory
+and a forger that has not read the log, but not one that has: anyone can compute a CRC.
 """
 
 from __future__ import annotations
@@ -19,17 +19,10 @@ _FIELDS: Final = struct.Struct("<IQQqIB3x")
 
 
 def record_fields(entry: Entry) -> bytes:
-    """Return what the chain covers of an entry: a record's header after the chain CRC itself."""
+    """Return the bytes that the chain CRC covers: a record's header without the CRC itself."""
     return _FIELDS.pack(
         len(entry.data), entry.term, entry.index, entry.timestamp_ms, entry.crc32c, entry.kind
     )
-
-
-def chain_behind(chain: int, entries: Iterable[Entry]) -> int:
-    """Return the chain CRC of the last of *entries*, the first of which follows *chain*."""
-    for entry in entries:
-        chain = crc32c(record_fields(entry), chain)
-    return chain
 
 
 def chains_behind(chain: int, entries: Iterable[Entry]) -> list[int]:

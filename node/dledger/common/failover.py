@@ -1,6 +1,6 @@
-"""How long a failover took, phase by phase, as the new leader saw it.
+"""Measures how long each phase of a failover took, as the new leader saw it.
 
-Pure: the driver says what happened and when (monotonic seconds); nothing here reads a clock.
+Pure: the driver reports events with their times (monotonic seconds); nothing here reads a clock.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def failover_line(record: FailoverRecord) -> str:
 
 
 class FailoverTimer:
-    """Collects the three instants of a failover on the node that wins it."""
+    """Collects the times of a failover on the node that wins the election."""
 
     def __init__(self, node_id: NodeId) -> None:
         self._node_id = node_id
@@ -36,11 +36,11 @@ class FailoverTimer:
         self.record: FailoverRecord | None = None
 
     def heard_from_leader(self, leader: NodeId, now_s: float) -> None:
-        """Note a message of a live leader."""
+        """Note a message from the current leader."""
         self._leader, self._last_word_s, self._lost_s = leader, now_s, None
 
     def leader_lost(self, cause: str, now_s: float) -> None:
-        """Note the first sign that the leader is gone; later signs do not move it."""
+        """Note that the leader is lost; only the first call counts."""
         if self._lost_s is None:
             self._lost_s, self._cause = now_s, cause
 

@@ -1,17 +1,17 @@
-"""What each feature level brings to the log, and what a group of mixed versions may be given.
+"""What each feature level adds to the log, and what a leader may propose in a mixed-version group.
 
-A *feature level* is a number that every node tells its peers. Whatever lies in the log for good,
-and so is read by nodes of other versions, came with a level: types of commands and their fields,
-kinds of entries, fields of a membership, formats of a snapshot. `FEATURES` is the table of this
-version; who adds to the log adds a row, and raises `FEATURE_LEVEL` if the level that is there was
-released (`docs/internals/message-format.md` says how). Three rules rest on it:
+A *feature level* is a number that every node reports to its peers. Everything that is stored in the
+log or a snapshot, and so may be read by nodes of other versions, was introduced by some level:
+command types and their fields, entry kinds, fields of a membership, snapshot formats. `FEATURES` is
+the table of this version. To add to the log, add a row; if the current level was already released,
+also raise `FEATURE_LEVEL` (see `docs/internals/message-format.md`). Three rules depend on it:
 
 - A leader proposes nothing that a member does not know (`MemberLevels.admit`).
-- A node that meets what it does not know stops by name; it never skips (ADR 19).
-- What a level refuses as malformed, or when it is applied, every later level refuses in the same
-  way: a row is added, never widened.
+- A node that reads something it does not know stops and names it; it never skips it (ADR 19).
+- What one level refuses, as malformed or when applied, every later level refuses in the same way:
+  rows are added, never widened.
 
-Pure values; nothing here does I/O.
+Pure values; nothing here does I/O. Used by the broker, the store and the node.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from dledger.types import EntryKind, Membership, NodeId
 FEATURE_LEVEL: Final = 1
 """The level of this version."""
 LOWEST_LEVEL: Final = 1
-"""What a member counts as that has not told its level."""
+"""The assumed level of a member that has not reported one."""
 PRODUCE: Final = 1
-"""The type of the one command that is no JSON; its optional columns are flags."""
+"""The only command type whose payload is not JSON; flags say which optional columns it has."""
 _TYPE_AT: Final = 4
 _PAYLOAD_AT: Final = 5
 
@@ -39,12 +39,12 @@ class CommandForm:
     """One type of command.
 
     Attributes:
-        name: As the documents have it.
-        level: The one that brought it.
-        fields: The level that brought each field of its JSON.
-        flags: For PRODUCE: the level that brought each bit.
-        names: The fields, to be compared with.
-        highest: The highest level of all of it.
+        name: Its name in the documentation.
+        level: The level that introduced it.
+        fields: For each field of its JSON, the level that introduced it.
+        flags: For PRODUCE: for each flag bit, the level that introduced it.
+        names: The names of *fields*.
+        highest: The highest of all these levels.
     """
 
     name: str
@@ -55,7 +55,7 @@ class CommandForm:
     highest: int = field(init=False)
 
     def __post_init__(self) -> None:
-        """Draw from the rows what is asked for each command."""
+        """Compute *names* and *highest* once, because they are needed for each command."""
         object.__setattr__(self, "names", frozenset(self.fields))
         highest = max((self.level, *self.fields.values(), *self.flags.values()))
         object.__setattr__(self, "highest", highest)
@@ -66,7 +66,7 @@ class CommandForm:
 
 
 def since(level: int, names: str) -> dict[str, int]:
-    """Return the fields in *names*, divided by blanks, as brought by *level*."""
+    """Map each of *names*, which are separated by spaces, to *level*."""
     return dict.fromkeys(names.split(), level)
 
 
@@ -75,7 +75,7 @@ class Features:
     """What one version knows.
 
     Attributes:
-        level: What it tells its peers.
+        level: The level that it reports to its peers.
         commands: By the type byte of their frames.
         entry_kinds: The level of each kind of entry, by its number.
         membership: The level of each field of a MEMBERSHIP entry.
@@ -91,9 +91,9 @@ class Features:
     snapshots: Mapping[int, int]
 
     def level_of(self, command: bytes) -> int:
-        """Return which level a node must have to know a framed command that this one wrote.
+        """Return the level that a node needs to understand a framed command of this version.
 
-        Nothing is decoded unless its type was added to since the lowest level.
+        The payload is decoded only if its type has additions above the lowest level.
         """
         form = self.commands[command[_TYPE_AT]]
         if form.highest <= LOWEST_LEVEL:
@@ -105,9 +105,10 @@ class Features:
         return max((form.level, *(form.fields[name] for name in fields)))
 
     def check_entry(self, kind: int, index: int, data: bytes) -> None:
-        """Check what consensus itself has to know of an entry, before it is kept or counted.
+        """Check the parts of an entry that consensus itself interprets, before it is stored.
 
-        Of a membership, which is in force as soon as it is in the log, all; of others the kind.
+        A membership takes effect as soon as it is in the log, so it is checked completely; for
+        other entries the kind is checked.
 
         Raises:
             NewerCommand: A newer version wrote it.
@@ -119,7 +120,7 @@ class Features:
             raise NewerCommand(index, what=what, level=self.level)
 
     def check_stored(self, kind: int, index: int, data: bytes) -> None:
-        """Check the same of an entry on the disk, or in a snapshot. Raises NewerFormat."""
+        """Check an entry on disk, or in a snapshot, in the same way. Raises NewerFormat."""
         try:
             self.check_entry(kind, index, data)
         except NewerCommand as error:
@@ -127,9 +128,9 @@ class Features:
             raise NewerFormat(f"entry {index}", found=error.what, known=known) from error
 
     def _unknown_of_membership(self, data: bytes) -> list[str]:
-        """Return the names of its fields, and of its members', that this version does not have.
+        """Return the names of fields, of it and of its members, that this version does not know.
 
-        What is no JSON of that shape is malformed in all versions, and none of this one's business.
+        Data that is not a JSON object is malformed in every version; others report that.
         """
         try:
             fields = json.loads(data)
@@ -170,11 +171,11 @@ FEATURES: Final = Features(
     member=since(1, "id name address"),
     snapshots={5: 1},
 )
-"""All that this version knows of the log."""
+"""Everything that this version knows about the log."""
 
 
 class OpenCommand(Protocol):
-    """A command whose bytes are not made yet."""
+    """A command that is not encoded yet."""
 
     @property
     def kind(self) -> int:
@@ -182,10 +183,10 @@ class OpenCommand(Protocol):
 
 
 class MemberLevels:
-    """What the members of a group say that they know, as this node has heard it.
+    """The feature levels that the members of a group have reported to this node.
 
-    A member that was not heard from counts as `LOWEST_LEVEL`, whatever it was before this process
-    began; one that went away as what it told last, since it tells anew before it gets an entry.
+    A member that has not reported since this process started counts as `LOWEST_LEVEL`. A member
+    that disconnected keeps its last level: it reports again before it receives an entry.
 
     Attributes:
         own: This node's level.
@@ -197,20 +198,20 @@ class MemberLevels:
         self._told: dict[NodeId, int] = {own_id: features.level}
 
     def told(self, node_id: NodeId, level: int) -> None:
-        """Take what a node says of itself."""
+        """Note the level that a node reports."""
         self._told[node_id] = level
 
     def get(self, node_id: NodeId) -> int | None:
-        """Return a node's level; None if it was not heard from."""
+        """Return a node's level; None if it has not reported one."""
         return self._told.get(node_id)
 
     def admit(self, command: bytes | OpenCommand, membership: Membership) -> None:
-        """Let a command into the log, or not.
+        """Check that every member knows a command that is to be proposed.
 
-        Of one whose bytes are not made yet the highest level counts that its type may need.
+        For a command that is not encoded yet, the highest level that its type may need counts.
 
         Raises:
-            FeatureNotReady: A member, voter or learner, would not know it.
+            FeatureNotReady: A member, voter or learner, does not know it.
         """
         if isinstance(command, bytes):
             kind, needed = command[_TYPE_AT], self._features.level_of(command)

@@ -1,8 +1,9 @@
 """``/livez``, ``/readyz`` and ``/metrics`` of a process, served by threads.
 
-Threads, so that a stalled event loop is seen from outside as what it is: not alive. The port is
-open to whoever reaches it, so it costs little whoever comes: a connection has one request and a few
-seconds for it, there are few at once, and metrics are made once for all who ask within a second.
+Threads, so that the probes still answer, and can report a failure, when the event loop is stalled.
+Anyone who reaches the port can use it, so its cost is bounded: each connection gets one request and
+a few seconds for it, few connections are open at once, and metrics are rendered at most once a
+second. Used by the node and the operator.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from prometheus_client import (
 
 logger = logging.getLogger(__name__)
 
-# A time of creation for each series would double what is scraped.
+# A creation timestamp for each series would double the size of a scrape.
 disable_created_metrics()  # type: ignore[no-untyped-call]
 
 Probe = Callable[[], str]
-"""Returns an empty string when all is well, else what is not."""
+"""Returns an empty string if healthy, else the reason why not."""
 MAX_CONNECTIONS: Final = 16
-"""At once; for one more the oldest goes, or idle strangers would keep the probes out."""
+"""Open at once. One more closes the oldest, or idle clients could lock out the probes."""
 TIMEOUT_S: Final = 5.0
-"""For a connection's one request and its answer together."""
+"""The time limit of a connection: for its request and the response together."""
 _BACKLOG: Final = 64
 _METRICS_S: Final = 1.0
-"""How old what is scraped may be; gauges are published as often."""
+"""The maximum age of scraped metrics; gauges are published equally often."""
 
 
 class HealthServer:
@@ -68,7 +69,7 @@ class HealthServer:
                 self.send_response(status)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(body)))
-                with contextlib.suppress(OSError):  # the probe did not wait
+                with contextlib.suppress(OSError):  # the client has gone away
                     self.end_headers()
                     self.wfile.write(body)
 
@@ -95,7 +96,7 @@ class HealthServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """A thread for each of a few connections, and so much time for each."""
+    """Serves each connection on a thread, with limits on their number and duration."""
 
     daemon_threads = True
     block_on_close = False
@@ -107,7 +108,7 @@ class _Server(ThreadingHTTPServer):
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Serve a connection, in place of the oldest if there are too many."""
+        """Serve a connection; close the oldest if there are too many."""
         with self._lock:
             oldest = list(self._since_s)[: len(self._since_s) + 1 - MAX_CONNECTIONS]
             self._since_s[request] = time.monotonic()
@@ -115,20 +116,20 @@ class _Server(ThreadingHTTPServer):
         super().process_request(request, client_address)
 
     def shutdown_request(self, request: Any) -> None:
-        """Close a connection, which its thread has done with."""
+        """Close a connection that its thread has finished with."""
         with self._lock:
             self._since_s.pop(request, None)
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Twice a second: end what has had its time, however often it said a byte."""
+        """Close connections past their time limit, even active ones; called twice a second."""
         before_s = time.monotonic() - TIMEOUT_S
         with self._lock:
             overdue = [each for each, since_s in self._since_s.items() if since_s < before_s]
         _end(overdue)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what is our own fault; how a stranger's connection ends is none."""
+        """Log errors of our own; a connection that breaks is not one."""
         del request
         error = sys.exception()
         if not isinstance(error, OSError):
@@ -136,7 +137,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class _Metrics:
-    """A registry's text, made once for all who ask within a second."""
+    """Renders a registry, at most once every `_METRICS_S`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry
@@ -153,7 +154,7 @@ class _Metrics:
 
 
 def _end(connections: Iterable[socket.socket]) -> None:
-    """Let the threads of *connections* find them closed."""
+    """Shut down *connections*, which ends their threads."""
     for connection in connections:
         with contextlib.suppress(OSError):
             connection.shutdown(socket.SHUT_RDWR)

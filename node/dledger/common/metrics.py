@@ -1,13 +1,13 @@
-"""Metrics of one node, by the names that dashboards rely on (`dledger_*`); see docs/monitoring.md.
+"""The metrics of one node, with the names that dashboards use (`dledger_*`): docs/monitoring.md.
 
-Counters and histograms are updated where things happen, on the event loop. What is a state is
-published once a second as one `Sample`; a scrape, which runs in a thread of its own, reads the
-newest one and asks the event loop nothing.
+Counters and histograms are updated on the event loop, where things happen. Gauges are published
+once a second as one `Sample`; a scrape, which runs on another thread, reads the newest sample
+without waiting for the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ _PHASES: Final = ("detected", "elected", "first_ack")
 
 DIVERGED: Final = "DivergedLog"
 TERM_JUMP: Final = "TermJump"
-"""Why Raft refuses a message of a peer."""
+"""Why Raft refuses a peer's message."""
 
 
 def _gauge(text: str) -> Any:
@@ -48,8 +48,8 @@ class Sample:
     """A node's state at one moment; each described field is the gauge ``dledger_<field>``.
 
     Attributes:
-        role: The present role, as in `NodeStatus`.
-        follower_lag_entries: The leader's view of each other voter, by name; else empty.
+        role: The current role, as in `NodeStatus`.
+        follower_lag_entries: By the name of each other voter; empty unless the node leads.
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
@@ -72,7 +72,7 @@ class Sample:
         "On the leader: bytes of entries it wrote in its term that no majority has synced yet"
     )
     commit_waits_seconds: float | None = _gauge(
-        "On the leader: how long no majority has acknowledged what waits in its log; 0 if none does"
+        "On the leader: how long entries have waited for a majority; 0 if none wait"
     )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
@@ -88,12 +88,12 @@ class Sample:
         "Message ids of all clients by which a retry is recognised"
     )
     remembered_message_ids_limit: int = _gauge(
-        "How many are kept; beyond it the largest client's oldest are forgotten"
+        "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
     )
 
 
 class NodeMetrics:
-    """What the driver, the disk and the servicers observe.
+    """The counters and histograms that the driver, the persister and the servicers update.
 
     Args:
         group: The broker group's name, a label of every series.
@@ -104,64 +104,59 @@ class NodeMetrics:
         self.registry = CollectorRegistry()
         own = {"group": group, "node": node}
         make: dict[str, Any] = {"labelnames": tuple(own), "registry": self.registry}
-        self.append_seconds = Histogram(
+
+        def counter(name: str, text: str) -> Counter:
+            return Counter(name, text, **make).labels(**own)
+
+        def histogram(name: str, text: str, buckets: Sequence[float]) -> Histogram:
+            return Histogram(name, text, buckets=buckets, **make).labels(**own)
+
+        self.append_seconds = histogram(
             "dledger_append_seconds",
             "Time from a command's proposal to its answer: queued, synced by a majority, applied",
-            buckets=_SECONDS,
-            **make,
-        ).labels(**own)
-        self.sync_seconds = Histogram(
-            "dledger_sync_seconds",
-            "Time to write and sync one group of entries",
-            buckets=_SECONDS,
-            **make,
-        ).labels(**own)
-        self.sync_bytes = Counter(
-            "dledger_sync_bytes", "Entry bytes written and synced to disk", **make
-        ).labels(**own)
-        self.repaired_entries = Counter(
+            _SECONDS,
+        )
+        self.sync_seconds = histogram(
+            "dledger_sync_seconds", "Time to write and sync one group of entries", _SECONDS
+        )
+        self.sync_bytes = counter("dledger_sync_bytes", "Entry bytes written and synced to disk")
+        self.repaired_entries = counter(
             "dledger_repaired_entries",
             "Damaged entries that were written again from memory or from a peer",
-            **make,
-        ).labels(**own)
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
-            "Peers' messages that Raft refused: of another log, or of a term out of reach",
+            "Peers' messages that Raft refused: a diverged log, or a term too far ahead",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
+        # Each series is exported from the start, so that `increase` sees its first event.
         for reason in (DIVERGED, TERM_JUMP):
-            self._refusals.labels(**own, reason=reason)  # shown from the start, so that it can rise
-        self.scrubbed_bytes = Counter(
-            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage", **make
-        ).labels(**own)
-        self.message_id_conflicts = Counter(
+            self._refusals.labels(**own, reason=reason)
+        self.scrubbed_bytes = counter(
+            "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage"
+        )
+        self.message_id_conflicts = counter(
             "dledger_message_id_conflicts",
-            "Messages whose id was that of another one: refused, or stored apart from it",
-            **make,
-        ).labels(**own)
-        self.broken_messages = Counter(
+            "Messages with an id that another message used: refused, or stored separately",
+        )
+        self.broken_messages = counter(
             "dledger_broken_messages",
-            "Deliveries and reads that left out a message which cannot be told",
-            **make,
-        ).labels(**own)
-        self.early_dropped_messages = Counter(
+            "Deliveries and reads that skipped a message that cannot be decoded",
+        )
+        self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
-            "Messages that went before their time because the disk was fuller than it may be",
-            **make,
-        ).labels(**own)
-        self.batch_commands = Histogram(
-            "dledger_batch_commands", "Commands that shared one entry", buckets=_COMMANDS, **make
-        ).labels(**own)
-        self.batch_bytes = Histogram(
-            "dledger_batch_bytes", "Bytes of one entry's commands", buckets=_BYTES, **make
-        ).labels(**own)
-        self.loop_turn_seconds = Histogram(
+            "Messages dropped before their retention time because the disk was too full",
+        )
+        self.batch_commands = histogram(
+            "dledger_batch_commands", "Commands that shared one entry", _COMMANDS
+        )
+        self.batch_bytes = histogram("dledger_batch_bytes", "Bytes of one entry's commands", _BYTES)
+        self.loop_turn_seconds = histogram(
             "dledger_loop_turn_cpu_seconds",
             "CPU time of the event loop between two beats, 20 ms apart: a long one is a turn",
-            buckets=_TURN_SECONDS,
-            **make,
-        ).labels(**own)
+            _TURN_SECONDS,
+        )
         self.requests = Requests(
             Counter(
                 "dledger_requests",
@@ -185,7 +180,7 @@ class NodeMetrics:
             registry=self.registry,
         )
         self._own = own
-        for cause in CAUSES:  # from the first scrape on, or the first election would not be seen
+        for cause in CAUSES:
             self._elections.labels(**own, cause=cause)
             for phase in _PHASES:
                 self._failovers.labels(**own, cause=cause, phase=phase)
@@ -194,12 +189,12 @@ class NodeMetrics:
         ProcessCollector(registry=self.registry)
 
     def batch(self, commands: int, size_bytes: int) -> None:
-        """Note what went into one entry."""
+        """Note the size of one entry."""
         self.batch_commands.observe(commands)
         self.batch_bytes.observe(size_bytes)
 
     def elected(self, record: FailoverRecord) -> None:
-        """Note an election that this node won, complete with its first commit."""
+        """Note an election that this node won, once its first entry is committed."""
         self._elections.labels(**self._own, cause=record.cause).inc()
         times_ms = (record.detected_ms, record.elected_ms, record.first_ack_ms)
         for phase, time_ms in zip(_PHASES, times_ms, strict=True):
@@ -207,16 +202,16 @@ class NodeMetrics:
             self._failovers.labels(**labels).observe(time_ms / 1000)
 
     def refused(self, reason: str) -> None:
-        """Count a message that Raft refused; *reason* is one of `refusal_log`."""
+        """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""
         self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:
-        """Make *sample* what scrapes see."""
+        """Publish *sample*: later scrapes return it."""
         self._state.sample = sample
 
 
 class Requests:
-    """Counts answered requests; finding the counter of a (method, code) costs one look-up."""
+    """Counts answered requests; the counters are cached by (method, code)."""
 
     def __init__(self, counter: Counter, own: Mapping[str, str]) -> None:
         self._counter = counter
@@ -224,7 +219,7 @@ class Requests:
         self._children: dict[tuple[str, str], Counter] = {}
 
     def answered(self, method: str, code: str) -> None:
-        """Count one answer; both labels come from our own tables, so they are bounded."""
+        """Count one response; both labels come from our own tables, so their number is bounded."""
         child = self._children.get((method, code))
         if child is None:
             child = self._counter.labels(**self._own, method=method, code=code)
@@ -233,14 +228,14 @@ class Requests:
 
 
 class _State(Collector):
-    """The newest sample as gauges: all of one moment, whenever the scrape comes."""
+    """Exports the newest sample as gauges, all from the same moment."""
 
     def __init__(self, own: Mapping[str, str]) -> None:
         self._own = own
         self.sample: Sample | None = None
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """Yield every gauge; without series before the first sample."""
+        """Yield every gauge; they have no series before the first sample."""
         sample = self.sample
         yield self._family(
             "role",

@@ -1,8 +1,8 @@
-"""Long work in a thread, in short turns, so that the event loop has the interpreter in between.
+"""Splits long work in a thread into short steps, so that the event loop can run in between.
 
-Two threads that compute share the interpreter by turns of `sys.getswitchinterval`, and the loop
-gives it up at every system call: beside a thread that computes for half a second it does next to
-nothing for that long. It is not held up by one that sleeps.
+Threads that compute take turns at holding the GIL (`sys.getswitchinterval`), and the event loop
+releases it at every system call. So it makes little progress while another thread computes; a
+thread that sleeps does not slow it down.
 """
 
 from __future__ import annotations

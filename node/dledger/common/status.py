@@ -1,4 +1,4 @@
-"""What a node says of itself and its group: frozen values, mirrored by `dledger.v1`."""
+"""A node's status and that of its group, as frozen values; `dledger.v1` has the same fields."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Final
 from dledger.types import Member
 
 CAUGHT_UP_ENTRIES: Final = 1000
-"""A node that lacks no more has it within a moment: it may serve clients, lead, and counts for the
-quorum's margin."""
+"""A node that lacks no more entries than this catches up within a moment: it may serve clients and
+lead, and counts towards the quorum margin."""
 MOST_MEMBERS: Final = 64
-"""An answer that names more is no node's: even nine voters and as many learners are fewer."""
+"""A response with more is not a node's: even nine voters and nine learners are fewer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberStatus:
     """One member as the asked node sees it; *match_index* and *lag* only on the leader.
 
-    *feature_level* is 0 where the member has not told it since the asked node started.
+    *feature_level* is 0 if the member has not reported it since the asked node started.
     """
 
     member: Member
@@ -35,11 +35,11 @@ class FailoverRecord:
     """One change of leader.
 
     Attributes:
-        from_id: The leader before, if this node knew one.
+        from_id: The previous leader, if this node knew one.
         to_id: The new leader.
         term: The new leader's term.
         cause: One of `failover.CAUSES`.
-        detected_ms: From the old leader's last word to its loss being noticed.
+        detected_ms: From the old leader's last message to its loss being noticed.
         elected_ms: From the loss being noticed to the election won.
         first_ack_ms: From the election won to the first entry committed.
         at_ms: Unix milliseconds of the election.
@@ -57,11 +57,11 @@ class FailoverRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """What one node says of itself (`dledger.v1.StatusResponse`).
+    """One node's status (`dledger.v1.StatusResponse`).
 
-    *commit_waits_ms* is how long no majority has acknowledged what waits in a leader's log; 0 if
-    nothing waits. *told_group_id* is the group that its disk may join, if that is empty. *now_ms*
-    is the leader's log clock in Unix milliseconds; 0 elsewhere.
+    *commit_waits_ms* is how long entries in a leader's log have waited for a majority; 0 if none
+    wait. *told_group_id* is the group that the node is configured to join while its disk is empty.
+    *now_ms* is the leader's log clock in Unix milliseconds; 0 on other nodes.
     """
 
     node_id: str
@@ -93,11 +93,11 @@ class NodeStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
-    """What a consumer group has before it in a topic.
+    """What a consumer group still has to consume in a topic.
 
     Attributes:
-        unread: Messages that it was never given.
-        held: Messages that it was given and has not acknowledged.
+        unread: Messages that were never delivered to it.
+        held: Messages that were delivered to it and are not acknowledged.
     """
 
     group: str

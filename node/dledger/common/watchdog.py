@@ -1,8 +1,8 @@
-"""Ends a process whose event loop stands still: it can neither lead, follow nor stop by itself.
+"""Ends a process whose event loop is stuck: it can neither lead, follow nor stop by itself.
 
-A thread looks at a beat of the loop. It counts its own looks rather than time, so that a process
-that was frozen as a whole, and its watchdog with it, is not taken for one that is stuck. With work
-that is known to take long and to end, it bears for longer (`during`).
+A thread checks whether a counter on the event loop moves. It counts its own checks instead of time,
+so that a process that was paused as a whole does not count as stuck. Work that is known to take
+long, and to end, gets more time (`during`). Used by ``dledger node``.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ EXIT_STUCK: Final = 4
 
 
 class Stillness:
-    """Counts looks at a number that did not move.
+    """Counts checks that found a number unchanged.
 
     Args:
-        looks: How many in a row make it stuck; may be changed.
+        looks: How many in a row mean that it is stuck; may be changed.
     """
 
     def __init__(self, looks: int) -> None:
@@ -36,18 +36,18 @@ class Stillness:
         self._same = 0
 
     def look(self, beat: int) -> bool:
-        """Take the present beat; return whether it has stood still for all the looks."""
+        """Check the current *beat*; return whether it is stuck."""
         self._same = self._same + 1 if beat == self._seen else 0
         self._seen = beat
         return self._same >= self.looks
 
 
 def end_process(doing: str, still_s: float) -> None:
-    """Write where every thread stands to standard error, and exit; nothing is cleaned up.
+    """Write the stack of every thread to standard error, and exit without any cleanup.
 
     Args:
-        doing: What the event loop is at, as far as it has said; may be empty.
-        still_s: For how long it has not run.
+        doing: What the event loop was doing, as given to `Watchdog.during`; may be empty.
+        still_s: How long it has not run.
     """
     logger.critical("the event loop has not run for %g s%s: this process ends", still_s, doing)
     faulthandler.dump_traceback(all_threads=True)
@@ -59,8 +59,8 @@ class Watchdog:
 
     Args:
         on_stuck: Called once, on the watchdog's thread, as `end_process` is.
-        look_s: Between two looks.
-        looks: Looks in vain, one after the other, until the loop is stuck.
+        look_s: The time between two checks.
+        looks: How many checks in a row must find the loop unchanged for it to be stuck.
     """
 
     def __init__(
@@ -78,30 +78,30 @@ class Watchdog:
         self._handle: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Begin to watch the running event loop."""
+        """Start watching the running event loop."""
         self._beats()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """Watch no longer."""
+        """Stop watching."""
         self._ended.set()
         if self._handle is not None:
             self._handle.cancel()
 
     @property
     def is_patient(self) -> bool:
-        """Whether the loop is at work that it was given more time for."""
+        """Whether the loop does work that has extra time."""
         return self._doing != ""
 
     @contextmanager
     def during(self, work: str, *, looks: int) -> Iterator[None]:
-        """Bear with the loop for so many looks while it does *work*, which is named if it fails."""
+        """Allow the loop at least *looks* checks while it does *work*, which the log names."""
         before = self._stillness.looks
         self._doing, self._stillness.looks = f", while it was to {work}", max(looks, before)
         try:
             yield
         finally:
-            self._beat += 1  # what stood still until now has moved, and is judged from here on
+            self._beat += 1  # the loop has moved: count from here on
             self._doing, self._stillness.looks = "", before
 
     def _beats(self) -> None:

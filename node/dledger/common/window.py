@@ -1,4 +1,7 @@
-"""What may be under way at once, bytes or messages; who has to wait goes on in its turn."""
+"""A first-come-first-served limit on what is in progress at once, in bytes or messages.
+
+Used by the clients and by the node's admission control.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,10 @@ from collections import deque
 
 
 class Window:
-    """A bound on what is taken together, first come first served.
+    """A limit on the sum of the sizes that are taken, first come, first served.
 
     Args:
-        limit: How much that is; one that is larger by itself goes alone.
+        limit: The maximum sum; a larger single size is admitted when nothing else is taken.
     """
 
     def __init__(self, limit: int) -> None:
@@ -21,15 +24,15 @@ class Window:
 
     @property
     def waiting(self) -> int:
-        """How many wait for room."""
+        """How many callers wait for room."""
         return len(self._waiting)
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for so much, and nobody waits."""
+        """Whether *size* fits now and nobody waits."""
         return not self._in_line and self._fits(size)
 
     def take_now(self, size: int) -> bool:
-        """Take so much if there is room and nobody waits; return whether."""
+        """Take *size* if it fits now and nobody waits; return whether it was taken."""
         if not self.has_room(size):
             return False
         self.taken += size
@@ -44,7 +47,7 @@ class Window:
         self._in_line += 1
         self._admit()
         try:
-            if turn.done():  # those who got theirs before have not gone on yet
+            if turn.done():  # let earlier callers, admitted just now, run first
                 await asyncio.sleep(0)
             await turn
         except asyncio.CancelledError:
@@ -58,7 +61,7 @@ class Window:
             self._in_line -= 1
 
     def give(self, size: int) -> None:
-        """Give so much back; less than nothing: take some more, whether they fit or not."""
+        """Give *size* back; a negative size takes more, whether it fits or not."""
         self.taken -= size
         self._admit()
 
@@ -66,7 +69,7 @@ class Window:
         return not self.taken or self.taken + size <= self._limit
 
     def _admit(self) -> None:
-        """Let in who is next; one that was cancelled leaves the line by itself, and asks again."""
+        """Admit those who wait, in order. A cancelled one removes itself and calls this again."""
         while self._waiting and self._fits(self._waiting[0][0]):
             if self._waiting[0][1].cancelled():
                 return

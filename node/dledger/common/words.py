@@ -1,7 +1,7 @@
-"""What a word from outside may be: a name, an id, an address. Bounded, and of one line.
+"""Checks names, ids and addresses from outside: they are bounded, printable and one line.
 
-Whatever a peer, an administrator or a stranger says and this node keeps, tells others or logs goes
-through here first.
+Every such string that a node stores, forwards or logs is checked here first, whether it comes from
+a peer, an administrator or an unauthenticated client.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from dledger.errors import InvalidArgument
 from dledger.types import Member
 
 MAX_ID_BYTES: Final = 64
-"""Of a node; what a segment's header has room for."""
+"""Of a node; a segment's header has room for this much."""
 MAX_GROUP_ID_BYTES: Final = 128
-"""The same of a group."""
+"""Of a group; likewise."""
 MAX_NAME_BYTES: Final = 256
 """Of a node's name; a name in Kubernetes has at most 253."""
 MAX_ADDRESS_BYTES: Final = 300
@@ -24,10 +24,10 @@ _MAX_PORT: Final = 65_535
 
 
 def check_word(what: str, said: object, *, most: int, empty: bool = False) -> str:
-    """Return a word of at most *most* bytes of printable text; *empty*: it may be empty.
+    """Return *said* if it is printable text of at most *most* bytes; *empty* allows "".
 
     Raises:
-        InvalidArgument: It is none.
+        InvalidArgument: It is not.
     """
     is_text = isinstance(said, str) and (said or empty) and said.isprintable()
     if isinstance(said, str) and is_text and len(said) <= most and len(said.encode()) <= most:
@@ -36,14 +36,14 @@ def check_word(what: str, said: object, *, most: int, empty: bool = False) -> st
 
 
 def check_port(what: str, said: object, *, off: bool = False) -> int:
-    """Return a port; *off*: 0 says that there is none. Raises InvalidArgument."""
+    """Return *said* if it is a port; *off* allows 0, for none. Raises InvalidArgument."""
     if type(said) is int and (0 if off else 1) <= said <= _MAX_PORT:
         return said
     raise InvalidArgument(f"{what} must be a port: {said!r:.120}")
 
 
 def check_ipv4(what: str, said: object) -> str:
-    """Return an IPv4 address as it is written. Raises InvalidArgument."""
+    """Return *said*, unchanged, if it is an IPv4 address. Raises InvalidArgument."""
     word = check_word(what, said, most=15)
     try:
         ipaddress.IPv4Address(word)
@@ -53,7 +53,7 @@ def check_ipv4(what: str, said: object) -> str:
 
 
 def check_member(member: Member) -> None:
-    """Check what an administrator says of a member. Raises InvalidArgument."""
+    """Check a member that an administrator describes. Raises InvalidArgument."""
     check_word("a member's id", member.id, most=MAX_ID_BYTES)
     check_word("a member's name", member.name, most=MAX_NAME_BYTES)
     check_word("a member's address", member.address, most=MAX_ADDRESS_BYTES)
@@ -63,5 +63,5 @@ def check_member(member: Member) -> None:
 
 
 def check_group_id(said: object) -> str:
-    """Return a group's id. Raises InvalidArgument."""
+    """Return *said* if it can be a group's id. Raises InvalidArgument."""
     return check_word("group_id", said, most=MAX_GROUP_ID_BYTES)

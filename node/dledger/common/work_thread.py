@@ -1,7 +1,7 @@
-"""A thread that does one piece of work after the other, and tells the event loop of each.
+"""A thread that runs one callable after another and reports each to the event loop.
 
-For what is done at every write: a third of the processor time of an executor's future, and one
-turn of the event loop less.
+For work done at every write: it takes a third of the CPU time of an executor's future, and one
+iteration of the event loop less. Used by the driver.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ _Work = tuple[asyncio.AbstractEventLoop, Callable[[], None], Done]
 
 
 class Worker(Protocol):
-    """Does what it is given, in order, beside the event loop."""
+    """Runs callables in order, outside the event loop."""
 
     def run(self, work: Callable[[], None], done: Done) -> None:
-        """Do *work*, then call *done* on the running loop, with what it raised if it did."""
+        """Run *work*, then call *done* on the running loop with its exception, or None."""
 
     async def close(self) -> None:
-        """Take no more work, and return once what was given is done."""
+        """Accept no more work; return when all accepted work is done."""
 
 
 class WorkThread:
-    """A `Worker` that is a thread. Whoever gives it work bounds how much of that waits.
+    """A `Worker` that is a thread. The queue is not bounded here; callers must limit their work.
 
     Args:
         name: The thread's name.
@@ -53,7 +53,7 @@ class WorkThread:
             error: BaseException | None = None
             try:
                 work()
-            except BaseException as raised:  # noqa: BLE001 - whatever it is, the loop must know
+            except BaseException as raised:  # noqa: BLE001 - every error is reported to the loop
                 error = raised
             if not loop.is_closed():
                 loop.call_soon_threadsafe(done, error)

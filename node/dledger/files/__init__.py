@@ -1,1 +1,1 @@
-"""Files behind the smallest contract that can crash: real and in memory."""
+"""A small file interface, implemented by real files and by files in memory that can crash."""

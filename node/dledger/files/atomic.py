@@ -1,9 +1,13 @@
-"""Replacing a file atomically: temporary, fdatasync, rename, directory fsync."""
+"""Replaces a file atomically: temporary file, fdatasync, rename, directory fsync.
+
+Used for every small file of the store and the spool.
+"""
 
 from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Final
 
@@ -12,18 +16,19 @@ from dledger.files.files import Files, Mode
 
 _STEP_BYTES: Final = 4 << 20
 _STEP_PIECES: Final = 512
-"""A write takes 1,024 buffers."""
+"""A vectored write takes at most 1,024 buffers."""
 
 
 def load_file(files: Files, path: Path) -> bytes | None:
     """Return the contents, or None if there is no such file. What it returns is durable.
 
     The process that wrote it may have been killed between rename and directory fsync. Then the
-    name is there, but a power cut would take it back: a vote told from such a file is forgotten.
+    name exists but may be lost in a power failure, and with it a vote that was already sent. So
+    the directory is synced here.
 
     Raises:
-        CorruptFile: The disk cannot read it back.
-        StorageError: The disk cannot sync its name.
+        CorruptFile: It cannot be read.
+        StorageError: Its directory cannot be synced.
     """
     try:
         file = files.open(path, Mode.READ)
@@ -45,7 +50,7 @@ def load_file(files: Files, path: Path) -> bytes | None:
 
 
 def replace_file(files: Files, path: Path, data: bytes) -> None:
-    """Make *data* the contents of *path*; durable on return, old or new after a crash.
+    """Replace the contents of *path*; durable on return. After a crash they are old or new.
 
     Raises:
         DiskFull: There is no room; the old contents stay.
@@ -55,10 +60,10 @@ def replace_file(files: Files, path: Path, data: bytes) -> None:
 
 
 def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> None:
-    """Do as `replace_file` with *parts*, joined.
+    """Replace the contents of *path* by *parts*, joined; see `replace_file`.
 
-    Much is written and synced in steps, so that the log's own syncs need not wait for all of it.
-    Parts are taken when they are written, so that they need not be in memory together.
+    Large contents are written and synced in steps, so that the log's own syncs need not wait for
+    all of it. Each part is requested when it is written, so they are not all in memory at once.
 
     Raises:
         DiskFull: There is no room; the old contents stay.
@@ -66,15 +71,12 @@ def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> N
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        file = files.open(temporary, Mode.CREATE)
-        try:
+        with closing(files.open(temporary, Mode.CREATE)) as file:
             position = 0
             for step in _steps(parts):
                 file.pwritev(step, position)
                 file.fdatasync()
                 position += sum(map(len, step))
-        finally:
-            file.close()
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(f"no room to write {path}") from error
@@ -87,7 +89,7 @@ def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> N
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[list[bytes]]:
-    """Gather parts for a write and a sync; each part is a small one."""
+    """Group small parts into steps of one write and one sync."""
     step, size_bytes = list[bytes](), 0
     for part in parts:
         if step and (size_bytes + len(part) > _STEP_BYTES or len(step) == _STEP_PIECES):

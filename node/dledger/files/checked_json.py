@@ -1,7 +1,7 @@
-"""Small JSON files that carry a CRC32C of their own fields and their format's version.
+"""Small JSON files that hold a CRC32C of their own fields and a format version.
 
-For what a directory is: read once at start, looked at by people. Used for `identity.json` of a node
-and `spool.json` of a spool.
+For files that say what a directory is: read once at start, and readable by people. Used for a
+node's `identity.json` and `discarded.json`, and a spool's `spool.json`.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from dledger.errors import CorruptFile, NewerFormat
 
 
 class VersionError(ValueError):
-    """Whole, but of a format version that this program does not read."""
+    """The file is undamaged, but this program does not read its format version."""
 
 
 def encode(version: int, fields: Mapping[str, object]) -> bytes:
-    """Return *fields* with the version and the CRC; the same bytes for the same fields."""
+    """Return *fields* with version and CRC as JSON; equal fields give equal bytes."""
     versioned = {"format_version": version, **fields}
     checked = versioned | {"crc32c": _crc(versioned)}
     return json.dumps(checked, indent=2, sort_keys=True).encode() + b"\n"
 
 
 def decode(version: int, data: bytes) -> dict[str, Any]:
-    """Return the fields of what `encode` made; which they are is for the caller to check.
+    """Return the fields that `encode` was given; the caller checks their names and types.
 
     Raises:
-        VersionError: It is whole, but of another version.
+        VersionError: It is undamaged, but has another version.
         ValueError: It is damaged.
     """
     try:
@@ -51,7 +51,7 @@ def decode_own(version: int, data: bytes, path: Path) -> dict[str, Any]:
     """Return the fields of a file in a node's data directory.
 
     Raises:
-        NewerFormat: It is whole, and a newer version of the node wrote it.
+        NewerFormat: It is undamaged, and a newer version of the node wrote it.
         CorruptFile: It is damaged.
     """
     try:
@@ -66,7 +66,7 @@ def decode_own(version: int, data: bytes, path: Path) -> dict[str, Any]:
 
 
 def text(fields: Mapping[str, object], key: str) -> str:
-    """Return a field that is a text. Raises KeyError or TypeError."""
+    """Return a string field. Raises KeyError or TypeError."""
     value = fields[key]
     if not isinstance(value, str):
         raise TypeError(f"{key} is {value!r:.80}")
@@ -74,7 +74,7 @@ def text(fields: Mapping[str, object], key: str) -> str:
 
 
 def number(fields: Mapping[str, object], key: str) -> int:
-    """Return a field that is a whole number. Raises KeyError or TypeError."""
+    """Return an integer field. Raises KeyError or TypeError."""
     value = fields[key]
     if type(value) is not int:
         raise TypeError(f"{key} is {value!r:.80}")

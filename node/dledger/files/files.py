@@ -1,7 +1,8 @@
-"""The smallest file contract that can crash, and its real implementation.
+"""The file interface of store and spool, and its implementation on the operating system.
 
-The store does all its I/O through `Files`. `memory_files` holds the implementation that loses
-what was not synced. Errors are plain `OSError`; their meaning is decided by the callers.
+Store and spool do all their I/O through `Files`, so that tests can replace it: `memory_files` is an
+implementation that loses unsynced data in a crash. Errors are plain `OSError`; callers translate
+them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _IOV_MAX = 1024
 
 @contextmanager
 def disk_full_on_enospc(what: str) -> Iterator[None]:
-    """Raise `DiskFull` in place of ENOSPC. For writes only: a *sync* that fails so has failed."""
+    """Raise `DiskFull` instead of ENOSPC. For writes only: a failed *sync* is never just that."""
     try:
         yield
     except OSError as error:
@@ -33,7 +34,7 @@ def disk_full_on_enospc(what: str) -> Iterator[None]:
 
 
 class Mode(Enum):
-    """How a file is opened; COLD reads from the disk, not from the page cache."""
+    """How a file is opened; COLD reads from the disk instead of the page cache."""
 
     READ = os.O_RDONLY
     COLD = os.O_RDONLY | os.O_CLOEXEC
@@ -42,7 +43,7 @@ class Mode(Enum):
 
 
 class DiskUsage(NamedTuple):
-    """The size of the file system and what is free for us, in bytes."""
+    """The size of the file system, and its free space for unprivileged users, in bytes."""
 
     total_bytes: int
     free_bytes: int
@@ -58,19 +59,19 @@ class File(Protocol):
         """Return *size* bytes from *offset*; fewer only at the end of the file."""
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all *buffers*, one after the other, at *offset*; on error a part may be there."""
+        """Write all *buffers*, one after the other, at *offset*; an error may leave a part."""
 
     def preallocate(self, size: int) -> None:
-        """Make the file *size* bytes long with room on the disk; new bytes are zero."""
+        """Make the file *size* bytes long and reserve the space; new bytes are zero."""
 
     def fdatasync(self) -> None:
         """Make contents and length durable."""
 
     def drop_cached(self, offset: int, size: int) -> None:
-        """Let the system forget its copy in memory of synced bytes. A hint: never fails."""
+        """Drop synced bytes from the page cache. A hint: it never fails."""
 
     def close(self) -> None:
-        """Close; a second close does nothing. A dropped file closes itself."""
+        """Close; a second close does nothing. An unreferenced file closes itself."""
 
 
 class Files(Protocol):
@@ -102,7 +103,7 @@ class Files(Protocol):
         """Return the usage of the file system that holds *directory*."""
 
     def lock(self, path: Path) -> File:
-        """Lock *path*, created if missing, until the returned file is closed.
+        """Lock *path*, creating it if missing, until the returned file is closed.
 
         Raises:
             BlockingIOError: Another process, or an open file of this one, holds the lock.
@@ -130,7 +131,7 @@ class RealFile:
         return data
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
-        """Write all *buffers* at *offset*: one system call, unless the kernel cuts it short."""
+        """Write all *buffers* at *offset*: one system call, unless the write is short."""
         if len(buffers) > _IOV_MAX:
             buffers = [b"".join(buffers)]
         written = os.pwritev(self._fd, buffers, offset)
@@ -165,10 +166,10 @@ class RealFile:
 
 
 class ColdFile(RealFile):
-    """A file that is read from the disk: what is looked for is damage there."""
+    """A file that is read from the disk, not the page cache, to find damage on the disk."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Return *size* bytes from *offset*, after dropping clean pages from the cache."""
+        """Return *size* bytes from *offset*, after dropping their clean pages from the cache."""
         self.drop_cached(offset, size)
         return super().pread(size, offset)
 
@@ -209,12 +210,12 @@ class RealFiles:
             os.close(fd)
 
     def disk_usage(self, directory: Path) -> DiskUsage:
-        """Return size and free bytes by statvfs (free for unprivileged users)."""
+        """Return the usage of the file system that holds *directory*."""
         stat = os.statvfs(directory)
         return DiskUsage(stat.f_blocks * stat.f_frsize, stat.f_bavail * stat.f_frsize)
 
     def lock(self, path: Path) -> RealFile:
-        """Take an exclusive flock; it ends with the process, however that ends."""
+        """Take an exclusive flock; the kernel releases it when the process ends."""
         fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o640)
         file = RealFile(fd)
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,8 +1,8 @@
-"""Files in memory that crash: `crash` keeps what was synced and a random part of the rest.
+"""Files in memory that can crash: `crash` keeps what was synced and a random part of the rest.
 
-Used by tests and by the simulator. Sectors of 512 bytes persist one by one, in any order;
-directory operations since the last `fsync_dir` persist each on its own (a rename as a whole).
-Directories themselves are durable at once.
+Used by tests and by the simulator. 512-byte sectors persist independently, in any order, and so do
+the directory operations since the last `fsync_dir` (a rename as a whole). Directories themselves
+are durable at once.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ SECTOR_BYTES = 512
 
 @dataclass(slots=True)
 class Fault:
-    """An injected failure: the calls of *operation* on names ending in *suffix* raise.
+    """An injected fault: calls of *operation* on names that end in *suffix* raise OSError.
 
     Attributes:
         operation: A method of `File` or `Files`, such as ``fdatasync`` or ``rename``.
         errno: Such as `errno.EIO` or `errno.ENOSPC`.
-        suffix: End of the file's name; "" is every file.
-        skip: How many matching calls still succeed first.
+        suffix: End of the file's name; "" matches every file.
+        skip: How many matching calls succeed first.
         times: How many matching calls then fail.
         partial_bytes: For ``pwritev``: how much is written before it fails.
     """
@@ -40,7 +40,7 @@ class Fault:
     partial_bytes: int = 0
 
     def strikes(self, operation: str, path: Path) -> bool:
-        """Count one call and say whether it fails."""
+        """Count one call; return whether it fails."""
         if operation != self.operation or not path.name.endswith(self.suffix) or not self.times:
             return False
         if self.skip:
@@ -51,7 +51,7 @@ class Fault:
 
 
 class _Inode:
-    """Contents as the process sees them, and what the disk has where that differs."""
+    """The contents that the process sees, and those on the disk where they differ."""
 
     def __init__(self) -> None:
         self.data = bytearray()
@@ -82,7 +82,7 @@ class _Inode:
         self._disk_size = len(self.data)
 
     def fail_sync(self) -> None:
-        """Behave as Linux does: the pages count as clean from now on, and never reach the disk."""
+        """Fail like Linux: the pages are marked clean, and never reach the disk."""
         self._dropped.update(self._disk)
         self._disk.clear()
 
@@ -106,7 +106,7 @@ class _Inode:
 
 
 class MemoryFile:
-    """A handle; it stops working at a crash, as a process does."""
+    """A file handle; it is invalid after a crash."""
 
     def __init__(self, files: MemoryFiles, path: Path, inode: _Inode) -> None:
         self._files, self._path, self._inode = files, path, inode
@@ -140,7 +140,7 @@ class MemoryFile:
         self._inode.grow(size)
 
     def fdatasync(self) -> None:
-        """Make contents and length durable; a failed one drops what it should have written."""
+        """Make contents and length durable; after an injected fault they never will be."""
         try:
             self._enter("fdatasync")
         except _InjectedError:
@@ -149,7 +149,7 @@ class MemoryFile:
         self._inode.sync()
 
     def drop_cached(self, offset: int, size: int) -> None:
-        """Do nothing: reads see what was written."""
+        """Do nothing: there is no cache."""
 
     def close(self) -> None:
         """Close and release the lock, if any."""
@@ -171,8 +171,8 @@ class MemoryFiles:
     """A file system in memory.
 
     Attributes:
-        capacity_bytes: What all files together may hold; beyond it, ENOSPC.
-        lives: How many processes have used it, counted by crashes.
+        capacity_bytes: The limit of all files together; beyond it, ENOSPC.
+        lives: How many processes have used it: one more than there were crashes.
     """
 
     def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
@@ -223,7 +223,7 @@ class MemoryFiles:
         self._pending = [change for change in self._pending if change[0] != directory]
 
     def disk_usage(self, directory: Path) -> DiskUsage:
-        """Return capacity and what is left of it."""
+        """Return the capacity and the free part of it."""
         self.strike("disk_usage", directory)
         return DiskUsage(self.capacity_bytes, max(0, self.capacity_bytes - self._used_bytes()))
 
@@ -241,7 +241,7 @@ class MemoryFiles:
         self._locks = {path: held for path, held in self._locks.items() if held is not file}
 
     def inject(self, fault: Fault) -> None:
-        """Let calls fail from now on."""
+        """Make calls fail from now on."""
         self._faults.append(fault)
 
     def heal(self) -> None:
@@ -249,7 +249,7 @@ class MemoryFiles:
         self._faults.clear()
 
     def strike(self, operation: str, path: Path) -> None:
-        """Raise if an injected fault wants this call to fail."""
+        """Raise OSError if an injected fault applies to this call."""
         for fault in self._faults:
             if fault.strikes(operation, path):
                 injected = _InjectedError(fault.errno, os.strerror(fault.errno), str(path))
@@ -257,12 +257,12 @@ class MemoryFiles:
                 raise injected
 
     def check_room(self, growth_bytes: int) -> None:
-        """Raise ENOSPC if the capacity does not allow this growth."""
+        """Raise ENOSPC if the files would exceed the capacity."""
         if growth_bytes > 0 and self._used_bytes() + growth_bytes > self.capacity_bytes:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     def crash(self, rng: Random) -> None:
-        """Cut the power: keep what was synced and a random part of the rest."""
+        """Simulate a power failure: keep what was synced and a random part of the rest."""
         for _, changes in self._pending:
             if rng.random() < 0.5:
                 _apply(self._disk_names, changes)
@@ -292,7 +292,7 @@ class MemoryFiles:
         return copied
 
     def contents(self, path: Path) -> bytearray:
-        """Return the bytes of a file, to look at or to rot; changes count as on the disk."""
+        """Return the bytes of a file, to be read or damaged; changes are durable at once."""
         return self._names[path].data
 
     def _used_bytes(self) -> int:

@@ -1,1 +1,1 @@
-"""What all gRPC doors share: generated code, the error table, checks, limits, channels."""
+"""Shared by gRPC services and clients: generated code, error table, checks, limits, channels."""

@@ -1,4 +1,7 @@
-"""Whose CancelledError it is: the task's, or that of a gRPC call which cancelled itself."""
+"""Tells a task's own cancellation from a gRPC call that cancelled itself.
+
+Used where answers of a streaming call are read.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,11 @@ import asyncio
 
 
 def is_cancelled() -> bool:
-    """Whether a CancelledError that was just caught is meant for this task.
+    """Whether a CancelledError that was just caught cancels this task.
 
-    If not, it is gRPC's: a call with a stream of requests cancels itself when it cannot send one or
-    close the stream, as when the server ended the call before, or the connection broke. It raises
-    CancelledError then instead of the status (`grpc.aio._call._consume_request_iterator`).
+    If not, it comes from gRPC: a call with a stream of requests cancels itself when it cannot send
+    a request or close the stream, because the server ended the call or the connection broke. Then
+    it raises CancelledError instead of the status (`grpc.aio._call._consume_request_iterator`).
     """
     task = asyncio.current_task()
     return task is None or task.cancelling() > 0

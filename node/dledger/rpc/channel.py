@@ -1,13 +1,12 @@
-"""A client's connection to one node, and what the node's gRPC statuses mean.
+"""A client's gRPC channel to one node, and the errors that a node's gRPC statuses mean.
 
-Shared by `client.Client`, `admin_client.AdminClient` and `append_stream.AppendStream`.
+Used by all clients (`dledger.client`), by nodes that forward requests, and by the pipeline.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -19,23 +18,29 @@ from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, error_named, error_
 from dledger.rpc.metadata import by_key
 
 LEADER_KEY: Final = "dledger-leader"
-"""Trailing metadata: the leader's client address, where a caller has to go there by itself."""
+"""Trailing metadata: the leader's client address, if the caller must connect to it itself."""
 NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
-"""Trailing metadata: of what came with a stream of batches, nothing came into the log."""
+"""Trailing metadata: no unanswered batch of this stream was stored, nor will be."""
+
+
+_DIRECT: Final = (
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.default_compression_algorithm", 0),
+    ("grpc.compression_enabled_algorithms_bitset", 1),
+)
+"""Neither a proxy nor compression."""
 
 
 def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
-    """Return a channel's options, where an answer may have so many bytes.
+    """Return a channel's options; responses have at most *max_answer_bytes*.
 
-    Nothing is compressed: a small answer would be as large as it likes here.
+    Compression is off: the limit would not bound what a small response inflates to.
     """
     return (
         ("grpc.max_send_message_length", 64 << 20),
         ("grpc.max_receive_message_length", max_answer_bytes),
         ("grpc.max_reconnect_backoff_ms", 500),
-        ("grpc.enable_http_proxy", 0),
-        ("grpc.default_compression_algorithm", 0),
-        ("grpc.compression_enabled_algorithms_bitset", 1),
+        *_DIRECT,
     )
 
 
@@ -44,7 +49,7 @@ PEER_OPTIONS: Final = (
     ("grpc.max_send_message_length", MAX_PEER_FRAME_BYTES),
     ("grpc.max_receive_message_length", MAX_PEER_FRAME_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 2000),  # gRPC's word for how long connecting may take
+    ("grpc.min_reconnect_backoff_ms", 2000),  # in gRPC also the timeout of one connection attempt
     ("grpc.max_reconnect_backoff_ms", 1000),
     ("grpc.dns_min_time_between_resolutions_ms", 500),
     ("grpc.keepalive_time_ms", 5000),
@@ -52,25 +57,23 @@ PEER_OPTIONS: Final = (
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.default_compression_algorithm", 0),
-    ("grpc.compression_enabled_algorithms_bitset", 1),
+    *_DIRECT,
 )
-"""Of a channel from node to node: a peer that is gone is seen, and tried again, soon."""
+"""For channels between nodes: a lost peer is noticed, and reconnected to, quickly."""
 
 
 def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...]:
-    """Return the nodes to try in turn; InvalidArgument, naming *for_what*, if none is given."""
+    """Return the nodes to try in turn. Raises InvalidArgument, naming *for_what*, if none."""
     nodes = (addresses,) if isinstance(addresses, str) else tuple(addresses)
     if not nodes:
-        raise InvalidArgument(f"a {for_what} needs the address of a node at least")
+        raise InvalidArgument(f"a {for_what} needs the address of at least one node")
     return nodes
 
 
 class Channel:
     """A gRPC channel as an async context manager.
 
-    An answer of more than *max_answer_bytes* is refused unread.
+    A response of more than *max_answer_bytes* is refused unread.
     """
 
     def __init__(
@@ -83,12 +86,7 @@ class Channel:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def close(self) -> None:
@@ -96,13 +94,13 @@ class Channel:
         await self.channel.close()
 
     async def call(self, method: Any, request: Any) -> Any:
-        """Return the answer to one unary request. Raises what the node meant (`error_of`)."""
+        """Return the response to one unary request. Raises the node's error (`error_of`)."""
         try:
             answer = await method(request, timeout=self.timeout_s)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
-        if answer is None:  # grpc logs that it cannot be read, and returns that
-            raise DledgerError(f"{self.address}: its answer cannot be read")
+        if answer is None:  # grpc returns None if it cannot parse the response
+            raise DledgerError(f"{self.address}: its response cannot be parsed")
         return answer
 
 
@@ -110,9 +108,9 @@ _NO_CONNECTION: Final = ("failed to connect to all addresses", "errors resolving
 
 
 def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return the error that a node meant by a gRPC status.
+    """Return the error that a gRPC status stands for.
 
-    Nodes name their error class in the trailing metadata ``dledger-error``.
+    Nodes name the class of an error in the trailing metadata ``dledger-error``.
     """
     metadata = by_key(error.trailing_metadata())
     text = f"{address}: {in_words(error)}"
@@ -126,7 +124,7 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
 
 
 def in_words(error: Any) -> str:
-    """Return what gRPC says, where it is gRPC itself that says it, in words for people."""
+    """Return an error's details; gRPC's own are replaced by a sentence for people."""
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):
         reason = re.sub(r"( \(\d+\))?\]?$", "", details.rpartition(": ")[2])
@@ -135,9 +133,9 @@ def in_words(error: Any) -> str:
 
 
 def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
-    """Return what a failed attempt to store means, where a wrong refusal would cost a message.
+    """Return the error of a failed attempt to store, where a wrong refusal would lose a message.
 
-    Only what a node says by name is a refusal; proxies and foreign services are no group.
+    Only an error that a node names is a refusal. Others, such as a proxy's, are Unavailable.
     """
     meant = error_of(error, address)
     named = by_key(error.trailing_metadata()).get(ERROR_KEY) is not None
@@ -145,10 +143,10 @@ def outcome_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
 
 
 def leader_address(error: grpc.aio.AioRpcError) -> str:
-    """Return the leader's client address that a node named with its refusal; empty if none."""
+    """Return the leader's client address if the refusing node named it; else empty."""
     return str(by_key(error.trailing_metadata()).get(LEADER_KEY, ""))
 
 
 def nothing_taken(error: grpc.aio.AioRpcError) -> bool:
-    """Whether a node says that it has stored nothing of a stream, nor will."""
+    """Whether the node stored no unanswered batch of the stream, nor will."""
     return NOTHING_TAKEN_KEY in by_key(error.trailing_metadata())

@@ -1,4 +1,7 @@
-"""What a message must be like, whichever service it came through; each rule with its code."""
+"""Checks of messages, for every service that accepts them; each rule has its RocketMQ code.
+
+Clients check with `check_record` before they send; the services check again.
+"""
 
 from __future__ import annotations
 
@@ -30,21 +33,21 @@ _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
     _DIGEST.SHA1,
 )
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
-"""The last millisecond of the year 9999, as far as a protobuf ``Timestamp`` goes."""
+"""The last millisecond of the year 9999, the maximum of a protobuf ``Timestamp``."""
 SCOPE_DIGEST_BYTES: Final = 8
 NO_SCOPE: Final = (
-    "a client id does not end with '#' and 16 hexadecimal digits: those are the group's"
+    "a client id must not end with '#' and 16 hexadecimal digits: the group reserves those"
 )
 _SCOPE: Final = re.compile(rf"#[0-9a-f]{{{2 * SCOPE_DIGEST_BYTES}}}\Z")
 
 
 def is_scope(client_id: str) -> bool:
-    """Whether a client calls itself as only the group may call a scope of message ids."""
+    """Whether a client id has the form that is reserved for the group's own scopes."""
     return _SCOPE.search(client_id) is not None
 
 
 def check_normal(system: Any) -> None:
-    """Refuse what only topics of another type take: FIFO, delayed, transactional and so on."""
+    """Refuse messages for other topic types: FIFO, delayed, transactional and so on."""
     if system.message_type not in _NORMAL:
         kind = _name(_MESSAGE_TYPE, system.message_type)
         raise TopicTypeMismatch(f"the topic takes NORMAL messages, not {kind}")
@@ -70,7 +73,7 @@ def check_body_sizes(smallest: int, largest: int) -> None:
 
 
 def check_total(size_bytes: int) -> None:
-    """Refuse a batch that would make too large a Raft entry."""
+    """Refuse a batch that would make its Raft entry too large."""
     if size_bytes > MAX_REQUEST_BYTES:
         raise Rejected(
             Code.PAYLOAD_TOO_LARGE,
@@ -79,7 +82,7 @@ def check_total(size_bytes: int) -> None:
 
 
 def check_digest(body: bytes, digest: Any) -> None:
-    """Refuse a body that does not have the digest its producer computed, if it sent one."""
+    """Refuse a body that does not match the digest that its producer sent, if any."""
     kind = digest.type
     if kind == _NO_DIGEST:
         return
@@ -95,12 +98,12 @@ def check_digest(body: bytes, digest: Any) -> None:
     if not correct:
         raise Rejected(
             Code.MESSAGE_CORRUPTED,
-            f"the body was damaged on its way: its {_name(_DIGEST, kind)} is not {given[:64]!r}",
+            f"the body was damaged in transit: its {_name(_DIGEST, kind)} is not {given[:64]!r}",
         )
 
 
 def check_times(column: Sequence[int]) -> None:
-    """Refuse producers' clocks that no protobuf ``Timestamp`` can say, naming the first row."""
+    """Refuse timestamps that do not fit a protobuf ``Timestamp``; names the first row."""
     if not column or (min(column) >= 0 and max(column) <= MAX_TIMESTAMP_MS):
         return
     row, found = next((r, ms) for r, ms in enumerate(column) if not 0 <= ms <= MAX_TIMESTAMP_MS)
@@ -110,12 +113,12 @@ def check_times(column: Sequence[int]) -> None:
 
 
 def md5_of(body: bytes) -> str:
-    """Return the digest that every SDK agrees on: MD5 in upper-case hexadecimal."""
+    """Return the MD5 of a body in upper-case hexadecimal, the digest that every SDK checks."""
     return md5(body, usedforsecurity=False).hexdigest().upper()
 
 
 def check_tag(tag: str) -> None:
-    """Refuse a tag that no filter could name."""
+    """Refuse a tag that a filter expression cannot name."""
     if "|" in tag or tag != tag.strip() or tag == "*" or not (tag.isprintable()):
         raise Rejected(
             Code.ILLEGAL_MESSAGE_TAG,
@@ -142,7 +145,7 @@ def check_properties(properties: Mapping[str, str], keys: Collection[str]) -> No
 
 
 def check_record(record: Record) -> None:
-    """Refuse what a node would refuse of a native message, before it is sent."""
+    """Refuse a native message that a node would refuse, before it is sent."""
     check_body(record.body)
     check_times((record.born_at_ms,))
     _check_unicode(record)
@@ -153,7 +156,7 @@ def check_record(record: Record) -> None:
 
 
 def _check_unicode(record: Record) -> None:
-    """Refuse lone surrogates, which a Python string may have and UTF-8 has not."""
+    """Refuse lone surrogates, which a Python string may contain but UTF-8 cannot encode."""
     pairs = (text for pair in record.properties.items() for text in pair)
     for text in (record.message_id, record.tag, *record.keys, *pairs):
         try:

@@ -1,7 +1,7 @@
-"""How many fields a request has, told from its bytes before protobuf makes an object of each.
+"""Counts the fields of a request in its bytes, before protobuf creates an object for each.
 
-Two bytes on the wire are 70 in memory as an empty message within a list. A request's type says
-which fields are messages; these are looked into, all else is stepped over.
+Two bytes on the wire, an empty message in a list, become 70 in memory. The request's type says
+which fields are messages; those are descended into, all others are skipped. Used by `requests`.
 """
 
 from __future__ import annotations
@@ -14,20 +14,21 @@ from google.protobuf.descriptor import Descriptor
 
 _VARINT, _FIXED64, _BYTES, _GROUP_BEGIN, _GROUP_END, _FIXED32 = range(6)
 _MORE: Final = 0x80
-"""In a byte of a varint: another follows. Varints below it, most tags and lengths, are one byte."""
+"""The bit in a varint's byte that says that another follows. Most varints have one byte."""
 _MAX_VARINT_BYTES: Final = 10
 
 
 def count_elements(raw: bytes, kind: Descriptor, most: int) -> int:
-    """Return how many fields the message *raw* has, those of all messages within it included.
+    """Return the number of fields in the message *raw*, including those of nested messages.
 
-    Each element of a list and each entry of a map is one; so is a list of packed numbers. Bytes
-    that are no message are counted up to where that shows, at the end as 0: protobuf refuses them.
+    Each element of a list and each entry of a map counts as one, and so does a list of packed
+    numbers. Malformed bytes give the count so far, or 0 if they end too early: protobuf refuses
+    them anyway.
 
     Args:
-        raw: What came.
-        kind: The type that it is said to have.
-        most: Counting ends at one more than this.
+        raw: The bytes of the message.
+        kind: Its type.
+        most: Counting stops at one more than this.
     """
     try:
         return _count(raw, kind, most)
@@ -74,7 +75,7 @@ def _count(raw: bytes, kind: Descriptor, most: int) -> int:  # noqa: C901, PLR09
             at += 8
         elif wire == _FIXED32:
             at += 4
-        elif wire == _GROUP_BEGIN:  # of a field that nobody knows: proto3 has no groups
+        elif wire == _GROUP_BEGIN:  # an unknown field: proto3 has no groups
             groups += 1
         elif wire == _GROUP_END and groups:
             groups -= 1
@@ -83,7 +84,7 @@ def _count(raw: bytes, kind: Descriptor, most: int) -> int:  # noqa: C901, PLR09
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """Return the varint at *at*, and what is behind it; IndexError where none ends in time."""
+    """Return the varint at *at* and the position after it. Raises IndexError if malformed."""
     value = 0
     for shift in range(0, 7 * _MAX_VARINT_BYTES, 7):
         byte = raw[at]
@@ -96,7 +97,7 @@ def _varint(raw: bytes, at: int) -> tuple[int, int]:
 
 @cache
 def _nested(kind: Descriptor) -> Mapping[int, Descriptor]:
-    """Return the fields of *kind* that are messages, by number: map entries are, too."""
+    """Return the types of the fields that are messages (as map entries are), by number."""
     return {
         field.number: field.message_type for field in kind.fields if field.message_type is not None
     }

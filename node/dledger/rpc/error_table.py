@@ -1,14 +1,15 @@
-"""The one table of errors on the wire: its codes, what goes with them, and how one comes back.
+"""The table of errors on the wire: the codes of each class, and how a client restores it.
 
-`rpc.status` tells callers by it, `rpc.channel` makes of an answer the error that the node meant. A
-node names the class of its error in trailing metadata (``dledger-error``), since many share a gRPC
-code; and what the class carries besides its sentence (``dledger-error-argument``).
+`rpc.status` encodes errors by it, `rpc.channel` decodes them. A node names the class of its error
+in trailing metadata (``dledger-error``), because many classes share a gRPC code, and there sends
+what the class holds besides its message (``dledger-error-argument``).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 from grpc import StatusCode
@@ -28,33 +29,37 @@ TRANSIENT: Final = frozenset(
         StatusCode.CANCELLED,
     }
 )
-"""What gRPC itself says where nothing is wrong with the request."""
+"""gRPC's own codes for errors that are not the request's fault."""
 
 _ROWS_TOLD: Final = 256
-"""Rows that a status names at most: gRPC takes 8 KiB of metadata."""
+"""The maximum number of rows that a status names: gRPC allows 8 KiB of metadata."""
 _LONGEST_ARGUMENT: Final = 2048
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorRow:
-    """How one class of error is told.
+    """How one class of errors is sent.
 
     Attributes:
         rocketmq: The name of its code in ``apache.rocketmq.v2.Code``.
         grpc: Its gRPC code.
-        restore: Makes it again of its sentence and its argument, at the other side. None: whoever
-            is told of it has no use for the class, and gets what the gRPC code means.
-        argument: Returns what it carries besides the sentence.
+        restore: Restores it in the client, from its class, message and argument. None: clients
+            have no use for the class, and get the error of the gRPC code (`error_of_code`).
+        argument: Returns what it holds besides the message.
     """
 
     rocketmq: str
     grpc: StatusCode
-    restore: Callable[[str, str], DledgerError] | None = None
+    restore: Callable[[Any, str, str], DledgerError] | None = None
     argument: Callable[[Any], object] = lambda _: ""
 
 
-def _same(kind: type[DledgerError]) -> Callable[[str, str], DledgerError]:
-    return lambda sentence, _: kind(sentence)
+def _same(kind: Callable[[str], DledgerError], sentence: str, _: str) -> DledgerError:
+    return kind(sentence)
+
+
+def _by_argument(kind: Callable[[str], DledgerError], _: str, argument: str) -> DledgerError:
+    return kind(argument)
 
 
 def _told_rows(error: errors.MessageIdConflict) -> str:
@@ -62,35 +67,27 @@ def _told_rows(error: errors.MessageIdConflict) -> str:
 
 
 def _corrupt_record(error: errors.CorruptRecord) -> str:
-    """Return segment, byte and reason, so that nobody has to take the sentence apart."""
+    """Return segment, offset and reason, so that clients need not parse the message."""
     return f"{error.segment} {error.offset} {error.reason}"[:_LONGEST_ARGUMENT]
 
 
-def _conflict(sentence: str, listed: str) -> DledgerError:
+def _conflict(
+    kind: type[errors.MessageIdConflict], sentence: str, listed: str
+) -> errors.MessageIdConflict:
     rows = [int(number) for number in listed.split(",") if number.isdecimal()]
-    return errors.MessageIdConflict(sentence, rows=rows)
+    return kind(sentence, rows=rows)
 
 
 TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
-    errors.Refused: ErrorRow("BAD_REQUEST", StatusCode.FAILED_PRECONDITION, _same(errors.Refused)),
-    errors.InvalidArgument: ErrorRow(
-        "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same(errors.InvalidArgument)
-    ),
-    errors.LimitReached: ErrorRow(
-        "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same(errors.LimitReached)
-    ),
+    errors.Refused: ErrorRow("BAD_REQUEST", StatusCode.FAILED_PRECONDITION, _same),
+    errors.InvalidArgument: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
+    errors.LimitReached: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.Unsupported: ErrorRow("NOT_IMPLEMENTED", StatusCode.UNIMPLEMENTED),
     errors.UnknownTopic: ErrorRow(
-        "TOPIC_NOT_FOUND",
-        StatusCode.NOT_FOUND,
-        lambda _, topic: errors.UnknownTopic(topic),
-        lambda error: error.topic,
+        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("topic")
     ),
     errors.UnknownGroup: ErrorRow(
-        "CONSUMER_GROUP_NOT_FOUND",
-        StatusCode.NOT_FOUND,
-        lambda _, group: errors.UnknownGroup(group),
-        lambda error: error.group,
+        "CONSUMER_GROUP_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("group")
     ),
     errors.TopicTypeMismatch: ErrorRow(
         "MESSAGE_PROPERTY_CONFLICT_WITH_TYPE", StatusCode.FAILED_PRECONDITION
@@ -100,72 +97,56 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
         "ILLEGAL_MESSAGE_ID", StatusCode.ALREADY_EXISTS, _conflict, _told_rows
     ),
     errors.AlreadyBootstrapped: ErrorRow(
-        "BAD_REQUEST",
-        StatusCode.ALREADY_EXISTS,
-        lambda _, group_id: errors.AlreadyBootstrapped(group_id),
-        lambda error: error.group_id,
+        "BAD_REQUEST", StatusCode.ALREADY_EXISTS, _by_argument, attrgetter("group_id")
     ),
     errors.OffsetOutOfRange: ErrorRow("ILLEGAL_OFFSET", StatusCode.OUT_OF_RANGE),
-    errors.Unavailable: ErrorRow(
-        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same(errors.Unavailable)
-    ),
-    errors.OutcomeUnknown: ErrorRow(
-        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same(errors.OutcomeUnknown)
-    ),
+    errors.Unavailable: ErrorRow("HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same),
+    errors.OutcomeUnknown: ErrorRow("HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same),
     errors.NotLeader: ErrorRow(
         "HA_NOT_AVAILABLE",
         StatusCode.UNAVAILABLE,
-        lambda _, leader: errors.NotLeader(NodeId(leader) if leader else None),
-        lambda error: error.leader,
+        lambda kind, _, leader: kind(NodeId(leader) if leader else None),
+        attrgetter("leader"),
     ),
-    errors.NotJoined: ErrorRow(
-        "HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, lambda _, __: errors.NotJoined()
-    ),
+    errors.NotJoined: ErrorRow("HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, lambda kind, *_: kind()),
     # TOO_MANY_REQUESTS makes SDKs give up at once: only real overload says it, never an election.
-    errors.Overloaded: ErrorRow(
-        "TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same(errors.Overloaded)
-    ),
-    errors.RateLimited: ErrorRow(
-        "TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same(errors.RateLimited)
-    ),
+    errors.Overloaded: ErrorRow("TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same),
+    errors.RateLimited: ErrorRow("TOO_MANY_REQUESTS", StatusCode.RESOURCE_EXHAUSTED, _same),
     # The only INTERNAL_SERVER_ERROR, so that it can be told from a bug (INTERNAL_ERROR).
-    errors.DiskFull: ErrorRow(
-        "INTERNAL_SERVER_ERROR", StatusCode.RESOURCE_EXHAUSTED, _same(errors.DiskFull)
-    ),
-    errors.FeatureNotReady: ErrorRow(
-        "VERSION_UNSUPPORTED", StatusCode.FAILED_PRECONDITION, _same(errors.FeatureNotReady)
-    ),
+    errors.DiskFull: ErrorRow("INTERNAL_SERVER_ERROR", StatusCode.RESOURCE_EXHAUSTED, _same),
+    errors.FeatureNotReady: ErrorRow("VERSION_UNSUPPORTED", StatusCode.FAILED_PRECONDITION, _same),
     errors.CorruptRecord: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL, argument=_corrupt_record),
     DledgerError: ErrorRow("INTERNAL_ERROR", StatusCode.INTERNAL),
 }
-"""The nearest class of an error's own line of ancestors counts."""
+"""An error has the row of its class, or of the nearest base class that has one."""
 
-_BY_NAME: Final = {kind.__name__: row.restore for kind, row in TABLE.items() if row.restore}
+_BY_NAME: Final = {kind.__name__: kind for kind in TABLE}
 
 
 def row_of(error: DledgerError) -> ErrorRow:
-    """Return how *error* is told."""
+    """Return the row of *error*."""
     return next(TABLE[kind] for kind in type(error).__mro__ if kind in TABLE)
 
 
 def argument_of(error: DledgerError) -> str:
-    """Return what *error* carries besides its sentence, as metadata may hold it."""
+    """Return what *error* holds besides its message, as characters that metadata allows."""
     value = str(row_of(error).argument(error) or "")
-    return "".join(c if " " <= c <= "~" else "?" for c in value)  # gRPC's rule
+    return "".join(c if " " <= c <= "~" else "?" for c in value)  # what gRPC allows
 
 
 def error_named(name: str, sentence: str, argument: str) -> DledgerError | None:
-    """Return the error that a node named; None for a name that is told by its code alone."""
-    restore = _BY_NAME.get(name)
-    return restore(sentence, argument) if restore else None
+    """Return the error that a node named; None if only its gRPC code counts."""
+    kind = _BY_NAME.get(name)
+    restore = TABLE[kind].restore if kind else None
+    return restore(kind, sentence, argument) if restore else None
 
 
 def error_of_code(code: StatusCode, sentence: str) -> DledgerError:
-    """Return what a gRPC code means where no error is named: a proxy's word, or gRPC's own."""
+    """Return the error for a gRPC code without a name, as from a proxy or gRPC itself."""
     if code in (StatusCode.INVALID_ARGUMENT, StatusCode.OUT_OF_RANGE):
         return errors.InvalidArgument(sentence)
     if code is StatusCode.RESOURCE_EXHAUSTED:
         return errors.Overloaded(sentence)
     if code is StatusCode.INTERNAL:
-        return DledgerError(sentence)  # the node's own fault, its disk or a bug; not the request's
+        return DledgerError(sentence)  # the node's fault, its disk or a bug; not the request's
     return errors.Unavailable(sentence) if code in TRANSIENT else errors.Refused(sentence)

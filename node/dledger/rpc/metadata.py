@@ -1,4 +1,4 @@
-"""What a gRPC call carries beside its messages."""
+"""Reads the metadata of a gRPC call."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 
 def by_key(metadata: Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
-    """Return a call's metadata as a dict; the last value of a key that it has more than once.
+    """Return a call's metadata as a dict; of a repeated key, the last value.
 
-    Not by ``dict(metadata)``: the keys of gRPC's own type are pairs in the releases up to 1.76.
+    ``dict(metadata)`` does not work: up to gRPC 1.76, iterating the keys of its type gives pairs.
     """
     return dict(tuple(metadata or ()))

@@ -1,7 +1,7 @@
-"""How large a request of each method may be, in bytes and in fields; and its parsing, after that.
+"""The size limits of each method's requests, in bytes and fields, and the parsing of requests.
 
-gRPC has one limit for a port, that of the largest request. What is said here is checked where a
-request's bytes come, before anything is made of them.
+gRPC has only one limit for a whole port. The limits here are checked on the raw bytes, before they
+are parsed. Used by the servers of both client protocols.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from dledger.rpc.elements import count_elements
 from dledger.rpc.status import Code, Rejected
 
 SMALL_BYTES: Final = 256 << 10
-"""The limit of every method that is not named below: it acknowledges, asks or steers."""
+"""The limit of every method that is not named below; none of these carries message bodies."""
 TELEMETRY_BYTES: Final = 64 << 10
 _LIMITS: Final = {
     "Telemetry": TELEMETRY_BYTES,
@@ -25,31 +25,31 @@ _LIMITS: Final = {
     "Produce": MAX_CLIENT_FRAME_BYTES,
 }
 MAX_ELEMENTS: Final = 1 << 17
-"""Fields of a request together: 32 a message where there are as many messages as may be. Only
-counted where bytes are more than `SMALL_BYTES`; within those there is no room for more."""
+"""The limit of fields in a request: 32 for each message of the largest batch. Requests of at most
+`SMALL_BYTES` are not counted: they have no room for more."""
 
 
 def limit_of(method: str) -> int:
-    """Return the bytes that a request of *method* may have; its name is without the service's."""
+    """Return the limit of a request in bytes; *method* is its name without the service."""
     return _LIMITS.get(method, SMALL_BYTES)
 
 
 def check_size(method: str, size_bytes: int) -> None:
-    """Refuse a request that is larger than any of its method is. Raises Rejected."""
+    """Refuse a request that exceeds its method's limit. Raises Rejected."""
     limit = limit_of(method)
     if size_bytes > limit:
         raise Rejected(
             Code.PAYLOAD_TOO_LARGE,
-            f"a request of {method} has at most {limit} bytes, not {size_bytes}",
+            f"this {method} request has {size_bytes} bytes; the limit is {limit}",
         )
 
 
 def parsed(kind: Any, raw: bytes) -> Any:
-    """Return the message of type *kind* in *raw*.
+    """Parse *raw* as a message of type *kind*.
 
     Raises:
-        Rejected: It has more fields than any request that is meant well.
-        InvalidArgument: It is no such message.
+        Rejected: It has more than `MAX_ELEMENTS` fields.
+        InvalidArgument: It is malformed.
     """
     name = kind.DESCRIPTOR.name
     counted = count_elements(raw, kind.DESCRIPTOR, MAX_ELEMENTS) if len(raw) > SMALL_BYTES else 0
@@ -58,4 +58,4 @@ def parsed(kind: Any, raw: bytes) -> Any:
     try:
         return kind.FromString(raw)
     except DecodeError as error:
-        raise InvalidArgument(f"this is no {name}: {error}") from error
+        raise InvalidArgument(f"not a valid {name}: {error}") from error

@@ -1,9 +1,9 @@
 """The RocketMQ protocol's generated messages, without the SDK that ships them.
 
-Importing ``rocketmq.grpc_protocol`` the usual way runs ``rocketmq/__init__.py``, which starts the
-whole client SDK and makes a log directory in the home directory: a node has neither use nor room
-for that (its file system is read-only). So the package's ``__init__`` is passed by while the two
-generated modules load; a process that has imported the SDK already simply shares its modules.
+Importing ``rocketmq.grpc_protocol`` normally runs ``rocketmq/__init__.py``, which starts the client
+SDK and creates a log directory in the home directory. A node does not need the SDK, and its file
+system is read-only. So the package's ``__init__`` is skipped while the two generated modules load;
+a process that has imported the SDK already shares its modules.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""What callers are told of our errors: RocketMQ statuses and gRPC codes, by `error_table`."""
+"""Turns our errors into RocketMQ statuses and gRPC statuses, by `error_table`.
+
+Used by every service, and by nodes that forward requests to the leader.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ Code: Final[Any] = definition.Code
 
 
 class Rejected(Refused):
-    """A request that breaks a rule of the RocketMQ protocol, with that protocol's code for it."""
+    """A request breaks a rule of the RocketMQ protocol; *code* is the protocol's code for it."""
 
     def __init__(self, code: int, sentence: str) -> None:
         super().__init__(sentence)
@@ -26,7 +29,7 @@ class Rejected(Refused):
 
 
 class Relayed(DledgerError):
-    """The leader's own gRPC status, to be passed to the caller as it is."""
+    """The leader's gRPC status, to be returned to the caller unchanged."""
 
     def __init__(self, error: grpc.aio.AioRpcError) -> None:
         super().__init__(f"{error.code().name}: {error.details()}")
@@ -49,7 +52,7 @@ def grpc_code_of(error: DledgerError) -> grpc.StatusCode:
 
 
 def status_of(error: DledgerError) -> Any:
-    """Return the RocketMQ ``Status`` for *error*: its code and its sentence."""
+    """Return the RocketMQ ``Status`` for *error*: its code and its message."""
     return definition.Status(code=code_of(error), message=str(error))
 
 
@@ -59,17 +62,17 @@ _OK: Final[Any] = definition.Status(code=Code.OK, message="OK")
 
 
 def ok() -> Any:
-    """Return the RocketMQ ``Status`` of success; to be copied into a response, not changed."""
+    """Return the RocketMQ ``Status`` of success, which is shared: copy it, do not change it."""
     return _OK
 
 
 async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> NoReturn:
-    """End a gRPC call with *error*: its code, its sentence, and its name in the trailing metadata.
+    """End a gRPC call with *error*: its code, its message, and its class in the trailing metadata.
 
-    *more* is further metadata. gRPC keeps what ends a call until the garbage collector comes by, so
-    the frames that *error* passed, with the request in them, are let go here.
+    *more* is further metadata. The client restores the error by `channel.error_of`.
 
-    `channel.error_of` makes the same error of it on the other side.
+    gRPC keeps the exception that ends a call alive until the next garbage collection. So its
+    traceback is cleared here: the frames in it hold the request.
     """
     if isinstance(error, Relayed):
         code, details = error.error.code(), error.error.details() or ""
@@ -90,9 +93,9 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
-    """Return what a failed call to the leader means here.
+    """Return the error of a failed call to the leader.
 
-    Unavailable and its kin are for the caller of this to wait out; the rest is `Relayed`.
+    It is Unavailable or Overloaded if the call may be retried, else `Relayed`.
     """
     name = by_key(error.trailing_metadata()).get(ERROR_KEY)
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
@@ -104,5 +107,5 @@ def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
 
 
 def bug(error: BaseException) -> DledgerError:
-    """Return what a caller is told of an error that is our own; the details are in the log."""
+    """Return the error that a caller gets for a bug of ours; the details are in the log."""
     return DledgerError(f"internal error of the node ({type(error).__name__}); see its log")

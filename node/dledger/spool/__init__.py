@@ -1,6 +1,6 @@
-"""The outage spool: messages on local disk while the broker group takes none.
+"""The outage spool: keeps messages on local disk while the broker group accepts no writes.
 
-`spool.Spool` is the durable queue, `producer.Producer` what sends through it; users meet it as
-`dledger.client.SpoolingProducer`. What is promised: ``docs/outage-spool.md``; the bytes:
-``docs/internals/outage-spool.md``.
+`spool.Spool` is the durable queue and `producer.Producer` sends through it; applications use
+`dledger.client.SpoolingProducer`. ``docs/outage-spool.md`` has the guarantees,
+``docs/internals/outage-spool.md`` the file format.
 """

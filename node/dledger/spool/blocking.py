@@ -1,11 +1,13 @@
-"""The producer for programs without an event loop: the same, on a thread of its own."""
+"""A blocking producer, for programs without an event loop; it runs one on its own thread.
+
+Returned by `SpoolingProducer.blocking`.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from collections.abc import Coroutine, Iterable
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from dledger.spool.counters import SpoolCounters
@@ -17,7 +19,7 @@ _T = TypeVar("_T")
 
 
 class BlockingProducer:
-    """Opens *producer* on entry and closes it on exit; its calls may come from any threads."""
+    """Opens *producer* on entry and closes it on exit. Any thread may call it."""
 
     def __init__(self, producer: Producer) -> None:
         self._producer = producer
@@ -35,33 +37,28 @@ class BlockingProducer:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         try:
             self._run(self._producer.close())
         finally:
             self._stop()
 
     def send(self, topic: str, record: Record | bytes, *, queue_id: int = -1) -> SendResult:
-        """As `Producer.send`."""
+        """See `Producer.send`."""
         return self._run(self._producer.send(topic, record, queue_id=queue_id))
 
     def send_batch(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = -1
     ) -> tuple[SendResult, ...]:
-        """As `Producer.send_batch`."""
+        """See `Producer.send_batch`."""
         return self._run(self._producer.send_batch(topic, records, queue_id=queue_id))
 
     def drained(self, timeout_s: float | None = None) -> bool:
-        """As `Producer.drained`."""
+        """See `Producer.drained`."""
         return self._run(self._producer.drained(timeout_s))
 
     def counters(self) -> SpoolCounters:
-        """As `Producer.counters`."""
+        """See `Producer.counters`."""
         return self._producer.counters()
 
     def _run(self, call: Coroutine[Any, Any, _T]) -> _T:

@@ -1,4 +1,7 @@
-"""Which way a message goes: to the group, to the spool, or neither for a moment."""
+"""Decides where a message goes: to the group, to the spool, or that it must wait.
+
+Shared by the senders and the replay of one producer.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +15,28 @@ from dledger.spool.spool import Spool
 
 BATCH_RECORDS: Final = 4_096
 BATCH_BYTES: Final = 4 << 20
-"""What is sent, or written and synced, together; one message may be larger."""
+"""The limits of one batch that is sent, or written and synced; a single message may be larger."""
 
 _log = logging.getLogger(__name__)
 
 
 class Route(Enum):
-    """The way of the next messages of a topic."""
+    """Where the next messages of a topic go."""
 
     DIRECT = "to the group"
     SPOOL = "to the spool"
-    WAIT = "behind the replay, which must go faster than what comes in"
+    WAIT = "nowhere yet: the replay must catch up first"
 
 
 class CircuitBreaker:
-    """Whether the group takes writes, as the last attempt of anyone showed.
+    """Whether the group accepts writes, as of the latest attempt by any sender or the replay.
 
-    A topic with spooled messages gets no direct ones. While the spool is replayed, each replayed
-    byte lets half a byte in behind it, and when no more than a batch is left, nothing: so the spool
-    is empty some time, whatever the senders do, and they never wait long.
+    While a topic has spooled messages, new ones are not sent directly. During the replay, new
+    messages are admitted to the spool at half the replay rate, and not at all once only one batch
+    is left. So the spool always drains, and senders never wait long.
 
     Attributes:
-        broken: Whether the replay has stopped, because the disk failed.
+        broken: Whether the replay has stopped because the disk failed.
     """
 
     def __init__(self, spool: Spool) -> None:
@@ -45,11 +48,11 @@ class CircuitBreaker:
 
     @property
     def down(self) -> bool:
-        """Whether the group took no writes when it was last tried."""
+        """Whether the group refused writes at the latest attempt."""
         return self._down
 
     def route(self, topic: str) -> Route:
-        """Return the way of the next messages of *topic*."""
+        """Return where the next messages of *topic* go."""
         if not self._spool.waiting:
             return Route.DIRECT
         if self._down or self.broken:
@@ -60,22 +63,22 @@ class CircuitBreaker:
         return Route.SPOOL if behind and self._credit_bytes > 0 else Route.WAIT
 
     def opened(self) -> None:
-        """Note that the group took a write."""
+        """Note that the group accepted a write."""
         if self._down:
             self._down = False
             self._credit_bytes = 0
-            _log.info("the group takes writes; %d messages are spooled", self._spool.waiting)
+            _log.info("the group accepts writes; %d messages are spooled", self._spool.waiting)
             self.changed()
 
     def closed(self, error: DledgerError) -> None:
-        """Note that the group takes no writes."""
+        """Note that the group does not accept writes."""
         if not self._down:
             self._down = True
-            _log.warning("the group takes no writes, messages are spooled: %s", error)
+            _log.warning("the group accepts no writes, messages are spooled: %s", error)
             self.changed()
 
     def broke(self) -> None:
-        """Note that nothing is replayed any more: the disk failed."""
+        """Note that the replay has stopped because the disk failed."""
         self.broken = True
         self.changed()
 
@@ -91,10 +94,10 @@ class CircuitBreaker:
         self.changed()
 
     def changed(self) -> None:
-        """Let those who wait look again."""
+        """Wake everyone who waits."""
         self._changed.set_result(None)
         self._changed = asyncio.get_running_loop().create_future()
 
     async def wait(self) -> None:
-        """Return at the next change."""
+        """Wait for the next change."""
         await asyncio.shield(self._changed)

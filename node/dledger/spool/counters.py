@@ -1,10 +1,9 @@
-"""What a producer counts, and the same for Prometheus (`dledger_spool_*`)."""
+"""A producer's counters, and their export to Prometheus (`dledger_spool_*`)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
@@ -12,7 +11,7 @@ from prometheus_client.registry import Collector
 
 @dataclass(slots=True)
 class Counts:
-    """Messages since the producer was opened, by what became of them."""
+    """Counts messages since the producer was opened, by their outcome."""
 
     stored: int = 0
     spooled: int = 0
@@ -23,18 +22,18 @@ class Counts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolCounters:
-    """A producer's figures.
+    """A producer's counters and gauges.
 
     Attributes:
-        stored: Messages that the group took directly, since the producer was opened.
-        spooled: Messages that were written to the local disk.
-        replayed: Messages that the group took from there.
+        stored: Messages sent to the group directly, since the producer was opened.
+        spooled: Messages written to the local disk.
+        replayed: Messages sent to the group from the local disk.
         rejected: Messages that the group refused and that are kept in ``rejected/``.
-        lost: Messages lost to damage, as reported.
+        lost: Messages reported as lost to disk damage.
         depth: Messages that wait to be replayed.
-        bytes: What their records take.
-        disk_bytes: What all files of the spool take, whole.
-        limit_bytes: What they may take.
+        bytes: The size of their records.
+        disk_bytes: The total size of the spool's files.
+        limit_bytes: The limit of *disk_bytes*.
     """
 
     stored: int
@@ -49,42 +48,35 @@ class SpoolCounters:
 
 
 _COUNTERS = {
-    "stored": "Messages that the group took directly",
-    "spooled": "Messages written to the local disk because the group took none",
-    "replayed": "Messages that the group took from the local disk",
-    "rejected": "Spooled messages that the group refused, kept in a file",
-    "lost": "Spooled messages lost to damage of the local disk",
+    "stored": "Messages sent to the group directly",
+    "spooled": "Messages written to the local disk because the group accepted no writes",
+    "replayed": "Messages sent to the group from the local disk",
+    "rejected": "Spooled messages that the group refused and that are kept in a file",
+    "lost": "Spooled messages lost to damage on the local disk",
 }
 _GAUGES = {
-    "depth": "Messages that wait on the local disk",
-    "bytes": "Bytes of the messages that wait",
-    "disk_bytes": "Bytes that the spool takes on the local disk",
-    "limit_bytes": "Bytes that the spool may take",
+    "depth": "Messages on the local disk that wait to be replayed",
+    "bytes": "Bytes of the messages that wait to be replayed",
+    "disk_bytes": "Bytes that the spool occupies on the local disk",
+    "limit_bytes": "Bytes that the spool may occupy",
 }
 
 
 class SpoolCollector(Collector):
-    """Reads producers' figures whenever a registry is scraped; their one label is *spool*.
+    """Exports producers' counters when a registry is scraped, with the label *spool*.
 
-    *figures* has for each spool's name what returns its figures.
+    *figures* maps the name of each spool to a function that returns its counters.
     """
 
     def __init__(self, figures: Mapping[str, Callable[[], SpoolCounters]]) -> None:
         self._figures = figures
 
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
-        """Yield one family for each figure."""
+        """Yield one metric family for each counter and gauge."""
         now = {spool: figures() for spool, figures in self._figures.items()}
-        for name, text in _COUNTERS.items():
-            yield _filled(CounterMetricFamily(f"dledger_spool_{name}", text, labels=["spool"]), now)
-        for name, text in _GAUGES.items():
-            yield _filled(GaugeMetricFamily(f"dledger_spool_{name}", text, labels=["spool"]), now)
-
-
-_Family = TypeVar("_Family", CounterMetricFamily, GaugeMetricFamily)
-
-
-def _filled(family: _Family, now: Mapping[str, SpoolCounters]) -> _Family:
-    for spool, figures in now.items():
-        family.add_metric([spool], getattr(figures, family.name.removeprefix("dledger_spool_")))
-    return family
+        for kind, texts in ((CounterMetricFamily, _COUNTERS), (GaugeMetricFamily, _GAUGES)):
+            for name, text in texts.items():
+                family = kind(f"dledger_spool_{name}", text, labels=["spool"])
+                for spool, counters in now.items():
+                    family.add_metric([spool], getattr(counters, name))
+                yield family

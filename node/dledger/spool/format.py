@@ -1,9 +1,9 @@
-r"""The spool's bytes as pure functions: values in, bytes out. No I/O here.
+r"""The file format of the spool: pure functions from values to bytes and back. No I/O here.
 
-All integers are little endian, every CRC is CRC32C. ``docs/internals/outage-spool.md`` says for
-each write what a crash leaves.
+All integers are little endian, every CRC is CRC32C. ``docs/internals/outage-spool.md`` says what a
+crash during each write leaves.
 
-Spool file ``<first sequence, 20 digits>.spool``: a header page, records, zeros up to its end::
+Spool file ``<first sequence, 20 digits>.spool``: a header page, records, then zeros to its end::
 
     0     8    magic "DLGRSPL\0"
     8     4    format version (u32)
@@ -84,7 +84,7 @@ _FIXED_STRINGS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
-    """A message and where it is to go; *reason* says why the group refused it, if it did."""
+    """A message and its destination; *reason* says why the group refused it, if it did."""
 
     topic: str
     record: Record
@@ -94,7 +94,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """Whose spool file it is, and the sequence of its first record."""
+    """The client that a spool file belongs to, and the sequence of its first record."""
 
     client_id: str
     stamp: bytes
@@ -103,7 +103,7 @@ class FileHeader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """How far the spool was replayed and synced; see the module's diagram."""
+    """How far the spool is replayed and synced; see the module's diagram."""
 
     number: int
     replayed: int
@@ -120,7 +120,7 @@ class Found(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Damaged bytes [offset, end) in front of an intact record, and messages [first, last]."""
+    """Damaged bytes [offset, end) before an intact record, and their messages [first, last]."""
 
     offset: int
     end: int
@@ -131,13 +131,13 @@ class Gap(NamedTuple):
 
 @dataclass(slots=True)
 class Scan:
-    """What a scan found.
+    """The result of a scan.
 
     Attributes:
         records: The intact records, sequences ascending.
         gaps: The damage between them.
         end: The byte after the last intact record.
-        fault: Why the bytes from *end* on are no record; "" if there are only zeros.
+        fault: Why there is no record at *end*; "" if only zeros follow.
     """
 
     records: list[Found] = field(default_factory=list)
@@ -172,8 +172,8 @@ def decode_file_header(page: bytes) -> FileHeader:
     """Parse a header page.
 
     Raises:
-        VersionError: It is of another format version.
-        ValueError: It is torn, rotten, or no header.
+        VersionError: It has another format version.
+        ValueError: It is torn, damaged, or not a header.
     """
     _check("spool file", page, _FILE.size, _FILE_MAGIC)
     _, _, length, first, stamp, client_id = _FILE.unpack_from(page)
@@ -188,7 +188,7 @@ def encode_state(state: State) -> bytes:
 
 
 def decode_state(slot: bytes) -> State:
-    """Parse a state slot. Raises as `decode_file_header` does."""
+    """Parse a state slot. Raises like `decode_file_header`."""
     _check("spool state", slot, _SLOT.size, _SLOT_MAGIC)
     _, _, number, replayed, accepted = _SLOT.unpack_from(slot)
     return State(number=number, replayed=replayed, accepted=accepted)
@@ -213,12 +213,12 @@ def _check(what: str, data: bytes, size: int, magic: bytes) -> None:
 
 
 def record_size(payload_length: int) -> int:
-    """Return the bytes of a record with its header and padding."""
+    """Return the size of a record with header and padding, in bytes."""
     return RECORD_HEADER_BYTES + payload_length + (-payload_length % ALIGNMENT_BYTES)
 
 
 def encode_record(payload: bytes, *, sequence: int, stamp: bytes) -> bytes:
-    """Return the record of an `encode_message`, padded."""
+    """Return the padded record of a payload that `encode_message` returned."""
     fields = _RECORD.pack(stamp, sequence, len(payload), crc32c(payload))
     padding = bytes(-len(payload) % ALIGNMENT_BYTES)
     return b"".join((_with_crc(fields), payload, padding))
@@ -228,7 +228,7 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
     """Parse the record at *offset*.
 
     Raises:
-        ValueError: There is no intact record of this spool.
+        ValueError: It is not an intact record of this spool.
     """
     if len(data) < offset + RECORD_HEADER_BYTES:
         raise ValueError(f"the file ends in a record header, at byte {len(data)} of what was read")
@@ -239,7 +239,7 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
     if header_crc != expected:
         raise ValueError(f"record header CRC32C is {header_crc:#010x}, expected {expected:#010x}")
     if found_stamp != stamp:
-        raise ValueError("the record is another spool's")
+        raise ValueError("the record belongs to another spool")
     start = offset + RECORD_HEADER_BYTES
     payload = data[start : start + length]
     if len(payload) < length:
@@ -255,10 +255,10 @@ def scan(
     """Find every intact record in *data* from *start* on, where a record should begin.
 
     Args:
-        data: Records and, after them, zeros or remains.
+        data: Records, followed by zeros or by a torn or old write.
         stamp: The spool's.
         first: The sequence that the first record should have.
-        limit: Sequences from here on are not part of the file; None: there is no such bound.
+        limit: Sequences from here on are not part of the file; None: no limit.
         start: A multiple of 8.
     """
     result = Scan(end=start)
@@ -315,7 +315,7 @@ def encode_message(message: Message) -> bytes:
     """Return the payload of a message.
 
     Raises:
-        InvalidArgument: A string is no Unicode text, or there are too many keys or properties.
+        InvalidArgument: A string is not valid Unicode, or there are too many keys or properties.
     """
     record = message.record
     pairs = [text for item in record.properties.items() for text in item]
@@ -335,13 +335,13 @@ def topic_of(payload: bytes) -> str:
     """Return the topic of an intact record's message without decoding the rest of it.
 
     Raises:
-        ValueError: The payload is not one that `encode_message` made.
+        ValueError: `encode_message` does not return such a payload.
     """
     try:
         _, _, keys, pairs = _PAYLOAD.unpack_from(payload)
         (length,) = _U32.unpack_from(payload, _PAYLOAD.size)
     except struct.error as error:
-        raise ValueError(f"the payload is no message: {error}") from None
+        raise ValueError(f"the payload is not a message: {error}") from None
     start = _PAYLOAD.size + 4 * (_FIXED_STRINGS + keys + 2 * pairs)
     return payload[start : start + length].decode()
 
@@ -350,17 +350,17 @@ def decode_message(payload: bytes) -> Message:
     """Return the message of an intact record.
 
     Raises:
-        ValueError: The payload is not one that `encode_message` made.
+        ValueError: `encode_message` does not return such a payload.
     """
     try:
         born_at_ms, queue_id, keys, pairs = _PAYLOAD.unpack_from(payload)
         count = _FIXED_STRINGS + keys + 2 * pairs
         lengths = struct.unpack_from(f"<{count}I", payload, _PAYLOAD.size)
     except struct.error as error:
-        raise ValueError(f"the payload is no message: {error}") from None
+        raise ValueError(f"the payload is not a message: {error}") from None
     position = _PAYLOAD.size + 4 * count
     if position + sum(lengths) > len(payload):
-        raise ValueError("the payload is no message: its strings are longer than it is")
+        raise ValueError("the payload is not a message: its strings are longer than it is")
     texts: list[str] = []
     for length in lengths:
         texts.append(payload[position : position + length].decode())

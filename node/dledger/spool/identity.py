@@ -1,7 +1,7 @@
-"""Who a spool directory sends as: its client id and stamp, made once and kept.
+"""The identity of a spool directory: its client id and stamp, created once and kept.
 
-The client id scopes the idempotency keys, so a spool without it could store a message twice. It is
-in ``spool.json`` and, as a second copy, in the header of every spool file.
+The client id scopes the idempotency keys: a spool that lost it could store a message twice. It is
+in ``spool.json`` and, as a second copy, in the header of every spool file. Used by `opening`.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ NAME = "spool.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpoolIdentity:
-    """What a directory was made as.
+    """A spool directory's identity.
 
     Attributes:
-        client_id: The scope of its message ids, for ever.
-        stamp: The random bytes in front of each of its records.
+        client_id: The scope of its message ids; it never changes.
+        stamp: The random bytes at the start of each of its records.
     """
 
     client_id: str
@@ -37,7 +37,7 @@ def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
 
     Raises:
         CorruptFile: It is damaged.
-        VersionError: It is of another format version.
+        VersionError: It has another format version.
     """
     path = directory / NAME
     data = load_file(files, path)
@@ -45,7 +45,7 @@ def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
 
 
 def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> None:
-    """Write it, durably. Raises DiskFull or StorageError."""
+    """Write the identity, durably. Raises DiskFull or StorageError."""
     fields = {"client_id": identity.client_id, "stamp": identity.stamp.hex()}
     replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, fields))
 

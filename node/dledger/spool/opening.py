@@ -1,7 +1,7 @@
-"""Opening a spool directory: lock it, find out who it is, survey it, and make it whole.
+"""Opens a spool directory: locks it, loads identity and state, scans the files, repairs the end.
 
-Nothing that was accepted is given up here: what is damaged is reported (`Spool.damage`) and kept,
-and a lost identity or state is made again from the spool files.
+No accepted message is discarded here: damage is reported (`Spool.damage`) and the files are kept; a
+lost identity or state is rebuilt from the spool files. Called by `producer`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _FILES_OF_A_SPOOL = 8
 
 
 def limits_of(max_bytes: int) -> Limits:
-    """Return the limits of a spool that may take *max_bytes*. Raises InvalidArgument."""
+    """Return the limits of a spool of at most *max_bytes*. Raises InvalidArgument."""
     if max_bytes < MIN_BYTES:
         raise InvalidArgument(f"a spool needs at least {MIN_BYTES} bytes, not {max_bytes}")
     return Limits(max_bytes, min(_MAX_FILE_BYTES, max_bytes // _FILES_OF_A_SPOOL))
@@ -69,20 +69,20 @@ def open_spool(
     client_id: str = "",
     new_identity: Callable[[str], SpoolIdentity] | None = None,
 ) -> Spool:
-    """Open the spool in *directory*, making it first if there is none.
+    """Open the spool in *directory*; create it if there is none.
 
     Args:
-        files: Where it is.
-        directory: Its own directory, used by one process at a time.
-        limits: How much disk it may take.
-        client_id: Whom a new one sends as; one is made up if empty.
-        new_identity: Makes the identity of a new spool of a client id, for tests.
+        files: The file system.
+        directory: The spool's own directory; one process uses it at a time.
+        limits: How much disk space it may use.
+        client_id: The client id of a new spool; generated if empty.
+        new_identity: Creates the identity of a new spool; for tests.
 
     Raises:
         DirectoryLocked: Another process uses it.
-        WrongIdentity: It was made for another client id, or holds another spool's file.
-        Unsupported: It was written by a later version.
-        DiskFull: There is no room to make it.
+        WrongIdentity: It has another client id, or contains a file of another spool.
+        Unsupported: A later version wrote it.
+        DiskFull: There is no room to create it.
         StorageError: The disk failed.
     """
     lock = _lock(files, directory)
@@ -101,7 +101,7 @@ def open_spool(
 
 
 def fresh_identity(client_id: str) -> SpoolIdentity:
-    """Return a new spool's identity; random where *client_id* is empty."""
+    """Return a new spool's identity; the client id is generated if *client_id* is empty."""
     return SpoolIdentity(
         client_id=client_id or f"dledger-spool-{uuid.uuid4()}",
         stamp=secrets.token_bytes(STAMP_BYTES),
@@ -174,7 +174,7 @@ class _Opening:
         """Return the second copy of the identity, from the first intact file header.
 
         Raises:
-            CorruptFile: There are files, but none has one: nobody knows whose messages they are.
+            CorruptFile: There are files, but no intact header: their client id is lost.
         """
         firsts = first_sequences(self.files, self.directory)
         for first in firsts:
@@ -188,7 +188,9 @@ class _Opening:
             return SpoolIdentity(client_id=header.client_id, stamp=header.stamp)
         if firsts:
             path = self.directory / IDENTITY_NAME
-            raise CorruptFile(str(path), f"gone, and no header of {len(firsts)} files is intact")
+            raise CorruptFile(
+                str(path), f"missing, and none of {len(firsts)} files has an intact header"
+            )
         return None
 
     def _new_spool(self) -> SpoolIdentity:
@@ -202,7 +204,7 @@ class _Opening:
     # -- state ----------------------------------------------------------------------------------
 
     def _state(self, identity: SpoolIdentity) -> tuple[StateFile, bool]:
-        """Return the state and whether it is the one that was saved last."""
+        """Return the state, and whether it is the stored one; else it was rebuilt."""
         try:
             return StateFile.open(self.files, self.directory), True
         except CorruptFile as error:
@@ -214,7 +216,7 @@ class _Opening:
         return StateFile.open(self.files, self.directory), False
 
     def _report(self, name: str, reason: str) -> None:
-        """Report a damaged small file, and keep what is there of it."""
+        """Report a damaged identity or state file, and set it aside."""
         path = self.directory / name
         if name in self.files.list(self.directory):
             path = set_aside(self.files, path)

@@ -1,6 +1,6 @@
-"""A producer that keeps accepting while its group takes no writes; knows no transport.
+"""A producer that accepts messages while its group does not accept writes.
 
-Users have it as `dledger.client.SpoolingProducer`.
+Independent of the transport; applications use it as `dledger.client.SpoolingProducer`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,9 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Final, Self
 
 from dledger.errors import CorruptSpool, Refused
@@ -34,23 +33,23 @@ from dledger.types import Record
 DEFAULT_MAX_BYTES: Final = 1 << 30
 DEFAULT_PATIENCE_S: Final = 2.0
 MAX_PENDING_BYTES: Final = 64 << 20
-"""Messages under way in memory; senders wait beyond it."""
+"""The limit of unfinished messages in memory; senders wait while it is reached."""
 
 
 class Producer:
-    """Sends messages; spools them while the group takes none.
+    """Sends messages; spools them while the group does not accept writes.
 
     Args:
         directory: The spool's own directory.
-        connect: Makes the connection to the group for a client id.
+        connect: Connects to the group with a client id.
         check: Raises Refused for a message that the group would refuse.
-        max_bytes: What the spool may take on the disk.
+        max_bytes: The limit of disk space for the spool.
         patience_s: How long the group is tried before a message is spooled.
-        client_id: For a new spool; one is made up if empty.
-        report: Is told of damage and of rejected messages, which are logged in any case.
+        client_id: For a new spool; generated if empty.
+        report: Called for damage and for rejected messages, which are also logged.
         files: The file system.
-        batch_records: Messages that are sent together, at most. No more of a topic are repeated, so
-            it is far below what the group remembers of a client.
+        batch_records: The limit of messages in one batch. At most one batch of a topic is sent
+            again, so this must be far below the number of ids that the group remembers.
     """
 
     def __init__(
@@ -80,11 +79,11 @@ class Producer:
         self._open = False
 
     async def open(self) -> None:
-        """Open the spool, and begin to replay what is in it.
+        """Open the spool and start to replay it.
 
         Raises:
             DirectoryLocked: Another process uses the directory.
-            WrongIdentity: The spool was made for another client id.
+            WrongIdentity: The spool has another client id.
             Unsupported: A later version wrote it.
             StorageError: The disk failed; DiskFull: it has no room for a new spool.
         """
@@ -115,7 +114,7 @@ class Producer:
         )
 
     async def close(self) -> None:
-        """Finish what is under way and stop; what is spooled stays for the next time.
+        """Finish the messages in progress and stop; spooled messages stay for the next start.
 
         Raises:
             StorageError: The disk failed.
@@ -138,30 +137,25 @@ class Producer:
         await self.open()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     async def send(self, topic: str, record: Record | bytes, *, queue_id: int = -1) -> SendResult:
-        """Return when a majority has synced the message, or the local disk has.
+        """Send one message; return once a majority, or the local disk, has synced it.
 
-        Messages of one topic are stored in the order of these calls. Many calls at once share
-        batches and syncs. A call that is cancelled may have sent its message or not.
+        Messages of one topic are stored in the order of these calls. Concurrent calls share
+        batches and syncs. A cancelled call may or may not have sent its message.
 
         Args:
             topic: The topic.
-            record: The message or its bare body; without an id it gets one.
+            record: The message or just its body; it gets an id if it has none.
             queue_id: The queue; -1 lets the leader choose.
 
         Raises:
-            Refused: The message is at fault, or the group refuses it.
-            SpoolFull: The group takes no writes and the spool has no room. The message is not
-                kept, though the group may have stored it just before: send it again with its id.
-            StorageError: The local disk failed while the group takes no writes; likewise.
+            Refused: The message is invalid, or the group refuses it.
+            SpoolFull: The group does not accept writes and the spool has no room. The message is
+                not spooled, but the group may have stored it: send it again with its id.
+            StorageError: The local disk failed while the group does not accept writes; likewise.
         """
         message = self._message(topic, record, queue_id)
         size_bytes = record_size(len(encode_message(message)))
@@ -172,9 +166,9 @@ class Producer:
     async def send_batch(
         self, topic: str, records: Iterable[Record | bytes], *, queue_id: int = -1
     ) -> tuple[SendResult, ...]:
-        """Send several messages of a topic in order, each as `send` does; return their results.
+        """Send several messages of a topic in order, each like `send`; return their results.
 
-        Raises as `send` does for the first message that failed; others may have been taken.
+        Raises the error of the first message that failed; others may have been accepted.
         """
         sends = [self.send(topic, record, queue_id=queue_id) for record in records]
         results = await asyncio.gather(*sends, return_exceptions=True)
@@ -222,7 +216,7 @@ class Producer:
             del self._lanes[topic]
 
     async def drained(self, timeout_s: float | None = None) -> bool:
-        """Wait until nothing is spooled; False after *timeout_s*, or when the disk failed."""
+        """Wait until nothing is spooled; False after *timeout_s*, or if the disk failed."""
         try:
             async with asyncio.timeout(timeout_s):
                 while self._worker.spool.waiting and not self._gate.broken:
@@ -233,7 +227,7 @@ class Producer:
 
     @property
     def client_id(self) -> str:
-        """The scope of the message ids; the same for as long as the spool exists."""
+        """The scope of the message ids; it never changes while the spool exists."""
         return self._worker.spool.client_id
 
     @property
@@ -243,7 +237,7 @@ class Producer:
 
     @property
     def damage(self) -> tuple[CorruptSpool, ...]:
-        """What was found damaged since the producer was opened."""
+        """The damage found since the producer was opened."""
         return tuple(self._worker.spool.damage)
 
     async def rejected(self) -> tuple[Rejected, ...]:
@@ -251,14 +245,10 @@ class Producer:
         return await self._worker.run(self._worker.spool.read_rejected)
 
     def counters(self) -> SpoolCounters:
-        """Return the producer's figures; for any thread."""
-        spool, counts = self._worker.spool, self._counts
+        """Return the producer's counters. Any thread may call this."""
+        spool = self._worker.spool
         return SpoolCounters(
-            stored=counts.stored,
-            spooled=counts.spooled,
-            replayed=counts.replayed,
-            rejected=counts.rejected,
-            lost=counts.lost,
+            **asdict(self._counts),
             depth=spool.waiting,
             bytes=spool.waiting_bytes,
             disk_bytes=spool.disk_bytes,
@@ -267,7 +257,7 @@ class Producer:
 
 
 class _Room:
-    """Lets messages in, first come, first served, while those under way are not too many bytes."""
+    """Admits messages, first come, first served, while the unfinished ones are within a limit."""
 
     def __init__(self, size_bytes: int, admit: Callable[[Pending], None]) -> None:
         self._free_bytes = size_bytes
@@ -275,7 +265,7 @@ class _Room:
         self._waiting: deque[Pending] = deque()
 
     def enter(self, pending: Pending) -> None:
-        """Admit a message, now or when others have left."""
+        """Admit a message, now or when others are finished."""
         self._waiting.append(pending)
         self._let_in()
 

@@ -1,9 +1,13 @@
-"""Reads spooled messages back in order, a file at a time, and notices what rotted meanwhile."""
+"""Reads spooled messages back in order, one file at a time, and reports damage found then.
+
+Owned by `Spool`.
+"""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,7 +18,7 @@ from dledger.spool.spool_files import SpoolFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spooled:
-    """A message of the spool; *size_bytes* is its record's."""
+    """A message in the spool; *size_bytes* is the size of its record."""
 
     sequence: int
     message: Message
@@ -23,16 +27,16 @@ class Spooled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """Messages to replay together; when all are dealt with, everything up to *last* is."""
+    """Messages to replay together; once they are done, everything up to *last* is done."""
 
     messages: tuple[Spooled, ...]
     last: int
 
 
 class Reader:
-    """Reads the files once, following the writer. Its calls and the writer's are serial.
+    """Reads each file once, behind the writer. Calls to both must be serialized.
 
-    *spool_files* is the writer's own list; *blame* is told of every gap, known ones as well.
+    *spool_files* is the writer's own list; *blame* is called for every gap, even a known one.
     """
 
     def __init__(
@@ -54,7 +58,7 @@ class Reader:
         self._offset = 0
 
     def take(self, *, max_records: int, max_bytes: int) -> Chunk | None:
-        """Return the next messages, at least one however large; None at the end of the spool."""
+        """Return the next messages, at least one even if too large; None at the end."""
         if not self._buffer and not self._refill():
             return None
         taken: list[Spooled] = []
@@ -68,7 +72,7 @@ class Reader:
         return Chunk(messages=tuple(taken), last=last)
 
     def _refill(self) -> bool:
-        """Buffer what the next file has beyond what was read; False if there is nothing."""
+        """Buffer the unread messages of the next file; False if there are none."""
         file = next((file for file in self._spool_files if file.last > self._read), None)
         if file is None:
             return False
@@ -109,12 +113,9 @@ class Reader:
         return found.records
 
     def _placed(self, gap: Gap) -> Gap:
-        """Return a gap of what was read as one of the file."""
+        """Convert a gap's offsets in the data that was read to offsets in the file."""
         return gap._replace(offset=gap.offset + self._offset, end=gap.end + self._offset)
 
     def _contents(self, file: SpoolFile) -> bytes:
-        handle = self._files.open(file.path, Mode.READ)
-        try:
+        with closing(self._files.open(file.path, Mode.READ)) as handle:
             return handle.pread(file.end - self._offset, self._offset)
-        finally:
-            handle.close()

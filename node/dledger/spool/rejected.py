@@ -1,8 +1,8 @@
-"""Messages that the group refuses for good: kept in files of their own, in the spool's format.
+"""Keeps messages that the group refused permanently, in separate files of the spool's format.
 
 A file ``rejected/<sequence of its first message>.spool`` holds the records with their original
-sequences, and with the group's reason. It is written and synced before the replay goes past them,
-and never removed by this program.
+sequences and the group's reason. It is written and synced before the replay continues after them.
+This program never removes it. Used by `Spool` and `opening`.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ DIRECTORY: Final = "rejected"
 
 
 class Rejected(NamedTuple):
-    """A message, with the group's sentence as its *reason*, and the sequence it was spooled as."""
+    """A rejected message, with the group's reason in *reason*, and its sequence in the spool."""
 
     sequence: int
     message: Message
 
 
 def read_rejected(files: Files, directory: Path, identity: SpoolIdentity) -> Iterator[Rejected]:
-    """Yield what this spool rejected, file by file; damaged and torn records are left out."""
+    """Yield the rejected messages, file by file; damaged and torn records are skipped."""
     for name in files.list(directory / DIRECTORY):
         data = read_file(files, directory / DIRECTORY / name)
         records = scan(data, stamp=identity.stamp, first=1, start=FILE_HEADER_BYTES).records
@@ -49,10 +49,10 @@ def read_rejected(files: Files, directory: Path, identity: SpoolIdentity) -> Ite
 def settle_rejected(
     files: Files, directory: Path, identity: SpoolIdentity, *, replayed: int
 ) -> set[int]:
-    """Return the sequences above *replayed* that were rejected, durably: they need no replay.
+    """Return the sequences above *replayed* that are durably rejected, and need no replay.
 
-    A killed process may have left them unsynced, and a failed sync may have left them as clean
-    pages, so their files are written once more. Raises OSError.
+    A killed process may have left them unsynced, and a failed sync may have marked their pages
+    clean, so the files are written again and synced first. Raises OSError.
     """
     beyond: set[int] = set()
     for name in files.list(directory / DIRECTORY):
@@ -69,7 +69,7 @@ def settle_rejected(
 
 
 class RejectedFile:
-    """The file that this process writes; made when it is first needed. Its calls are serial."""
+    """The file that this process writes, created when needed. Calls must be serialized."""
 
     def __init__(self, files: Files, directory: Path, identity: SpoolIdentity) -> None:
         self._files = files
@@ -84,7 +84,7 @@ class RejectedFile:
         """Write and sync; return the file.
 
         Raises:
-            DiskFull: There is no room; a later call writes over what is half there.
+            DiskFull: There is no room; a later call overwrites the partial write.
             OSError: The disk failed.
         """
         data = b"".join(

@@ -1,4 +1,7 @@
-"""The task that takes spooled messages to the group, in order, with their original ids."""
+"""The task that sends spooled messages to the group, in order, with their original ids.
+
+Owned by `producer`.
+"""
 
 from __future__ import annotations
 
@@ -35,10 +38,10 @@ Report = Callable[[CorruptSpool | MessageRejected], None]
 
 
 class Replay:
-    """Replays chunk by chunk; a chunk is done when each message is stored or rejected.
+    """Replays chunk by chunk; a chunk is done when each of its messages is stored or rejected.
 
-    A chunk is far smaller than what the group remembers of a client, and what is done is saved
-    before the next is begun: so whatever is repeated, here or after a crash, is not stored twice.
+    Progress is saved after each chunk, and a chunk has far fewer messages than the group remembers
+    ids of a client. So messages that are sent again, here or after a crash, are not stored twice.
     """
 
     def __init__(
@@ -85,7 +88,7 @@ class Replay:
         self._gate.replayed(sum(spooled.size_bytes for spooled in chunk.messages))
 
     def report_damage(self) -> None:
-        """Report what was found damaged since this was last called."""
+        """Report the damage found since the last call."""
         damage = self._worker.spool.damage
         for one in damage[self._reported :]:
             self._counts.lost += one.last - one.first + 1
@@ -93,10 +96,10 @@ class Replay:
         self._reported = len(damage)
 
     async def _store(self, batch: Sequence[Spooled]) -> list[tuple[Spooled, str]]:
-        """Store messages of one queue in order; return those that are refused, with the reason.
+        """Store messages of one queue in order; return the refused ones with their reasons.
 
-        A refused batch is cut in halves until it is known whose fault it is, and one that failed
-        is too: it may have been too much for a slow line.
+        A refused batch is halved until the faulty message is found. A failed batch is halved too:
+        it may have been too large for a slow connection.
         """
         rest, limit = deque(batch), len(batch)
         refused: list[tuple[Spooled, str]] = []
@@ -115,7 +118,7 @@ class Replay:
         return refused
 
     async def _attempt(self, part: Sequence[Spooled]) -> DledgerError | None:
-        """Have the group store *part*; if it cannot, return why, after a pause if none refused."""
+        """Append *part* once; return the error, if any, after a backoff unless it is a refusal."""
         try:
             await self._upstream.append(
                 part[0].message.topic,
@@ -144,7 +147,7 @@ class Replay:
         self._backoff_s, self._odd_failures = _BACKOFF_S[0], 0
 
     async def _reject(self, refused: Sequence[tuple[Spooled, str]]) -> None:
-        """Keep refused messages in a file; wait while the disk has no room for them."""
+        """Write refused messages to a file; retry while the disk is full."""
         spool = self._worker.spool
         while True:
             try:
@@ -164,7 +167,7 @@ class Replay:
 
 
 def _batches(chunk: Chunk) -> list[list[Spooled]]:
-    """Return the messages by (topic, queue id); each has its order, between them there is none."""
+    """Group the messages by (topic, queue id); only within a group does the order matter."""
     batches: dict[tuple[str, int], list[Spooled]] = {}
     for spooled in chunk.messages:
         key = (spooled.message.topic, spooled.message.queue_id)

@@ -1,8 +1,8 @@
-"""A bounded, durable queue of messages on local disk: what a producer writes in an outage.
+"""A bounded, durable queue of messages on local disk, which a producer writes in an outage.
 
-All calls that touch the disk are serial (one worker thread makes them); `depth`, `waiting` and the
-sizes may be read from any thread. ``docs/internals/outage-spool.md`` has the bytes, and for each
-write what a crash leaves.
+All calls that use the disk are serialized on one thread (`worker`); any thread may read `depth`,
+`waiting` and the sizes. ``docs/internals/outage-spool.md`` has the file format, and what a crash
+during each write leaves.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from dledger.spool.spool_scan import SpoolScan, damage_of
 from dledger.spool.state import StateFile
 
 MAX_FILE_RECORDS: Final = 32_768
-"""Half of what the group remembers of a client: a file may be replayed twice and store nothing."""
+"""Half of the ids that the group remembers for a client, so a file can be replayed twice safely."""
 
 _log = logging.getLogger(__name__)
 
 
 class Limits(NamedTuple):
-    """How much disk a spool may take, all its files together, and how long one file is."""
+    """The limit of all files of a spool together, and the length of one file."""
 
     max_bytes: int
     file_bytes: int
 
 
 class Kept(NamedTuple):
-    """How many messages, from the first on, are durable, and why the others are not kept."""
+    """How many messages, from the first on, are durable, and why the others are not."""
 
     messages: int
     refusal: SpoolFull | None
@@ -55,12 +55,12 @@ class Spool:
     """An open spool; `opening.open_spool` makes one.
 
     Attributes:
-        client_id: Under which its messages are sent, always.
+        client_id: The client id that its messages are sent with; it never changes.
         depth: Messages that wait to be replayed, by topic.
-        waiting: All of them.
+        waiting: Their total number.
         waiting_bytes: The bytes of their records.
-        disk_bytes: What the spool takes on the disk.
-        damage: What was found damaged since it was opened.
+        disk_bytes: The disk space that the spool uses.
+        damage: The damage found since it was opened.
     """
 
     def __init__(
@@ -101,17 +101,17 @@ class Spool:
 
     @property
     def disk_bytes(self) -> int:
-        """Spool files at their whole length, rejected and damaged ones included."""
+        """The length of all files, including those of rejected and damaged messages."""
         spooled = sum(file.capacity for file in self._spool_files)
         return spooled + self._rejected_file.size_bytes + self._set_aside_bytes
 
     # -- writing --------------------------------------------------------------------------------
 
     def append(self, messages: Sequence[Message]) -> Kept:
-        """Write and sync messages in order; those that are accepted will be replayed.
+        """Write and sync messages in order; return how many are durable and will be replayed.
 
         Raises:
-            StorageError: The disk failed now or before; what was not accepted may be kept or not.
+            StorageError: The disk failed now or before; the messages may or may not be kept.
             InvalidArgument: A message cannot be encoded; none was written.
         """
         self._check_usable()
@@ -129,7 +129,7 @@ class Spool:
         return Kept(done, None)
 
     def _append_some(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> int:
-        """Write and sync as many as one file takes, at least one."""
+        """Write and sync as many as fit in one file, at least one."""
         sequence = self._accepted + 1
         records = [
             encode_record(payload, sequence=sequence + number, stamp=self._identity.stamp)
@@ -149,7 +149,7 @@ class Spool:
         return fitting
 
     def _write(self, file: SpoolFile, handle: File, records: Sequence[bytes]) -> None:
-        """Write and sync; if the disk is full, the file is closed after what it already holds."""
+        """Write and sync; if the disk is full, undo the write and seal the file."""
         try:
             handle.pwritev(records, file.end)
             handle.fdatasync()
@@ -160,19 +160,19 @@ class Spool:
             raise DiskFull(f"no room to spool {len(records)} messages: {error}") from error
 
     def _give_up(self, file: SpoolFile, handle: File, size_bytes: int) -> None:
-        """Take back what a failed write left, as far as possible, and never write there again."""
+        """Zero what a failed write left, if possible, and never write to this file again."""
         try:
             handle.pwritev([bytes(size_bytes)], file.end)
             handle.fdatasync()
         except OSError as error:
-            _log.warning("spool %s: cannot take back a write without room: %s", file.path, error)
+            _log.warning("spool %s: cannot undo a write that found no room: %s", file.path, error)
         self._seal()
-        if not file.count:  # its name is needed for the next one
+        if not file.count:  # the next file needs its name
             self._spool_files.remove(file)
             self._files.remove(file.path)
 
     def _with_room(self, size_bytes: int) -> tuple[SpoolFile, File]:
-        """Return a file that takes a record of this size; raise SpoolFull or DiskFull."""
+        """Return a file with room for a record of this size. Raises SpoolFull, DiskFull."""
         if self._active is not None:
             file = self._spool_files[-1]
             if file.capacity - file.end >= size_bytes and file.count < MAX_FILE_RECORDS:
@@ -180,7 +180,7 @@ class Spool:
             self._seal()
         capacity = max(self._limits.file_bytes, FILE_HEADER_BYTES + size_bytes)
         if self.disk_bytes + capacity > self._limits.max_bytes:
-            raise self._full(f"it may have {self._limits.max_bytes} bytes")
+            raise self._full(f"its limit is {self._limits.max_bytes} bytes")
         first = self._accepted + 1
         file = create_file(
             self._files, self._directory, self._identity, first=first, capacity=capacity
@@ -203,7 +203,7 @@ class Spool:
             self._active = None
 
     def _reopen_last(self) -> None:
-        """Go on in the last file, if that is whole."""
+        """Continue in the last file if it is undamaged."""
         last = self._spool_files[-1] if self._spool_files else None
         if last is not None and not last.damaged:
             self._active = self._files.open(last.path, Mode.UPDATE)
@@ -211,7 +211,7 @@ class Spool:
     # -- replaying ------------------------------------------------------------------------------
 
     def read(self, *, max_records: int, max_bytes: int) -> Chunk | None:
-        """Return the next messages to replay, each once; None when there are no more for now."""
+        """Return the next messages to replay, each once; None if there are none now."""
         chunk = self._reader.take(max_records=max_records, max_bytes=max_bytes)
         if chunk is None:
             return None
@@ -219,7 +219,7 @@ class Spool:
         return Chunk(messages=messages, last=chunk.last)
 
     def reject(self, refused: Sequence[tuple[Spooled, str]]) -> Path:
-        """Keep messages that the group refuses, each with its reason; return the file.
+        """Write messages that the group refused, with their reasons, to a file; return its path.
 
         Raises:
             DiskFull: There is no room for them; they stay in the spool.
@@ -237,14 +237,14 @@ class Spool:
             raise self._fail("keep rejected messages in", error) from error
 
     def read_rejected(self) -> tuple[Rejected, ...]:
-        """Return every message that was rejected and is still there. Raises StorageError."""
+        """Return all rejected messages that are still on disk. Raises StorageError."""
         try:
             return tuple(read_rejected(self._files, self._directory, self._identity))
         except OSError as error:
             raise StorageError(f"cannot read rejected messages: {error}") from error
 
     def advance(self, chunk: Chunk) -> None:
-        """Remember durably that *chunk* was stored or rejected; remove files that are done with.
+        """Save that *chunk* was stored or rejected; remove the files that are finished.
 
         Raises:
             StorageError: The disk failed.
@@ -259,12 +259,12 @@ class Spool:
         self._forget(chunk.messages)
 
     def _forget(self, messages: Sequence[Spooled]) -> None:
-        """Take replayed messages off the counts; at the end of the spool nothing waits at all."""
+        """Subtract replayed messages from the counts; at the end of the spool, reset them."""
         self.depth.subtract(spooled.message.topic for spooled in messages)
         self.depth = +self.depth
         self.waiting -= len(messages)
         self.waiting_bytes -= sum(spooled.size_bytes for spooled in messages)
-        if self._replayed == self._accepted:  # lost messages were counted, and never come
+        if self._replayed == self._accepted:  # lost messages were counted too
             self.depth = Counter()
             self.waiting = self.waiting_bytes = 0
 
@@ -282,7 +282,7 @@ class Spool:
             del self._spool_files[0]
 
     def _blame(self, file: SpoolFile, gap: Gap) -> None:
-        """Report damage that the survey did not see: it came since."""
+        """Report damage that the scan at opening did not find."""
         file.damaged = True
         damage = damage_of(file.path, gap, self._replayed)
         if damage is not None and all(damage.last != known.last for known in self.damage):
@@ -309,7 +309,7 @@ class Spool:
             raise self._error
 
     def _fail(self, what: str, error: OSError) -> StorageError:
-        """Refuse everything from now on: after a failed sync nothing is known of the disk."""
+        """Refuse all calls from now on: after a failed sync the disk's contents are unknown."""
         self._error = StorageError(
             f"cannot {what} spool {self._directory}: {error}; open it again once the disk works"
         )
@@ -318,7 +318,7 @@ class Spool:
 
 
 def _fitting(records: Sequence[bytes], file: SpoolFile) -> int:
-    """Return how many of *records* go into *file*."""
+    """Return how many of *records* fit in *file*."""
     room_bytes, room = file.capacity - file.end, MAX_FILE_RECORDS - file.count
     count = 0
     for record in records[:room]:

@@ -1,12 +1,13 @@
-"""Spool files on disk: creating, reading, removing and setting aside. Owned by `Spool`.
+"""Creates, reads, removes and sets aside spool files. Used by `Spool`, `opening` and `rejected`.
 
-A file gets its name only when it is whole: preallocated, its header synced. A file with damage is
-never removed: once all else in it was replayed, it moves to ``quarantine/``.
+A file gets its final name once it is preallocated and its header synced. A damaged file is never
+removed: after its intact messages were replayed, it moves to ``quarantine/``.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,15 +23,15 @@ _NAME = re.compile(r"(\d{20})\.spool")
 
 @dataclass(slots=True)
 class SpoolFile:
-    """One file and the messages [first, last] in it, lost ones included.
+    """One file and its messages [first, last], including lost ones.
 
     Attributes:
-        path: Its name.
+        path: Its path.
         first: Sequence of its first message.
         last: Sequence of its last message; first - 1 while it is empty.
         end: The byte after its last record.
         capacity: Its length in bytes.
-        damaged: Whether it must be kept.
+        damaged: Whether it is damaged, and so must be kept.
     """
 
     path: Path
@@ -47,7 +48,7 @@ class SpoolFile:
 
 
 def file_name(first_sequence: int) -> str:
-    """Return the name of the file that begins with this sequence."""
+    """Return the name of the file that starts at this sequence."""
     return f"{first_sequence:020d}.spool"
 
 
@@ -84,27 +85,25 @@ def _header(identity: SpoolIdentity, first: int) -> bytes:
 
 
 def _prepare(files: Files, path: Path, header: bytes, capacity: int) -> None:
-    file = files.open(path, Mode.CREATE)
-    try:
-        file.preallocate(capacity)
-        file.pwritev([header], 0)
-        file.fdatasync()
-    except OSError:
-        files.remove(path)
-        raise
-    finally:
-        file.close()
+    with closing(files.open(path, Mode.CREATE)) as file:
+        try:
+            file.preallocate(capacity)
+            file.pwritev([header], 0)
+            file.fdatasync()
+        except OSError:
+            files.remove(path)
+            raise
 
 
 def remove_leftovers(files: Files, directory: Path) -> None:
-    """Remove what a crash left half-made. Raises OSError."""
+    """Remove files that a crash left incomplete. Raises OSError."""
     for name in files.list(directory):
         if name.endswith(NEW_SUFFIX):
             files.remove(directory / name)
 
 
 def set_aside(files: Files, path: Path) -> Path:
-    """Move a file with damage into ``quarantine/``; return where it is then. Raises OSError."""
+    """Move a damaged file into ``quarantine/``; return its new path. Raises OSError."""
     directory = path.parent / QUARANTINE
     files.make_dirs(directory)
     target = directory / unused_name(files, directory, path.name)
@@ -115,7 +114,7 @@ def set_aside(files: Files, path: Path) -> Path:
 
 
 def unused_name(files: Files, directory: Path, name: str) -> str:
-    """Return *name*, or *name* with the first number that makes it new in *directory*."""
+    """Return *name*, or *name* with the first number that makes it unique in *directory*."""
     taken = set(files.list(directory))
     number = 1
     unused = name
@@ -126,29 +125,22 @@ def unused_name(files: Files, directory: Path, name: str) -> str:
 
 
 def read_file(files: Files, path: Path) -> bytes:
-    """Return a whole file. Raises OSError."""
-    file = files.open(path, Mode.READ)
-    try:
+    """Return the contents of a file. Raises OSError."""
+    with closing(files.open(path, Mode.READ)) as file:
         return file.pread(file.size(), 0)
-    finally:
-        file.close()
 
 
 def rewrite_file(files: Files, path: Path, data: bytes) -> None:
-    """Write what a file holds once more, and sync it. Raises OSError."""
-    file = files.open(path, Mode.UPDATE)
-    try:
+    """Write a file's contents again, and sync it. Raises OSError."""
+    with closing(files.open(path, Mode.UPDATE)) as file:
         file.pwritev([data], 0)
         file.fdatasync()
-    finally:
-        file.close()
 
 
 def file_sizes(files: Files, directory: Path) -> int:
-    """Return what the files directly in *directory* have together, in bytes. Raises OSError."""
+    """Return the total size of the files directly in *directory*, in bytes. Raises OSError."""
     total = 0
     for name in files.list(directory):
-        file = files.open(directory / name, Mode.READ)
-        total += file.size()
-        file.close()
+        with closing(files.open(directory / name, Mode.READ)) as file:
+            total += file.size()
     return total

@@ -1,8 +1,8 @@
-"""Opening a spool: what is whole, what is damaged, and what a crash left half-written.
+"""Scans a spool when it is opened: finds intact records, damage, and torn writes.
 
-The spool ends at its last intact record. Bytes that are no record are **damage** if an intact
-record follows them, or if messages that were accepted should be there; else they are a **torn
-tail**, of which nobody was ever told, and `settle` overwrites it with zeros.
+The spool ends at its last intact record. Other bytes are **damage** if an intact record follows
+them, or if accepted messages should be there. Otherwise they are a **torn tail**, a write that was
+never acknowledged, and `settle` overwrites it with zeros. Called by `opening`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Set
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -32,13 +33,13 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SpoolScan:
-    """What a directory holds.
+    """The contents of a spool directory.
 
     Attributes:
-        replayed: Every message up to this sequence needs no replay.
+        replayed: No message up to this sequence needs a replay.
         accepted: The last sequence in use.
         files: The spool files in order.
-        damage: What is lost, in order.
+        damage: The lost messages, in order.
         depth: Messages to replay, by topic.
         size_bytes: The bytes of their records.
     """
@@ -52,7 +53,7 @@ class SpoolScan:
 
 
 def damage_of(path: Path, gap: Gap, replayed: int) -> CorruptSpool | None:
-    """Return what is lost in *gap*; None if that is only what was replayed before."""
+    """Return what is lost in *gap*; None if all of it was replayed before."""
     first = max(gap.first, replayed + 1)
     if gap.first <= gap.last < first:
         return None
@@ -70,12 +71,12 @@ class SpoolScanner:
     """Reads all spool files of a directory once.
 
     Args:
-        files: Where they are.
-        directory: Theirs.
-        identity: The spool's.
+        files: The file system.
+        directory: The spool's directory.
+        identity: The spool's identity.
         rejected: Sequences that need no replay.
-        certain: Whether it is known up to where messages were accepted; if not, no bytes after
-            the last record are taken for a torn tail.
+        certain: Whether the last accepted sequence is known; if not, bytes after the last record
+            count as damage, not as a torn tail.
     """
 
     def __init__(
@@ -91,11 +92,11 @@ class SpoolScanner:
         self._rejected, self._certain = rejected, certain
 
     def survey(self, *, replayed: int, accepted: int) -> SpoolScan:
-        """Return what is there, given what the state says.
+        """Scan the directory, given the sequences in the state file.
 
         Raises:
-            WrongIdentity: A file is another spool's.
-            VersionError: A file is of another format version.
+            WrongIdentity: A file belongs to another spool.
+            VersionError: A file has another format version.
         """
         result = SpoolScan(replayed=replayed, accepted=accepted)
         firsts = first_sequences(self._files, self._directory)
@@ -107,7 +108,7 @@ class SpoolScanner:
         return result
 
     def _blame_missing_front(self, result: SpoolScan, firsts: list[int]) -> None:
-        """Files that are gone altogether: in front of the first, or all of them."""
+        """Report missing files: those before the first one, or all of them."""
         last = firsts[0] - 1 if firsts else result.accepted
         if last > result.replayed:
             path = self._directory / file_name(result.replayed + 1)
@@ -139,7 +140,7 @@ class SpoolScanner:
         )
 
     def _scanned(self, path: Path, first: int, successor: int | None) -> tuple[bytes, Scan]:
-        """Read and scan a file; one that cannot be read is damaged as a whole."""
+        """Read and scan a file; an unreadable file counts as damaged completely."""
         try:
             data = read_file(self._files, path)
         except OSError as error:
@@ -174,7 +175,7 @@ class SpoolScanner:
 
 
 def _topic(payload: bytes) -> str:
-    """Return the topic; what is no message has none, and is reported when it is to be replayed."""
+    """Return the topic; "" for a malformed message, which is reported when it is replayed."""
     try:
         return topic_of(payload)
     except ValueError:
@@ -182,16 +183,15 @@ def _topic(payload: bytes) -> str:
 
 
 def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> None:
-    """Make the last file end where its last record ends, durably.
+    """Zero everything after the last record of the last file, durably.
 
-    Records above *accepted* are written again before they are synced: after a failed sync the page
-    cache may hold, as clean, bytes that never reached the disk. The bytes after them become zeros.
+    Records above *accepted* are written again before the sync: after a failed sync the page cache
+    may hold, as clean, bytes that never reached the disk.
 
     Raises:
         OSError: A write or sync failed.
     """
-    handle = files.open(file.path, Mode.UPDATE)
-    try:
+    with closing(files.open(file.path, Mode.UPDATE)) as handle:
         data = handle.pread(file.capacity, 0)
         records = scan(data, stamp=stamp, first=file.first, start=FILE_HEADER_BYTES).records
         unsure = next((r.offset for r in records if r.sequence > accepted), file.end)
@@ -201,5 +201,3 @@ def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> Non
         if file.end + torn > unsure:
             handle.pwritev([data[unsure : file.end], bytes(torn)], unsure)
             handle.fdatasync()
-    finally:
-        handle.close()

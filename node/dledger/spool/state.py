@@ -1,7 +1,7 @@
-"""How far the spool was replayed and synced: two slots in one preallocated file.
+"""Stores how far the spool was replayed and synced, in two slots of one preallocated file.
 
-`save` is durable; `mark` is not, and is cheap enough for every group of messages: both write the
-slot that was not the last one synced, so that one whole slot is always on the disk.
+`save` is durable; `mark` is not, and so is cheap enough to call for every batch. Both write the
+slot that was not synced last, so one valid slot is always on the disk. Owned by `Spool`.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NAME = "state"
 
 
 def format_state(files: Files, directory: Path, state: State) -> None:
-    """Write a fresh state file, durably. Raises DiskFull or StorageError."""
+    """Create the state file, durably. Raises DiskFull or StorageError."""
     replace_file(files, directory / NAME, encode_state(state).ljust(STATE_BYTES, b"\0"))
 
 
 class StateFile:
-    """The open state file; `state` is what was last written. Its calls are serial."""
+    """The open state file; `state` is what was last written. Calls must be serialized."""
 
     def __init__(self, file: File, state: State, slot: int) -> None:
         self._file = file
@@ -39,25 +39,25 @@ class StateFile:
 
     @classmethod
     def open(cls, files: Files, directory: Path) -> StateFile:
-        """Read the newest valid slot, and write it once more: it may have been a mere mark.
+        """Read the newest valid slot, and write it durably: it may come from `mark`.
 
         Raises:
             CorruptFile: The file is missing, or neither slot is valid.
-            VersionError: It is of another format version.
+            VersionError: It has another format version.
             OSError: The disk failed.
         """
         path = directory / NAME
         try:
             file = files.open(path, Mode.UPDATE)
         except FileNotFoundError as error:
-            raise CorruptFile(str(path), "missing; it was made with the spool") from error
+            raise CorruptFile(str(path), "missing, though every spool has one") from error
         state, slot = _newest(file, path)
         file.pwritev([encode_state(state)], slot * SLOT_STRIDE_BYTES)
         file.fdatasync()
         return cls(file, state, slot)
 
     def mark(self, *, accepted: int) -> None:
-        """Write that messages up to *accepted* were synced; outlives the process, not a power cut.
+        """Write that messages up to *accepted* were synced; survives a crash of the process only.
 
         Raises:
             OSError: The write failed.
@@ -68,7 +68,7 @@ class StateFile:
         """Write both, durably.
 
         Raises:
-            OSError: The write or sync failed; nothing may be assumed about the disk.
+            OSError: The write or sync failed; the disk's contents are unknown.
         """
         self._write(replayed, accepted)
         self._file.fdatasync()

@@ -1,4 +1,7 @@
-"""The messages of one topic, in the order in which they were sent, one batch at a time."""
+"""Sends the messages of one topic in order, one batch at a time.
+
+Created by `producer` for each topic with unfinished messages.
+"""
 
 from __future__ import annotations
 
@@ -25,9 +28,9 @@ class Upstream(Protocol):
         """Store one batch, whose records have ids.
 
         Raises:
-            MessageIdConflict: Some of its messages have the ids of others; the rest is stored.
-            Refused: Any other: the batch is at fault; nothing of it is stored.
-            DledgerError: Any other: the outcome is unknown.
+            MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
+            Refused: Another error in the batch; nothing of it is stored.
+            DledgerError: Any other error; the outcome is unknown.
         """
 
     async def close(self) -> None:
@@ -36,7 +39,7 @@ class Upstream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SendResult:
-    """What became of a message.
+    """The outcome of sending a message.
 
     Attributes:
         message_id: Its idempotency key.
@@ -53,7 +56,7 @@ class SendResult:
 
 @dataclass(slots=True)
 class Pending:
-    """A message under way, and who waits for it; a cancelled one is not sent any more."""
+    """An unfinished message and the future of its result; if that is cancelled, it is not sent."""
 
     message: Message
     size_bytes: int
@@ -82,7 +85,7 @@ class TopicSender:
         self.task: asyncio.Task[None] | None = None
 
     def put(self, pending: Pending) -> asyncio.Task[None]:
-        """Take a message; return the task that deals with it."""
+        """Queue a message; return the task that sends it."""
         self._pending.append(pending)
         if self.task is None or self.task.done():
             self.task = asyncio.create_task(self._run())
@@ -101,13 +104,13 @@ class TopicSender:
                 else:
                     batch = self._take(self._limit, one_queue=True)
                     await self._direct(batch)
-        except BaseException as error:  # nobody shall wait for what will not come
+        except BaseException as error:  # no caller may wait forever
             _fail([*batch, *self._pending], error)
             self._pending.clear()
             raise
 
     def _take(self, limit: int, *, one_queue: bool) -> list[Pending]:
-        """Take the next messages, up to the limits of a batch, off the lane."""
+        """Remove and return the next messages, up to the limits of a batch."""
         taken: list[Pending] = []
         size_bytes = 0
         while self._pending and len(taken) < limit:
@@ -157,7 +160,7 @@ class TopicSender:
             _settle(pending, result)
 
     def _refused(self, batch: Sequence[Pending], error: Refused) -> None:
-        """Find out whose fault it is: the smaller halves of a refused batch go next."""
+        """Fail a single refused message; halve a larger batch to find the faulty one."""
         if len(batch) == 1 or isinstance(error, UnknownTopic):
             _fail(batch, error)
         else:
@@ -182,7 +185,7 @@ class TopicSender:
             await self._no_room(rest, kept.refusal)
 
     async def _no_room(self, rest: Sequence[Pending], refusal: SpoolFull) -> None:
-        """Wait while the spool is being emptied; refuse while it is not."""
+        """Wait while the spool is being replayed; else fail the messages."""
         if self._gate.down:
             _fail(rest, refusal)
         else:

@@ -1,6 +1,7 @@
-"""The spool behind one thread: the event loop never waits on a disk.
+"""Runs the spool's calls on one thread, so that the event loop never waits for a disk.
 
-Appends that arrive while a sync runs share the next one, so a sync costs many senders one wait.
+Appends that arrive during a sync share the next one (group commit). Used by the senders and the
+replay of a producer.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _T = TypeVar("_T")
 
 
 class Worker:
-    """Runs the spool's disk calls one after the other."""
+    """Runs the spool's disk calls, one at a time."""
 
     def __init__(self, executor: ThreadPoolExecutor, spool: Spool) -> None:
         self.spool = spool
@@ -28,11 +29,11 @@ class Worker:
         self._flusher: asyncio.Task[None] | None = None
 
     async def run(self, call: Callable[[], _T]) -> _T:
-        """Return what *call* returns; calls run in the order in which they are made."""
+        """Run *call* and return its result; calls run in the order in which they are made."""
         return await asyncio.get_running_loop().run_in_executor(self._executor, call)
 
     async def append(self, messages: Sequence[Message]) -> Kept:
-        """Write and sync messages, together with those of others. Raises as `Spool.append`."""
+        """Write and sync messages, in a batch with other callers'. Raises like `Spool.append`."""
         kept: asyncio.Future[Kept] = asyncio.get_running_loop().create_future()
         self._waiting.append((messages, kept))
         if self._flusher is None:
@@ -52,7 +53,7 @@ class Worker:
         together = [message for messages, _ in groups for message in messages]
         try:
             kept = await self.run(lambda: self.spool.append(together))
-        except BaseException as error:  # nobody shall wait for what will not come
+        except BaseException as error:  # no caller may wait forever
             for _, future in groups:
                 future.set_exception(error)
             if not isinstance(error, DledgerError):
@@ -62,7 +63,7 @@ class Worker:
 
 
 def _tell(groups: list[tuple[Sequence[Message], asyncio.Future[Kept]]], kept: Kept) -> None:
-    """Give each appender its share of what was kept: the first messages were."""
+    """Tell each caller how many of its messages were kept: the first ones were."""
     left = kept.messages
     for messages, future in groups:
         count = min(left, len(messages))

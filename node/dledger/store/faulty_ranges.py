@@ -13,9 +13,9 @@ _MAX_RANGES = 1024
 class FaultyRanges:
     """Indexes as ranges [first, last], ascending, with at least one intact slot between them.
 
-    At most 1024 ranges are kept, so that a bad disk cannot exhaust memory: beyond that the two
-    closest ranges are merged, including the intact slots between them. An intact slot that is
-    listed as faulty costs one needless fetch and does no harm.
+    `add` keeps at most 1024 ranges, so that a bad disk cannot exhaust memory: beyond that it merges
+    the two closest ranges, including the intact slots between them. An intact slot that is listed
+    as faulty is not served until the repairer has fetched it, or has read it again from this disk.
     """
 
     __slots__ = ("_firsts", "_lasts")

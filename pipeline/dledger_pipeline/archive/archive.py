@@ -146,11 +146,11 @@ def read_object(
     rows: int,
     inflated_bytes: int,
 ) -> pa.Table:
-    """Return the rows of a Parquet object that is in all of this as its manifest states.
+    """Return the rows of a Parquet object, after checking everything that its manifest states.
 
     Raises:
         ObjectMissing: The object is not there.
-        CorruptObject: It differs; nothing of it was inflated unless its bytes have the hash.
+        CorruptObject: It differs. It is decompressed only if its hash is right.
     """
     data = store.get(name, max_bytes=object_bytes)
     if data.size != object_bytes:
@@ -252,7 +252,7 @@ def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 class _Facts:
-    """Collects what a manifest row states while batches pass through."""
+    """Collects the fields of a manifest row while batches pass through."""
 
     def __init__(self, previous_chain: int) -> None:
         self._first_chain = self._chain = previous_chain

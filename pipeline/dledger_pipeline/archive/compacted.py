@@ -92,12 +92,8 @@ class Compaction:
 
     @property
     def dropped(self) -> int:
-        """How many do not."""
+        """How many messages do not stay."""
         return sum(file.dropped for file in self.files)
-
-    def encode(self, key: bytes | None) -> bytes:
-        """Return the manifest's bytes, signed where there is a key."""
-        return encode_hashed(asdict(self), key)
 
 
 def _digest(topics: Collection[str]) -> str:
@@ -114,7 +110,7 @@ class CompactedRange:
 
     @property
     def last_index(self) -> int:
-        """The last entry that it was made of."""
+        """The last entry that its messages come from."""
         return self.file.last_index
 
     def read(self) -> Iterator[pa.RecordBatch]:
@@ -176,7 +172,7 @@ def publish(store: Store, compaction: Compaction) -> None:
         CorruptObject: There is another one of the same backup and topics.
         StoreError: It could not be written.
     """
-    data = compaction.encode(store.manifest_key)
+    data = encode_hashed(asdict(compaction), store.manifest_key)
     create_once(store, f"{compaction.group_id}/{compaction.name}", data)
 
 

@@ -16,18 +16,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger_pipeline.log.records import schema
+
 _Queue: TypeAlias = tuple[str, int]
 
 SLIM_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "keys")
 """What `newest` needs of a message."""
 
-NEWEST_SCHEMA: Final = pa.schema(
-    [
-        pa.field("topic", pa.string(), nullable=False),
-        pa.field("queue_id", pa.int32(), nullable=False),
-        pa.field("key", pa.string(), nullable=False),
-        pa.field("queue_offset", pa.int64(), nullable=False),
-    ]
+NEWEST_SCHEMA: Final = schema(
+    topic=pa.string(), queue_id=pa.int32(), key=pa.string(), queue_offset=pa.int64()
 )
 """The newest message for a key, among those read so far."""
 

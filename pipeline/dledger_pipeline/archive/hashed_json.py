@@ -37,12 +37,12 @@ _SIGNATURE: Final = "hmac_sha256"
 
 
 class Signature(StrEnum):
-    """What is known of who wrote a sealed object."""
+    """What is known about who wrote an object."""
 
     VALID = "valid"
     UNSIGNED = "unsigned"
     NOT_CHECKED = "not checked"
-    """It has a signature, and there is no key to check it with."""
+    """It has a signature, but there is no key to check it."""
 
 
 def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes:
@@ -58,7 +58,7 @@ def encode_hashed(content: Mapping[str, Any], key: bytes | None = None) -> bytes
 
 
 def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[str, Any]:
-    """Return the fields of what `encode_hashed` made.
+    """Return the content of an object that `encode_hashed` returned.
 
     Raises:
         CorruptManifest: *name* is not as it was written, or of another format.
@@ -68,7 +68,7 @@ def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[
 
 
 def signature_of(name: str, data: pa.Buffer, key: bytes | None) -> Signature:
-    """Return what is known of who wrote *name*. Raises like `decode_hashed`."""
+    """Return what is known about who wrote *name*. Raises like `decode_hashed`."""
     return _opened(name, data, key)[1]
 
 

@@ -1,4 +1,4 @@
-"""How much a Parquet object would inflate to, found before any of it is inflated. Pure.
+"""Checks the decompressed size of a Parquet object before it is decompressed. Pure.
 
 A store is not trusted: an object with the right hash may still be a decompression bomb. The sizes
 in Parquet's footer are compared with the manifest's, and those in each page's own header with the
@@ -41,7 +41,7 @@ class _Malformed(Exception):
 def opened(
     data: pa.Buffer, name: str, *, schema: pa.Schema, rows: int, inflated_bytes: int
 ) -> pq.ParquetFile:
-    """Return the object *data* as a file to be read, after checking what it would inflate to.
+    """Open the object *data* as a Parquet file, after checking its decompressed size.
 
     Args:
         data: The object's bytes.
@@ -51,7 +51,7 @@ def opened(
         inflated_bytes: What all of its pages may take at most, their headers included.
 
     Raises:
-        CorruptObject: It is not Parquet, or has, or would inflate to, anything else.
+        CorruptObject: It is not Parquet, or its schema, rows or sizes are others.
     """
     try:
         file = _footer(data)
@@ -112,7 +112,7 @@ def _check_pages(data: pa.Buffer, metadata: Any) -> None:
 
 
 def _check_column(view: memoryview, chunk: Any) -> None:
-    """Compare a column chunk's pages with what the footer says of them."""
+    """Check a column chunk's pages against the footer."""
     if chunk.has_dictionary_page:
         raise _Malformed(f"column {chunk.path_in_schema} has a dictionary")
     at, inflated, values = chunk.data_page_offset, 0, 0
@@ -160,7 +160,7 @@ class _Thrift:
         self._view, self._at = view, at
 
     def struct(self) -> tuple[dict[int, Any], int]:
-        """Return the fields by number, and where the bytes behind the struct begin."""
+        """Return the fields by number, and where the bytes after the struct begin."""
         return self._struct(_MAX_DEPTH), self._at
 
     def _struct(self, depth: int) -> dict[int, Any]:
@@ -176,7 +176,7 @@ class _Thrift:
 
     def _value(self, kind: int, depth: int, *, is_field: bool = False) -> Any:
         match kind:
-            case 1 | 2:  # of a field it is in the kind
+            case 1 | 2:  # in a struct, the kind holds the value
                 return kind == 1 if is_field else self._byte() == 1
             case 3:
                 return self._byte()

@@ -1,6 +1,6 @@
 """Archived entries with every CRC checked, read ahead while earlier ones are worked on.
 
-The hash of an object shows that it is what was written, the CRCs that what was written is the log.
+An object's hash shows that it is what was written; the CRCs show that this is the log.
 Used by `restore` and `verify`.
 """
 

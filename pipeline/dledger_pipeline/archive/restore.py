@@ -3,8 +3,8 @@
 It begins with what the nodes still kept then: a base, if they had dropped entries, and the entries
 from there on.
 
-The directory is that of an unjoined node with a log: a fresh node id, no group id, and
-`Identity.recovered_to`. Bootstrap then founds a new group on it. Used by the restore job and
+The directory is that of a node with a log that has not joined a group: a new node id, no group id,
+and `Identity.recovered_to`. Bootstrap then creates a new group on it. Used by the restore job and
 `verify`.
 """
 
@@ -90,7 +90,7 @@ def restore(
     """Write a data directory from a backup that a node can start from.
 
     If it is killed, no node starts from the directory, and the same call completes it. Repeated
-    after it was complete, it returns what is there.
+    after it was complete, it returns the same result.
 
     Args:
         store: The store's root.
@@ -106,10 +106,10 @@ def restore(
 
     Raises:
         DirectoryNotEmpty: The directory has contents; nothing was touched.
-        TargetNotAvailable: The backup does not reach so far, or not so far back.
+        TargetNotAvailable: The backup does not include the target.
         DirectoryLocked: A node, or another restore, is using it.
-        CorruptObject, ObjectMissing, BackupError, StoreError: The backup is at fault.
-        DiskFull, StorageError: The directory's disk is.
+        CorruptObject, ObjectMissing, BackupError, StoreError: The backup cannot be read.
+        DiskFull, StorageError: The directory's disk failed.
     """
     manifest = load(store, group_id, number)
     end = _end(store, manifest, target_index, target_time_ms)

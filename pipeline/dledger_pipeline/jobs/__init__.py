@@ -1,1 +1,1 @@
-"""What a user asks for, one module each: take a request, do it, return a result."""
+"""The commands' work: each job takes a request, does it, and returns a result."""

@@ -9,13 +9,9 @@ snapshot of a node. Called by the command line.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
-
-import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, read_range, write_range
 from dledger_pipeline.archive.bases import write_base
@@ -37,6 +33,7 @@ from dledger_pipeline.errors import (
     RangeNotAvailable,
     VersionConflict,
 )
+from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
 from dledger_pipeline.log.export_client import (
     TARGET_BYTES,
@@ -46,10 +43,9 @@ from dledger_pipeline.log.export_client import (
     choose_nodes,
 )
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
+from dledger_pipeline.spark.session import collect, spark_session, typed_errors
 
 BASE_EVERY_HOURS: Final = 24.0
-_ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
 _ATTEMPTS: Final = 3
 """Each further one means that another backup was published, or a segment dropped, meanwhile."""
 _WHOLE: Final = 1 << 40
@@ -59,29 +55,22 @@ _FOREVER: Final = Retention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest:
-    """What to back up, where to, and by which Spark.
+class BackupRequest(SparkRequest):
+    """What to back up, where to, and which Spark to use.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
-        store: The store's root; the group gets a folder of its own below it.
-        group_id: The group it must be; None takes the nodes'.
         last_index: The last entry wanted; 0: all that is committed.
         target_bytes: About how many record bytes an object holds.
         base_every_hours: How old the newest base may become before another one is made.
         retention: What is deleted behind the backup, see `expiry`.
-        master, conf: See `session.spark_session`.
     """
 
     endpoints: tuple[str, ...]
-    store: Store
-    group_id: str | None = None
     last_index: int = 0
     target_bytes: int = TARGET_BYTES
     base_every_hours: float = BASE_EVERY_HOURS
     retention: Retention = _FOREVER
-    master: str = LOCAL
-    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,11 +102,13 @@ class _Plan:
 
 
 def backup(request: BackupRequest, progress: Progress) -> Result:
-    """Add what is new to the group's backup; return what the newest backup is then.
+    """Add new entries to the group's backup; return the newest backup.
+
+    If there are no new entries and no later time to state, it is unchanged.
 
     Raises:
         ExportError: No node exports these entries.
-        StoreError, BackupError: The store or what it holds is at fault.
+        StoreError, BackupError: The store failed, or its backup is damaged.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
         SparkFailed: Spark did not run the tasks.
     """
@@ -227,27 +218,25 @@ def _write(
     ]
     name = f"dledger-backup-{plan.seen.group}"
     with spark_session(name, request.master, request.conf) as spark, typed_errors():
-        found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
-    rows = [ManifestRow(**json.loads(row[0])) for row in found]
+        rows = collect(spark, tasks, _archive, ManifestRow)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index), replacing
 
 
-def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
+def _archive(task: _Task) -> ManifestRow:
     """Read, check and write one range; runs in a Spark worker."""
     group_id = task.entries.group_id
     archived = (
         batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()
     )
-    row = write_range(
+    return write_range(
         task.store,
         group_id,
         chain(archived, task.entries.read()),
         previous_chain=task.tail[0].first_chain if task.tail else task.entries.previous_chain,
     )
-    yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
 
 
 def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacing: int) -> Manifest:

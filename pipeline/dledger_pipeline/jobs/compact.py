@@ -7,10 +7,9 @@ the second writes the messages that stay. The manifest is written last. Called b
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from operator import attrgetter
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -21,23 +20,18 @@ from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publis
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
 from dledger_pipeline.archive.entry_ranges import archived
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
-
-_FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
+from dledger_pipeline.spark.session import collect, one_task_each, spark_session, typed_errors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class CompactRequest:
-    """What to compact: the newest backup of a group; see `BackupRequest` for the rest."""
+class CompactRequest(SparkRequest):
+    """Which topics to compact, in the newest backup of a group."""
 
-    store: Store
     topics: tuple[str, ...]
-    group_id: str | None = None
-    master: str = LOCAL
-    conf: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +56,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     """Write the compaction of the newest backup; return what stayed.
 
     Raises:
-        StoreError, BackupError: The store or what it holds is at fault.
+        StoreError, BackupError: The store failed, or its backup is damaged.
         MessageError: Messages cannot be read out of the backup.
         SparkFailed: Spark did not run the tasks.
     """
@@ -84,9 +78,9 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
                 f"topic {topic!r} has no message with a key in this backup: all its messages stay"
             )
         tasks = [_Write(each, winners, store, compaction) for each in ranges]
-        found = one_task_each(spark, tasks, _write, _FILE_SCHEMA).collect()
-    files = sorted((CompactedFile(**json.loads(row[0])) for row in found), key=_first_index)
-    compaction = replace(compaction, files=tuple(files))
+        files = collect(spark, tasks, _write, CompactedFile)
+    in_order = tuple(sorted(files, key=attrgetter("first_index")))
+    compaction = replace(compaction, files=in_order)
     publish(store, compaction)
     progress(f"published {compaction.name} of group {compaction.group_id}")
     return _result(compaction)
@@ -105,26 +99,22 @@ def _newest(task: _Slim) -> Iterator[pa.RecordBatch]:
     yield from newest(task.messages.read(SLIM_COLUMNS), task.topics).to_batches()
 
 
-def _write(task: _Write) -> Iterator[pa.RecordBatch]:
+def _write(task: _Write) -> CompactedFile | None:
     """Write what stays of one range, if anything does; runs in a Spark worker."""
     found, stays = 0, []
     for batch in task.messages.read():
         found += batch.num_rows
         stays.append(task.winners.filter(batch))
     messages = pa.Table.from_batches(stays, MESSAGE_SCHEMA)
-    if found:
-        file = write(
-            task.store,
-            task.compaction,
-            messages,
-            dropped=found - messages.num_rows,
-            span=(task.messages.first_index, task.messages.last_index),
-        )
-        yield pa.RecordBatch.from_pylist([{"file": json.dumps(asdict(file))}], _FILE_SCHEMA)
-
-
-def _first_index(file: CompactedFile) -> int:
-    return file.first_index
+    if not found:
+        return None
+    return write(
+        task.store,
+        task.compaction,
+        messages,
+        dropped=found - messages.num_rows,
+        span=(task.messages.first_index, task.messages.last_index),
+    )
 
 
 def _result(compaction: Compaction) -> Result:

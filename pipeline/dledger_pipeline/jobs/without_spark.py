@@ -30,15 +30,15 @@ def verify(
     deep: bool,
     scratch: Path | None,
 ) -> Result:
-    """Prove that a backup is whole; return what was checked.
+    """Verify that a backup is complete; return what was checked.
 
     Args:
         store: The store's root.
         group_id: Whose backup; None if the store holds one group only.
         progress: Told after each object.
         number: Which backup; None: the newest.
-        deep: Whether to restore it, too, and compare all bytes.
-        scratch: Where to make a temporary directory for that; it takes as much as the log does.
+        deep: Whether to also restore it and compare all bytes.
+        scratch: Where to create a temporary directory for that; it needs the log's size.
     """
     with _scratch(scratch, deep=deep) as directory:
         return result_of(_verified(store, group_id, progress, number, directory))
@@ -150,9 +150,9 @@ def repair(store: Store, group_id: str | None, progress: Progress) -> Result:
 
 
 def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
-    """Put the newest backup under the store's key, after proving that it is whole.
+    """Sign the newest backup with the store's key, after verifying that it is complete.
 
-    Signs what is in the store now, whoever wrote it: call it only if you know who did.
+    It signs whatever is in the store now: call it only if you know who wrote that.
 
     Raises:
         StoreError: DLEDGER_MANIFEST_KEY is not set, or the store failed.

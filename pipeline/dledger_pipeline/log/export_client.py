@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Final, Self
 
 import grpc
@@ -18,6 +17,7 @@ import numpy as np
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
+from dledger.rpc.messages import same_fields
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -45,7 +45,7 @@ _TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRange:
-    """Entries [first_index, last_index], *size_bytes* of records, behind *previous_chain*."""
+    """Entries [first_index, last_index]: *size_bytes* of records that follow *previous_chain*."""
 
     first_index: int
     last_index: int
@@ -96,12 +96,7 @@ class ExportClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -120,7 +115,7 @@ class ExportClient:
 
         Args:
             group_id: The group it must be; "" takes the node's.
-            first_index: 0 for the oldest entry kept. One behind the last index gives an empty plan.
+            first_index: 0 for the oldest entry kept. The last index plus one gives an empty plan.
             last_index: Inclusive; 0 for the commit index.
             target_bytes: Record bytes of a range; a single larger record has a range of its own.
 
@@ -142,7 +137,7 @@ class ExportClient:
     def read(self, group_id: str, first_index: int, last_index: int) -> Iterator[RecordBytes]:
         """Yield the records of [first_index, last_index] in chunks of about 4 MiB, for `parse`.
 
-        The chunks join: each one is behind the last record of the one before.
+        Each chunk begins with the record after the previous chunk.
 
         Raises:
             RangeNotAvailable, ForeignGroup, NodeUnavailable, ExportError: Like `plan`.
@@ -260,7 +255,7 @@ def _preference(status: pb.StatusResponse) -> tuple[bool, int]:
 def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
-    """Return the statuses of the nodes that are in a group, and why the others do not count."""
+    """Return the statuses of the nodes that are in a group, and for the others the reasons."""
     channels = {
         address: grpc.insecure_channel(address, options=_OPTIONS)
         for address in dict.fromkeys(addresses)
@@ -289,31 +284,15 @@ def _statuses(
 
 
 def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
-    return ExportPlan(
-        group=response.group,
-        group_id=response.group_id,
-        term=response.term,
-        commit_index=response.commit_index,
-        first_available=response.first_available,
-        kept_from=response.kept_from,
-        applied_index=response.applied_index,
-        ranges=tuple(
-            ExportRange(
-                first_index=each.first_index,
-                last_index=each.last_index,
-                size_bytes=each.bytes,
-                previous_chain=each.previous_chain,
-            )
-            for each in response.ranges
-        ),
-    )
+    ranges = (same_fields(ExportRange, each, size_bytes=each.bytes) for each in response.ranges)
+    return same_fields(ExportPlan, response, ranges=tuple(ranges))
 
 
 def _meaning(error: Any, address: str) -> DledgerError:
-    """Return the error that a node meant; it names its class in the trailing metadata.
+    """Return the error that a node reported; it names the class in the trailing metadata.
 
-    Nodes of version 0.1 do not say which segment is corrupt but in their sentence: of these it is
-    an `ExportError` with that sentence.
+    Nodes of version 0.1 name a corrupt segment only in the message: then the result is an
+    `ExportError` with that message.
     """
     metadata = by_key(error.trailing_metadata())
     name = metadata.get(ERROR_KEY, "")

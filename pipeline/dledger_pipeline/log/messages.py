@@ -34,6 +34,7 @@ from dledger_pipeline.log.produce_columns import (
     Span,
     Strings,
 )
+from dledger_pipeline.log.records import schema
 
 logger = logging.getLogger(__name__)
 
@@ -41,11 +42,7 @@ _TEXT: Final = pa.string()
 _ASCII: Final = 0x7F
 
 
-def _schema(**columns: pa.DataType) -> pa.Schema:
-    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
-
-
-MESSAGE_SCHEMA: Final = _schema(
+MESSAGE_SCHEMA: Final = schema(
     topic=_TEXT,
     queue_id=pa.int32(),
     queue_offset=pa.int64(),
@@ -66,7 +63,7 @@ MESSAGE_SCHEMA: Final = _schema(
 """One row a message. `index` and `term` are those of the entry that holds it; `body` is as its
 producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds."""
 
-QUEUE_SLICE_SCHEMA: Final = _schema(
+QUEUE_SLICE_SCHEMA: Final = schema(
     index=pa.int64(),
     start=pa.int64(),
     end=pa.int64(),
@@ -92,7 +89,7 @@ class SetAside:
 
 
 def warn(set_aside: Sequence[SetAside]) -> None:
-    """Log how many messages of a batch are set aside, and the first of them."""
+    """Log how many messages of a batch are set aside, and which is the first."""
     first = set_aside[0]
     logger.warning(
         "%d messages cannot be decoded and are set aside; the first is at offset %d of queue %d, "
@@ -116,19 +113,19 @@ def decode(
         entries: A batch of `records.ENTRY_SCHEMA`, indexes ascending.
         slices: Of `QUEUE_SLICE_SCHEMA`, in these entries.
         columns: Which columns of `MESSAGE_SCHEMA`, all when empty.
-        report: Is told of the messages that are set aside, if there are any.
+        report: Called with the messages that are set aside, if any.
 
     Raises:
         MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
     """
-    schema = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
+    wanted = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
     if slices.num_rows == 0:
-        return pa.RecordBatch.from_pylist([], schema=schema)
+        return pa.RecordBatch.from_pylist([], schema=wanted)
     messages = _Messages(entries, slices)
-    if "message_id" not in schema.names:
+    if "message_id" not in wanted.names:
         messages.judge_ids()
-    arrays = [_COLUMNS[name](messages) for name in schema.names]
-    found = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    arrays = [_COLUMNS[name](messages) for name in wanted.names]
+    found = pa.RecordBatch.from_arrays(arrays, schema=wanted)
     if messages.good.all():
         return found
     report(messages.set_aside())
@@ -167,7 +164,7 @@ class _Messages:
         return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
 
     def judge_ids(self) -> None:
-        """Find out which ids are no texts: mostly at a glance, for all are ASCII."""
+        """Check the ids, even if not asked for; a single test is enough if all are ASCII."""
         ids = self.columns.ids
         start = ids.offsets_at + 4 * (ids.count + 1)
         once = np.flatnonzero(np.diff(start, prepend=-1))
@@ -238,7 +235,7 @@ class _Messages:
     def _items(self, column: Strings, message: Ints, item: Ints) -> pa.Array:
         """Return string *item* of the column in the payload of *message*, for each pair of them.
 
-        One whose offsets are broken is empty, and its message is not good.
+        A string with invalid offsets is empty, and its message is not good.
         """
         present, offsets_at, of_slice = column.present, column.offsets_at, self._slice[message]
         low, high = self._offsets(present, offsets_at, of_slice, item)
@@ -266,7 +263,7 @@ class _Messages:
         return with_gaps.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
 
     def _text(self, strings: pa.Array, message: Ints) -> pa.Array:
-        """Return the texts that *strings* are; what is no UTF-8 is empty, its message not good."""
+        """Decode *strings*; one that is not UTF-8 is empty, and its message not good."""
         try:
             return strings.cast(_TEXT)
         except pa.ArrowInvalid:
@@ -274,7 +271,7 @@ class _Messages:
             return pc.if_else(pa.array(good), strings, pa.scalar(b"", strings.type)).cast(_TEXT)
 
     def _keep(self, good: Bools, message: Ints) -> Bools:
-        """Take note of the messages of which something is not good; return *good*."""
+        """Mark the messages that are not *good*; return *good*."""
         if not good.all():
             self.good[message[~good]] = False
         return good

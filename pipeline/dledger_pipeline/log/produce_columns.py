@@ -1,4 +1,4 @@
-"""Finds the columns of many PRODUCE payloads together: where each begins, how many strings it has.
+"""Locates the columns of many PRODUCE payloads at once: where each begins, and its string count.
 
 Arrays have one item for each payload; positions are bytes from the start of the buffer that holds
 the bodies of a batch of entries. Called by `messages` only. ``docs/internals/message-format.md``

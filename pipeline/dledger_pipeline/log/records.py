@@ -29,21 +29,25 @@ from dledger.store.format import (
 from dledger.types import EntryKind
 from dledger_pipeline.errors import CorruptObject
 
-ENTRY_SCHEMA: Final = pa.schema(
-    [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("term", pa.int64(), nullable=False),
-        pa.field("type", pa.uint8(), nullable=False),
-        pa.field("timestamp_ms", pa.int64(), nullable=False),
-        pa.field("body_crc32c", pa.uint32(), nullable=False),
-        pa.field("chain_crc32c", pa.uint32(), nullable=False),
-        pa.field("body", pa.large_binary(), nullable=False),
-    ]
+
+def schema(**columns: pa.DataType) -> pa.Schema:
+    """Return a schema of columns that are never null."""
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
+ENTRY_SCHEMA: Final = schema(
+    index=pa.int64(),
+    term=pa.int64(),
+    type=pa.uint8(),
+    timestamp_ms=pa.int64(),
+    body_crc32c=pa.uint32(),
+    chain_crc32c=pa.uint32(),
+    body=pa.large_binary(),
 )
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
 
 PARTS: Final = 3
-"""What `encode_parts` returns for each row."""
+"""How many parts `encode_parts` returns for each row."""
 
 _HEADER: Final = np.dtype(
     [
@@ -89,7 +93,7 @@ class RecordBytes:
 def parse(chunk: RecordBytes) -> pa.RecordBatch:
     """Return the records of *chunk*, every one checked: chain, index, type and body CRC.
 
-    Padding is not looked at, as it carries nothing; everything else of the bytes is in the batch.
+    Padding is not checked, because it holds nothing; all other bytes are in the batch.
 
     Raises:
         CorruptRecord: Names the segment and the byte of the first record that is not valid.
@@ -115,7 +119,7 @@ def encode(batch: pa.RecordBatch) -> bytes:
 
 
 def encode_parts(batch: pa.RecordBatch) -> list[bytes | memoryview]:
-    """Return the same as header, body and padding of each row, for vectored writes.
+    """Return the bytes of `encode` as header, body and padding of each row, for vectored writes.
 
     Bodies are views of the batch's own memory.
     """

@@ -130,7 +130,7 @@ class SegmentWriter:
         """Make everything durable and say so in the watermark.
 
         Raises:
-            OSError: The disk failed; what it holds is unknown.
+            OSError: The disk failed; its contents are unknown.
         """
         self._sealed()
         if self._segment is not None:

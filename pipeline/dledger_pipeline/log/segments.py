@@ -170,9 +170,9 @@ def _indexed(
 
 
 def _followed(file: BinaryIO, chunk_bytes: int) -> Iterator[tuple[int, bytes, list[int]]]:
-    """Yield the same by the records' own lengths, up to zeros or a record that is not whole.
+    """Yield the same from the lengths in the records, up to zeros or an incomplete record.
 
-    A record that is not whole comes last, so that `parse` finds it.
+    An incomplete record is yielded last, so that `parse` reports it.
     """
     size, offset = os.fstat(file.fileno()).st_size, SEGMENT_HEADER_BYTES
     wanted = chunk_bytes = max(chunk_bytes, RECORD_HEADER_BYTES)

@@ -132,7 +132,7 @@ class DirectoryObjects:
 
     @contextmanager
     def _written(self, name: str, data: memoryview) -> Iterator[tuple[Path, Path]]:
-        """Give a synced temporary file and the object's path; sync the folder at the end."""
+        """Yield a synced temporary file and the object's path; sync the folder at the end."""
         path = self._root / name
         _make_durable_directory(path.parent)
         temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")

@@ -32,7 +32,7 @@ from dledger_pipeline.object_store.stored import Credentials, Listed, Stored, ch
 _CODE: Final = re.compile(r"<Code>(\w+)</Code>")
 _STATUS: Final = re.compile(r"status code: (\d{3})")
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
-"""A Job is tried again by Kubernetes, so obstore need not outlast a longer failure."""
+"""Kubernetes retries a Job, so obstore need not wait out a longer failure."""
 _CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
 """The second is for a whole object: 128 MiB at half a megabyte a second."""
 
@@ -48,7 +48,7 @@ class RemoteObjects:
     def s3(
         cls, url: str, endpoint: str | None, credentials: Credentials | None, *, allow_http: bool
     ) -> RemoteObjects:
-        """Open ``s3://bucket/path``; without *endpoint* at Amazon, where a role may sign, too.
+        """Open ``s3://bucket/path``; without *endpoint* at Amazon, where an IAM role may sign.
 
         Raises:
             StoreError: The URL names no bucket.
@@ -77,10 +77,10 @@ class RemoteObjects:
 
     @classmethod
     def other(cls, url: str, *, allow_http: bool) -> RemoteObjects:
-        """Open what obstore knows by its URL and its own environment variables.
+        """Open any other URL that obstore supports, with its own environment variables.
 
         Raises:
-            StoreError: It knows no such URL.
+            StoreError: obstore does not support the URL.
         """
         try:
             options = _CONNECTION | {"allow_http": allow_http}
@@ -160,7 +160,7 @@ class RemoteObjects:
             raise self._meaning(name, error) from error
 
     def _meaning(self, name: str, error: Exception) -> StoreError:
-        """Return the error that obstore's means, by the server's own code if there is one."""
+        """Return our error for obstore's, by the server's error code if there is one."""
         text = str(error)
         status = _first(_STATUS, text)
         code = _first(_CODE, text)

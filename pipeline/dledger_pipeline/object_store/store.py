@@ -91,7 +91,7 @@ class Store:
         *,
         allow_http: bool = False,
     ) -> Store:
-        """Open the store; nothing is asked of it yet.
+        """Open the store; this sends no request yet.
 
         Args:
             url: ``file:///path`` (created when first written), ``s3://bucket/path``, or another

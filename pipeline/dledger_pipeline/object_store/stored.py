@@ -1,6 +1,6 @@
-"""What the kinds of object stores share: credentials, and an object as it was read.
+"""Shared by all kinds of object stores: credentials, and an object that was read.
 
-Below `store`, which chooses the kind, and below the kinds, which it calls.
+Used by `store` and by the kinds of stores that it opens.
 """
 
 from __future__ import annotations

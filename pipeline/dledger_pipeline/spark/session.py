@@ -1,13 +1,15 @@
 """Spark for our jobs: a quiet session, and tasks whose errors keep their type.
 
 The only module that starts Spark. `one_task_each` runs a function once for each of some items, on
-any worker; `typed_errors` raises the error of a failed task. Spark reports that error as a Python
-traceback in the text of its own and in no other way, so its class is read from there. Used by the
-jobs `backup` and `compact`, and by users for queries.
+any worker, and `collect` does so for functions that return a dataclass; `typed_errors` raises the
+error of a failed task. Spark reports that error as a Python traceback in the text of its own and in
+no other way, so its class is read from there. Used by the jobs `backup` and `compact`, and by users
+for queries.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -15,8 +17,10 @@ import signal
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
@@ -26,8 +30,13 @@ from pyspark.sql.pandas.types import from_arrow_schema
 
 from dledger.errors import DledgerError
 from dledger_pipeline.errors import SparkFailed
+from dledger_pipeline.log.records import schema
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 T = TypeVar("T")
+R = TypeVar("R", bound="DataclassInstance")
 
 LOCAL: Final = "local[*]"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
@@ -42,6 +51,7 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.host": _LOCALHOST,
     "spark.driver.bindAddress": _LOCALHOST,
 }
+_JSON_SCHEMA: Final = schema(found=pa.string())
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 
 
@@ -128,6 +138,23 @@ def one_task_each(
 
     numbered = spark.range(0, len(items), 1, len(items))
     return numbered.mapInArrow(run, from_arrow_schema(schema))
+
+
+def collect(
+    spark: SparkSession, items: Sequence[T], work: Callable[[T], R | None], kind: type[R]
+) -> list[R]:
+    """Return the dataclass of *kind* that *work* makes of each item, unless it makes none.
+
+    See `one_task_each`. Results travel as JSON, so their fields are texts and numbers.
+    """
+    rows = one_task_each(spark, items, partial(_as_json, work), _JSON_SCHEMA).collect()
+    return [kind(**json.loads(row[0])) for row in rows]
+
+
+def _as_json(work: Callable[[T], R | None], item: T) -> Iterator[pa.RecordBatch]:
+    found = work(item)
+    if found is not None:
+        yield pa.RecordBatch.from_pylist([{"found": json.dumps(asdict(found))}], _JSON_SCHEMA)
 
 
 @contextmanager

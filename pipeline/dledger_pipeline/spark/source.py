@@ -26,6 +26,7 @@ from dledger_pipeline.archive.compacted import CompactedRange
 from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
 from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
+from dledger_pipeline.log.records import ENTRY_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
 FORMAT: Final = "dledger"
@@ -35,18 +36,15 @@ _OPTIONS: Final = (
     *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
 )
 
+_SPARK_TYPES: Final = {
+    pa.uint8(): pa.int16(),
+    pa.uint32(): pa.int64(),
+    pa.large_binary(): pa.binary(),
+}
 ENTRY_VIEW: Final = pa.schema(
-    [
-        pa.field("index", pa.int64(), nullable=False),
-        pa.field("term", pa.int64(), nullable=False),
-        pa.field("type", pa.int16(), nullable=False),
-        pa.field("timestamp_ms", pa.int64(), nullable=False),
-        pa.field("body_crc32c", pa.int64(), nullable=False),
-        pa.field("chain_crc32c", pa.int64(), nullable=False),
-        pa.field("body", pa.binary(), nullable=False),
-    ]
+    [field.with_type(_SPARK_TYPES.get(field.type, field.type)) for field in ENTRY_SCHEMA]
 )
-"""`records.ENTRY_SCHEMA` in types that Spark has: it has no unsigned numbers."""
+"""`ENTRY_SCHEMA` in types that Spark has: it has no unsigned numbers."""
 
 
 class View(StrEnum):
@@ -65,7 +63,7 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         topics: Of a compaction: which one.
-        first_index, last_index: Only what is in the entries [first_index, last_index].
+        first_index, last_index: Only rows from entries [first_index, last_index].
     """
 
     store: str | None
@@ -178,7 +176,7 @@ class LedgerReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
-        if not isinstance(partition, Part):  # Spark's own, where there are no parts
+        if not isinstance(partition, Part):  # Spark passes its own if there are no parts
             return
         options = self._options
         for batch in within(partition.share.read(), options.first_index, options.last_index):

@@ -1,0 +1,23 @@
+"""Builds frozen values from protobuf messages with the same field names. Used by clients."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_T = TypeVar("_T", bound="DataclassInstance")
+
+
+def same_fields(kind: type[_T], message: Any, **converted: object) -> _T:
+    """Return a *kind* with the fields of *message*, except those that are given *converted*."""
+    names = (name for name in _names(kind) if name not in converted)
+    return kind(**{name: getattr(message, name) for name in names}, **converted)
+
+
+@cache
+def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
