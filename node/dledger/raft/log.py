@@ -288,7 +288,10 @@ class RaftLog:
         under way twice, with a truncation between (A, B, A): then the completion is taken for
         the older one, of which only what was never truncated counts.
         """
-        if (term, index) not in [(write.term, write.index) for write in self._writes]:
+        for write in self._writes:
+            if write.index == index and write.term == term:
+                break
+        else:
             return False
         durable = self.durable_index
         while True:

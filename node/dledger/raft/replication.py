@@ -63,7 +63,9 @@ class Replication:
                 peer.fetching = True
                 return
             self._send_append(peer_id, peer.next_index - 1, entries)
-            size_bytes = sum([len(entry.data) for entry in entries])
+            size_bytes = 0
+            for entry in entries:
+                size_bytes += len(entry.data)
             peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
             if is_committed:
                 self._pace.sent(peer_id, size_bytes)

@@ -13,12 +13,16 @@ from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
 class RaftView:
-    """The properties of a Raft; `core.Raft` adds what changes them."""
+    """The properties of a Raft; `core.Raft` adds what changes them.
+
+    Attributes:
+        state: Term, vote, role and leader, for who asks often; only the core changes it.
+    """
 
     _config: RaftConfig
     _log: RaftLog
     _memberships: MembershipStack
-    _state: ServerState
+    state: ServerState
 
     @property
     def id(self) -> NodeId:
@@ -33,27 +37,27 @@ class RaftView:
     @property
     def role(self) -> Role:
         """What part we play now."""
-        return self._state.role
+        return self.state.role
 
     @property
     def term(self) -> int:
         """The current term; perhaps not durable yet."""
-        return self._state.term
+        return self.state.term
 
     @property
     def vote(self) -> NodeId | None:
         """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._state.vote
+        return self.state.vote
 
     @property
     def durable_hard_state(self) -> HardState:
         """The newest hard state that storage has confirmed."""
-        return self._state.durable
+        return self.state.durable
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the current term, as far as we know."""
-        return self._state.leader
+        return self.state.leader
 
     @property
     def commit_index(self) -> int:
@@ -64,6 +68,12 @@ class RaftView:
     def applied_index(self) -> int:
         """Up to here, inclusive, entries were handed over for applying."""
         return self._log.applied_index
+
+    @property
+    def awaits_commit(self) -> bool:
+        """Whether this node leads and its log has entries that are not committed."""
+        log = self._log
+        return self.state.leading is not None and log.commit_index < log.last_index
 
     @property
     def durable_index(self) -> int:
@@ -126,38 +136,38 @@ class RaftView:
 
     def caught_up_learners(self) -> frozenset[NodeId]:
         """Return the learners that could be voters now; none when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.changes.caught_up(leading.ticks) if leading else frozenset()
 
     @property
     def transfer_target(self) -> NodeId | None:
         """Whom we are handing leadership to, if anyone."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.transfer_target if leading else None
 
     @property
     def has_room(self) -> bool:
         """Whether `Raft.propose` would take an entry now; not when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading is not None and leading.has_room()
 
     def transfer_candidate(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.most_caught_up() if leading else None
 
     def progress(self) -> Mapping[NodeId, Progress]:
         """Return the leader's view of each other member; empty when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return dict(leading.progress) if leading else {}
 
     def inactive_voters(self) -> set[NodeId]:
         """Return the voters a leader did not hear for an election timeout; none if not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.inactive_voters() if leading else set()
 
     @property
     def uncommitted_bytes(self) -> int:
         """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.uncommitted_bytes() if leading else 0

@@ -220,7 +220,7 @@ class Driver:
     @property
     def queued_bytes(self) -> int:
         """Bytes of commands that wait to become part of an entry."""
-        return self._proposer.queued_bytes
+        return self._proposer.queue.size_bytes
 
     @property
     def writes_refused(self) -> DiskFull | None:
@@ -390,9 +390,7 @@ class Driver:
         core = self.core
         if self._takes_steps():
             core.tick()
-        commit_index = core.commit_index
-        waits = commit_index < core.last_index and core.role is Role.LEADER
-        self._commits.look(now_s, waits=waits, commit_index=commit_index)
+        self._commits.look(now_s, waits=core.awaits_commit, commit_index=core.commit_index)
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -413,30 +411,30 @@ class Driver:
 
     def _wake_if_due(self) -> None:
         """Wake up only if needed after a tick, a heartbeat or its response: most change nothing."""
-        if not self._wake_scheduled and (self.core.has_ready() or self._proposer.waits()):
+        if not self._wake_scheduled and (self._proposer.queue.count or self.core.has_ready()):
             self._wake()
 
     def _run(self) -> None:
+        """Carry out what is due. No installation begins meanwhile: it is a task."""
         self._wake_scheduled = False
+        if not self._takes_steps():
+            return
         try:
-            self._advance()
+            while self._running:
+                if self._proposer.queue.count:
+                    self._proposer.propose(disk_idle=self._persister.idle)
+                if not self.core.has_ready():
+                    break
+                ready = self.core.ready()
+                self._handle(ready)
+                if ready.committed:
+                    self._wake()  # votes and heartbeats get their turn, however much is to apply
+                    break
         except NewerCommand as error:
             self.outdated(error)
         except Exception as error:
             logger.critical("internal error (a bug in this program)", exc_info=error)
             self._fail("cannot continue after a step that failed halfway", error)
-
-    def _advance(self) -> None:
-        while self._takes_steps():
-            if self._proposer.waits():
-                self._proposer.propose(disk_idle=self._persister.idle)
-            if not self.core.has_ready():
-                break
-            ready = self.core.ready()
-            self._handle(ready)
-            if ready.committed:
-                self._wake()  # votes and heartbeats get their turn, however much there is to apply
-                break
 
     def _handle(self, ready: Ready) -> None:
         self._persister.submit(ready)
@@ -448,7 +446,8 @@ class Driver:
         if ready.reads:
             self._reads.confirmed(ready.reads)
         self._note_membership()
-        self._note_role(ready.role_change)
+        if ready.role_change is not None or not self._roles.knows_start:
+            self._note_role(ready.role_change)
         if ready.refused is not None:
             self._refusals.note(ready.refused)
 
@@ -543,22 +542,19 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._apply_one(entry)
+            self._log_clock.applied(entry.timestamp_ms)
+            self.applied_bytes += len(entry.data)
+            known = self._snapshots is not None and entry.index <= self._snapshots.index
+            applies = entry.kind is EntryKind.DATA and not known
+            results = self._state.apply(entry) if applies else ()
+            self._applied_index = entry.index
+            self._proposer.waiters.applied(entry.term, entry.index, results)
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self._changes.notify()
+            if self._roles.applied(entry.term):
+                self._changes.notify()
         for listener in self._applied_listeners:
             listener()
-
-    def _apply_one(self, entry: Entry) -> None:
-        self._log_clock.applied(entry.timestamp_ms)
-        self.applied_bytes += entry.size_bytes
-        known = self._snapshots is not None and entry.index <= self._snapshots.index
-        applies = entry.kind is EntryKind.DATA and not known
-        results = self._state.apply(entry) if applies else ()
-        self._applied_index = entry.index
-        self._proposer.applied(entry.term, entry.index, results)
-        if entry.kind is EntryKind.MEMBERSHIP:
-            self._changes.notify()
-        if self._roles.applied(entry.term):
-            self._changes.notify()
 
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """Restart the log after *info*; the state may be ahead of it (`snapshots`)."""
@@ -593,8 +589,6 @@ class Driver:
             on_removed(removal_index)
 
     def _note_role(self, change: RoleChange | None) -> None:
-        if change is None and self._roles.knows_start:
-            return
         before = self._roles.changed(change)
         if before is None:
             return

@@ -221,7 +221,11 @@ class Waiters:
                 _fail(proposal, _lost(index))
             return
         for proposal, result in zip(proposals, results, strict=bool(proposals)):
-            _resolve(proposal, result)
+            if not proposal.result.done():
+                if isinstance(result, DledgerError):
+                    proposal.result.set_exception(result)
+                else:
+                    proposal.result.set_result(result)
             self._on_applied(proposal.proposed_s)
 
     def fail_all(self) -> None:
@@ -237,15 +241,6 @@ def _lost(index: int) -> LeadershipLost:
         f"leadership ended before entry {index} was known to be committed; "
         "retry with the same idempotency key"
     )
-
-
-def _resolve(proposal: Proposal, result: object) -> None:
-    if proposal.result.done():
-        return
-    if isinstance(result, DledgerError):
-        proposal.result.set_exception(result)
-    else:
-        proposal.result.set_result(result)
 
 
 def _fail(proposal: Proposal, error: DledgerError) -> None:
