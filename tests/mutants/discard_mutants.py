@@ -32,7 +32,7 @@ DISCARD_MUTANTS = (
     Mutant(
         name="leave on the disk what was discarded",
         file="raft/log.py",
-        old="        self._cut_behind = first - 1\n",
+        old="        self.cut_behind = first - 1\n",
         new="",
         why="a restart or a snapshot brings a dead membership back into force",
         checks=(_LOG_DISCARD, _ENDS),

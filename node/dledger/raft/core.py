@@ -383,9 +383,10 @@ class Raft(RaftView):
         leading = self.state.leading
         if leading is not None and leading.pump_due:
             leading.send_appends()
+        cut_behind, self._log.cut_behind = self._log.cut_behind, None
         return self._out.take(
             hard_state=self.state.take_hard_state(),
-            cut_behind=self._log.take_cut(),
+            cut_behind=cut_behind,
             entries=self._log.take_writes(),
             committed=self._log.take_committed(self._config.max_apply_bytes),
         )
@@ -485,7 +486,9 @@ class Raft(RaftView):
             self._step_down(Cause.NO_VOTER)
 
     def _commit_by_counting(self, leading: Leader) -> None:
-        self._log.commit_to(leading.commit_point())
+        committed = leading.commit_point()
+        if committed:
+            self._log.commit_to(committed)
         leading.release_committed()
         self._continue_change(leading)
 

@@ -138,20 +138,16 @@ class Leader:
 
     # Proposals
 
-    def has_room(self) -> bool:
-        """Whether a proposal would be let in now, whatever its size."""
-        return not self._refusal()
-
     def admit(self) -> None:
         """Let a proposal in, or not.
 
         Raises:
             Overloaded: Too much waits to be settled, or leadership is being handed over.
         """
-        if refusal := self._refusal():
+        if refusal := self.refusal():
             raise Overloaded(refusal)
 
-    def _refusal(self) -> str:
+    def refusal(self) -> str:
         """Say why no proposal is let in; empty if one is.
 
         Its size does not matter, so that whoever asks before it takes a proposal off its queue
@@ -235,7 +231,8 @@ class Leader:
         if self._memberships.current.learners:
             self.changes.heard(message.sender, match_index=peer.match_index, tick=self._ticks)
         self.pump_due = True
-        self._finish_transfer(message.sender)
+        if self.transfer_target is not None:
+            self._finish_transfer(message.sender)
         return advanced
 
     def _is_ours(self, message: AppendResponse) -> bool:

@@ -70,10 +70,11 @@ class RaftView:
         return self._log.applied_index
 
     @property
-    def awaits_commit(self) -> bool:
-        """Whether this node leads and its log has entries that are not committed."""
+    def awaits_commit_behind(self) -> int | None:
+        """The commit index if this node leads and its log goes on behind it; else None."""
         log = self._log
-        return self.state.leading is not None and log.commit_index < log.last_index
+        awaits = self.state.leading is not None and log.commit_index < log.last_index
+        return log.commit_index if awaits else None
 
     @property
     def durable_index(self) -> int:
@@ -149,7 +150,7 @@ class RaftView:
     def has_room(self) -> bool:
         """Whether `Raft.propose` would take an entry now; not when not leading."""
         leading = self.state.leading
-        return leading is not None and leading.has_room()
+        return leading is not None and not leading.refusal()
 
     def transfer_candidate(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""

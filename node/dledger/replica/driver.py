@@ -190,7 +190,8 @@ class Driver:
         """
         self._running = True
         self._on_membership(self._membership)
-        self._schedule_tick(self._rng.random() * self._config.tick_s)
+        first_s = self._rng.random() * self._config.tick_s
+        self._tick_handle = asyncio.get_running_loop().call_later(first_s, self._tick)
         self._wake()
 
     async def stop(self) -> None:
@@ -378,19 +379,17 @@ class Driver:
 
     # -- the loop --------------------------------------------------------------------------------
 
-    def _schedule_tick(self, wait_s: float) -> None:
-        self._tick_handle = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
     def _tick(self) -> None:
         if not self._running:
             return
-        self._schedule_tick(self._config.tick_s)
+        loop = asyncio.get_running_loop()
+        self._tick_handle = loop.call_later(self._config.tick_s, self._tick)
         now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
         core = self.core
         if self._takes_steps():
             core.tick()
-        self._commits.look(now_s, waits=core.awaits_commit, commit_index=core.commit_index)
+        self._commits.look(now_s, core.awaits_commit_behind)
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:

@@ -110,10 +110,10 @@ class ProposalQueue:
         Raises:
             Overloaded: The queue is full.
         """
-        command, held = proposal.command, self.size_bytes
+        command = proposal.command
         if self.count >= self._max_commands:
             raise Overloaded(f"{self.count} commands are queued; back off and retry")
-        if self.count and held + len(command) > self._max_bytes:
+        if self.count and (held := self.size_bytes) + len(command) > self._max_bytes:
             raise Overloaded(
                 f"the proposal queue holds {held} of {self._max_bytes} bytes; back off and retry"
             )

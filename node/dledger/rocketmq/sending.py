@@ -63,8 +63,11 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sender = client_id(caller)
         topic = topic_of(request.messages)
-        messages = [message_of(message) for message in request.messages]
-        size_bytes = sum([len(message.body) for message in messages])
+        messages: list[Message] = []
+        size_bytes = 0
+        for each in request.messages:
+            messages.append(message_of(each))
+            size_bytes += len(each.body)
         check_total(size_bytes)
         await self._resolver.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]

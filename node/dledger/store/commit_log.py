@@ -182,13 +182,14 @@ class CommitLog(LogReader):
     def _write(self, segment: Segment, entries: Sequence[Entry]) -> None:
         encoded = encode_records(entries, chain=segment.last_chain, position=segment.end)
         file = self._disk.open(segment)
-        with disk_full_on_enospc("keep the identities of records"):
-            self._watermark.reserve(len(segment.positions) + len(entries))
+        self._watermark.reserve(len(segment.positions) + len(entries))
         segment.scrub(file)
         segment.dirty_end = segment.end + encoded.size_bytes
         with disk_full_on_enospc(f"write segment {segment.name}"):
             file.pwritev(encoded.buffers, segment.end)
-        memberships = [(e.index, _membership(e, segment)) for e in entries if _is_membership(e)]
+        memberships = [
+            (e.index, _membership(e, segment)) for e in entries if e.kind is EntryKind.MEMBERSHIP
+        ]
         with self._state.lock:
             self._index.add(encoded, entries, memberships)
             self._recent.add(entries)
@@ -423,12 +424,9 @@ class CommitLog(LogReader):
             raise ValueError(
                 f"expected entry {self._index.last_index + 1} or an earlier one, got {first}"
             )
-        if [entry.index for entry in entries] != list(range(first, first + len(entries))):
-            raise ValueError(f"the entries from {first} on are not consecutive")
-
-
-def _is_membership(entry: Entry) -> bool:
-    return entry.kind is EntryKind.MEMBERSHIP
+        for index, entry in enumerate(entries, first):
+            if entry.index != index:
+                raise ValueError(f"the entries from {first} on are not consecutive")
 
 
 def _membership(entry: Entry, segment: Segment) -> Membership:

@@ -107,6 +107,7 @@ class Segment:
         end: The byte after the last record; from here on the file holds zeros.
         dirty_end: If above `end`, bytes [end, dirty_end) may hold an old or torn write and must be
             zeroed before the next record is written.
+        name: The file's name.
         dropped_end: The bytes below were dropped from the page cache (ADR 16).
     """
 
@@ -119,11 +120,10 @@ class Segment:
     dropped_end: int = 0
     positions: array[int] = field(default_factory=lambda: array("I"))
     chains: array[int] = field(default_factory=lambda: array("I"))
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return segment_name(self.first_index)
+    def __post_init__(self) -> None:
+        self.name = segment_name(self.first_index)
 
     @property
     def path(self) -> Path:
