@@ -60,8 +60,8 @@ NODE_MUTANTS = (
     Mutant(
         name="apply out of order",
         file="replica/driver.py",
-        old="        for entry in entries:\n            self._log_clock.applied(",
-        new="        for entry in reversed(entries):\n            self._log_clock.applied(",
+        old="        for entry in entries:\n            self.log_clock.applied(",
+        new="        for entry in reversed(entries):\n            self.log_clock.applied(",
         why="replicas come to different states",
         checks=(_DRIVER,),
     ),

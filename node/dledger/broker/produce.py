@@ -112,7 +112,7 @@ def _optional_columns(batch: Columns) -> tuple[int, bytes, list[bytes]]:
 
 
 def _texts_column(items: Sequence[str]) -> tuple[bytes, bytes]:
-    return _strings([item.encode() for item in items])
+    return _strings(list(map(str.encode, items)))
 
 
 def _strings(items: Sequence[bytes]) -> tuple[bytes, bytes]:

@@ -165,7 +165,7 @@ class Leader:
 
     def appended(self, entry: Entry) -> None:
         """Take note of an entry that we appended in this term."""
-        size_bytes = entry.size_bytes
+        size_bytes = len(entry.data)
         self._unsettled.append((entry.index, size_bytes))
         self._unsettled_bytes += size_bytes
         self.pump_due = True

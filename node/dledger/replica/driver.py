@@ -74,6 +74,9 @@ class Driver:
     It calls *on_fatal* when nothing that this node sends can be trusted any more, and
     *on_removed*, once and with the entry's index, when a committed change has removed this node
     from its group. *admit* raises FeatureNotReady for a command that some member does not support.
+
+    Attributes:
+        log_clock: The leader's: Unix milliseconds that never go back.
     """
 
     def __init__(
@@ -133,19 +136,19 @@ class Driver:
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
-        self._log_clock = LogClock(clock)
-        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self.log_clock = LogClock(clock)
+        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
         self._proposer = Proposer(
             self.core,
             clock=clock,
-            log_clock=self._log_clock,
+            log_clock=self.log_clock,
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleObserver(
-            self.core, clock=clock, log_clock=self._log_clock, metrics=metrics
+            self.core, clock=clock, log_clock=self.log_clock, metrics=metrics
         )
         self._disk_space = DiskSpaceGuard(config.min_free_bytes)
         self._reads = PendingReads()
@@ -251,10 +254,6 @@ class Driver:
         Before that its state machine may lack entries that the old leader acknowledged.
         """
         return self._running and self._roles.serves
-
-    def now_ms(self) -> int:
-        """Return the leader's log clock: Unix milliseconds that never go back."""
-        return self._log_clock.now_ms()
 
     def submit(
         self, command: Command, *, grows: bool, line: str = "", producer: str = ""
@@ -409,7 +408,7 @@ class Driver:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _wake_if_due(self) -> None:
-        """Wake up only if needed after a tick, a heartbeat or its response: most change nothing."""
+        """Wake up only if needed after a message, a tick or a sync: most change nothing."""
         if not self._wake_scheduled and (self._proposer.queue.count or self.core.has_ready()):
             self._wake()
 
@@ -427,7 +426,7 @@ class Driver:
                 ready = self.core.ready()
                 self._handle(ready)
                 if ready.committed:
-                    self._wake()  # votes and heartbeats get their turn, however much is to apply
+                    self._wake_if_due()  # votes and heartbeats get a turn, however much is to apply
                     break
         except NewerCommand as error:
             self.outdated(error)
@@ -461,7 +460,7 @@ class Driver:
         """Count this node towards the majority for these entries."""
         self._disk_space.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
-        self._wake()
+        self._wake_if_due()
 
     def cut_durable(self) -> None:
         """Check whether the log is whole after the truncation; if so, this node may campaign."""
@@ -541,7 +540,7 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._log_clock.applied(entry.timestamp_ms)
+            self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)
             known = self._snapshots is not None and entry.index <= self._snapshots.index
             applies = entry.kind is EntryKind.DATA and not known
@@ -560,7 +559,7 @@ class Driver:
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
-            self._log_clock.applied(self._snapshots.now_ms)
+            self.log_clock.applied(self._snapshots.now_ms)
         self.core.snapshot_finished(
             info,
             installed=memberships is not None,

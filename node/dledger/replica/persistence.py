@@ -180,10 +180,10 @@ class Persister:
         self.busy_since_s = self._now_s()
         self._log_writer.run(
             partial(_write_and_sync, self._log, batches),
-            lambda error: self._log_done(error, batches),
+            partial(self._log_done, batches),
         )
 
-    def _log_done(self, error: BaseException | None, batches: list[_Batch]) -> None:
+    def _log_done(self, batches: list[_Batch], error: BaseException | None) -> None:
         if isinstance(error, DiskFull):
             self._keep_for_retry(error, batches)
             return

@@ -9,7 +9,6 @@ a full one does not wait for that, and a few may be in flight together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -91,19 +90,17 @@ class Proposer:
         """
         while self.queue.count and self._may_propose(disk_idle=disk_idle):
             batch = self.queue.take_batch()
-            if batch:
-                self._propose(batch)
-
-    def _propose(self, batch: Sequence[Proposal]) -> None:
-        data = b"".join([closed(proposal.command) for proposal in batch])
-        term, index = self._core.propose(
-            kind=EntryKind.DATA,
-            data=data,
-            crc32c=crc32c(data),
-            timestamp_ms=self._log_clock.now_ms(),
-        )
-        self.waiters.add(term, index, batch)
-        self._metrics.batch(len(batch), len(data))
+            if not batch:
+                continue
+            data = b"".join([closed(proposal.command) for proposal in batch])
+            term, index = self._core.propose(
+                kind=EntryKind.DATA,
+                data=data,
+                crc32c=crc32c(data),
+                timestamp_ms=self._log_clock.now_ms(),
+            )
+            self.waiters.add(term, index, batch)
+            self._metrics.batch(len(batch), len(data))
 
     def _may_propose(self, *, disk_idle: bool) -> bool:
         if not self._core.has_room:

@@ -141,7 +141,9 @@ def topic_of(messages: Any) -> str:
         raise Rejected(
             Code.BAD_REQUEST, f"a request carries 1 to {MAX_MESSAGES} messages, not {len(messages)}"
         )
-    topics = {topic_name(message.topic) for message in messages}
+    topics = set[str]()
+    for message in messages:
+        topics.add(topic_name(message.topic))
     if len(topics) > 1:
         raise Rejected(
             Code.BAD_REQUEST, f"one request sends to one topic, not to {', '.join(sorted(topics))}"

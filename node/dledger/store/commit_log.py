@@ -362,16 +362,16 @@ class CommitLog(LogReader):
     def _sync(self) -> None:
         if self._watermark.mark.index == self._index.last_index:
             return
-        last = self._index.segments[-1]
+        last, newest = self._index.segments[-1], self._index.last_index
         last.sync(self._disk.open(last))
         first = max(last.first_index, self._state.rows_index + 1)
         self._watermark.advance(
-            index=self._index.last_index,
+            index=newest,
             chain=last.last_chain,
             at=first - last.first_index,
-            rows=self._index.rows(last, first, last.last_index),
+            rows=self._index.rows(last, first, newest),
         )
-        self._state.rows_index = self._index.last_index
+        self._state.rows_index = newest
 
     def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """Write the *entries* that match a faulty slot's identity exactly, and return them.

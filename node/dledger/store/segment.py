@@ -147,9 +147,10 @@ class Segment:
 
     def position(self, index: int) -> int:
         """Return the byte at which record *index* begins; for last_index + 1, the end."""
-        if index > self.last_index:
-            return self.end
-        return self.positions[index - self.first_index] * ALIGNMENT_BYTES
+        number = index - self.first_index
+        return (
+            self.positions[number] * ALIGNMENT_BYTES if number < len(self.positions) else self.end
+        )
 
     def chain(self, index: int) -> int:
         """Return the chain CRC of record *index*, or of the one before the segment."""
