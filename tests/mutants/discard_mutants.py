@@ -40,8 +40,8 @@ DISCARD_MUTANTS = (
     Mutant(
         name="take a membership beyond the log from a snapshot",
         file="raft/core.py",
-        old="self._memberships.replace(pair for pair in memberships if pair[0] <= newest)",
-        new="self._memberships.replace(memberships)",
+        old="self.memberships.replace(pair for pair in memberships if pair[0] <= newest)",
+        new="self.memberships.replace(memberships)",
         why="in force is one that no leader appended to this log (6)",
         checks=(_DAMAGED,),
     ),

@@ -330,7 +330,7 @@ NODE_MUTANTS = (
     Mutant(
         name="a leader that asks nobody what they know",
         file="replica/driver.py",
-        old="        self._admit(command, self.core.membership)\n",
+        old="        self._admit(command, self.core.memberships.current)\n",
         new="",
         why="the first new command of a rollout stops every member that is not upgraded yet",
         checks=(_MIXED,),

@@ -84,7 +84,7 @@ class Raft(RaftView):
         self._snapshots = snapshots
         self._config = config
         self._log = RaftLog(log, applied_index, max_unapplied_bytes=config.max_unapplied_bytes)
-        self._memberships = MembershipStack(memberships, config.group_id)
+        self.memberships = MembershipStack(memberships, config.group_id)
         self._timer = ElectionTimer(
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
         )
@@ -99,7 +99,7 @@ class Raft(RaftView):
         self._elections = Election(
             self.state,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             timer=self._timer,
             timeout_ticks=config.election_timeout_ticks,
             outbox=self._out,
@@ -112,14 +112,14 @@ class Raft(RaftView):
             self.state,
             elections=self._elections,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             outbox=self._out,
             installing=self._installing,
         )
         self._log_discard = LogDiscard(
             self.state,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             elections=self._elections,
             outbox=self._out,
             discard=self._following.discard,
@@ -275,11 +275,11 @@ class Raft(RaftView):
         if last_index is not None and last_index < self._log.last_index:
             self._following.truncate(last_index + 1)
         newest = self._log.last_index
-        self._memberships.replace(pair for pair in memberships if pair[0] <= newest)
+        self.memberships.replace(pair for pair in memberships if pair[0] <= newest)
 
     def introduce(self, node_id: NodeId) -> None:
         """Take a member's word that *node_id* is one, too: by an entry that we do not have yet."""
-        self._memberships.introduce(node_id)
+        self.memberships.introduce(node_id)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
@@ -346,7 +346,7 @@ class Raft(RaftView):
         """
         self._elections.log_is_whole = whole
         here = (entry for entry in entries if self._log.matches(entry.index, entry.term))
-        self._memberships.insert(memberships_in(here))
+        self.memberships.insert(memberships_in(here))
         self.entries_available()
 
     def entry_lost(self, index: int) -> None:
@@ -404,10 +404,10 @@ class Raft(RaftView):
         if sender == self.state.id:
             return False
         if isinstance(message, AnyRequest):
-            return self._memberships.hears(sender, self._log.commit_index)
+            return self.memberships.hears(sender, self._log.commit_index)
         if leading is not None:
             return sender in leading.progress
-        membership = self._memberships.current
+        membership = self.memberships.current
         return membership.get(sender) is not None or not membership.voters
 
     def _enter_higher_term(self, message: Message) -> bool:
@@ -434,7 +434,7 @@ class Raft(RaftView):
             self._config,
             term=self.term,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             outbox=self._out,
             snapshots=self._snapshots,
         )
@@ -471,13 +471,13 @@ class Raft(RaftView):
         term, index = self._append_own(
             leading, kind=EntryKind.MEMBERSHIP, data=data, crc32c=crc32c(data), timestamp_ms=0
         )
-        self._memberships.append([(index, membership)])
+        self.memberships.append([(index, membership)])
         leading.membership_changed()
         return term, index
 
     def _continue_change(self, leading: Leader) -> None:
         """Leave a joint membership once it is committed, or promote whoever has caught up."""
-        if leading.changes.done_with is self._memberships.current:
+        if leading.changes.done_with is self.memberships.current:
             return
         following = leading.changes.due(leading.ticks) if not leading.transfer_target else None
         if following is not None:
@@ -487,7 +487,7 @@ class Raft(RaftView):
 
     def _commit_by_counting(self, leading: Leader) -> None:
         committed = leading.commit_point()
-        if committed:
+        if committed > self._log.commit_index:
             self._log.commit_to(committed)
         leading.release_committed()
         self._continue_change(leading)

@@ -219,33 +219,29 @@ class Leader:
     # Followers
 
     def on_append_response(self, message: AppendResponse) -> bool:
-        """Take an answer; returns whether the follower is known to hold more than before."""
+        """Take an answer; returns whether the follower is known to hold more than before.
+
+        One that has another log than ours up to where it says does not count.
+        """
         peer = self.progress[message.sender]
         peer.last_heard_tick = self._ticks
         if not message.success:
             self._on_rejection(peer, message)
             return False
-        if message.match_index > self._log.last_index or not self._is_ours(message):
+        index, log = message.match_index, self._log
+        if index > log.last_index:
             return False
-        advanced = peer.acked(message.match_index)
+        # What is before our log's beginning we cannot tell, and counts for nothing any more.
+        if not log.has_dropped(index + 1) and (ours := log.chain(index)) != message.match_chain:
+            self._out.refused = Divergence(message.sender, index, ours, message.match_chain)
+            return False
+        advanced = peer.acked(index)
         if self._memberships.current.learners:
             self.changes.heard(message.sender, match_index=peer.match_index, tick=self._ticks)
         self.pump_due = True
         if self.transfer_target is not None:
             self._finish_transfer(message.sender)
         return advanced
-
-    def _is_ours(self, message: AppendResponse) -> bool:
-        """Whether a follower has our log up to where it says; one that has another does not count.
-
-        What is before our log's beginning we cannot tell, and counts for nothing any more.
-        """
-        index = message.match_index
-        if not self._log.knows(index) or self._log.chain(index) == message.match_chain:
-            return True
-        ours = self._log.chain(index)
-        self._out.refused = Divergence(message.sender, index, ours, message.match_chain)
-        return False
 
     def on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         """The follower is there: ask again for whatever seems lost, and confirm reads."""

@@ -17,11 +17,12 @@ class RaftView:
 
     Attributes:
         state: Term, vote, role and leader, for who asks often; only the core changes it.
+        memberships: Those of the log, likewise; `current` is in force.
     """
 
     _config: RaftConfig
     _log: RaftLog
-    _memberships: MembershipStack
+    memberships: MembershipStack
     state: ServerState
 
     @property
@@ -98,12 +99,12 @@ class RaftView:
     @property
     def membership(self) -> Membership:
         """The membership in force; empty before the founding entry arrived."""
-        return self._memberships.current
+        return self.memberships.current
 
     @property
     def membership_index(self) -> int:
         """The index of the entry with the membership in force; 0 before the founding entry."""
-        return self._memberships.index
+        return self.memberships.index
 
     @property
     def is_removed(self) -> bool:
@@ -112,28 +113,28 @@ class RaftView:
 
     def removal_index(self, node_id: NodeId) -> int | None:
         """Return the index of the committed entry that removed a node for good; None: none did."""
-        removed = self._memberships.is_removed(node_id, self.commit_index)
-        return self._memberships.removal_index(node_id) if removed else None
+        removed = self.memberships.is_removed(node_id, self.commit_index)
+        return self.memberships.removal_index(node_id) if removed else None
 
     def hears(self, node_id: NodeId) -> bool:
         """Whether what a node asks of us counts: it is a member by our log, or was introduced.
 
         Also one whose removal is not known to be committed; and anyone, while we know no member.
         """
-        return self._memberships.hears(node_id, self.commit_index)
+        return self.memberships.hears(node_id, self.commit_index)
 
     def known_member(self, node_id: NodeId) -> Member | None:
         """Return a node as the newest membership has it that names it; None if it has no say."""
-        return self._memberships.known_member(node_id, self.commit_index)
+        return self.memberships.known_member(node_id, self.commit_index)
 
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""
-        return self._memberships.was_member(node_id)
+        return self.memberships.was_member(node_id)
 
     @property
     def may_campaign(self) -> bool:
         """Whether this node may ask for votes: as a voter, or while its removal is not certain."""
-        return self._memberships.may_campaign(self.id, self.commit_index)
+        return self.memberships.may_campaign(self.id, self.commit_index)
 
     def caught_up_learners(self) -> frozenset[NodeId]:
         """Return the learners that could be voters now; none when not leading."""

@@ -278,7 +278,7 @@ class Driver:
             FeatureNotReady: Not every member supports this command yet.
         """
         self.check(grows=grows)
-        self._admit(command, self.core.membership)
+        self._admit(command, self.core.memberships.current)
         result = self._proposer.push(command, line=line, producer=producer)
         self._wake()
         return result
@@ -574,7 +574,7 @@ class Driver:
     # -- membership and role ---------------------------------------------------------------------
 
     def _note_membership(self) -> None:
-        membership = self.core.membership
+        membership = self.core.memberships.current
         if membership is not self._membership:
             self._membership = membership
             self._is_member = membership.get(self._id) is not None

@@ -128,7 +128,8 @@ class Persister:
             self._votes.append((self._sequence, ready.after_hard_state))
         if ready.after_entries:
             self._acks.append((self._sequence, ready.after_entries))
-        self._release()
+        if ready.after_hard_state or ready.after_entries:
+            self._release()
 
     def stop(self) -> None:
         """Start no more writes and send nothing more; running writes finish."""

@@ -74,18 +74,17 @@ def identities(
 
 def encode_rows(identities: Iterable[RecordIdentity]) -> bytes:
     """Return the rows of consecutive records."""
-    return b"".join(map(_encode_row, identities))
-
-
-def _encode_row(identity: RecordIdentity) -> bytes:
-    fields = _ROW.pack(
-        identity.entry_index | (_MEMBERSHIP if identity.is_membership else 0),
-        identity.term,
-        identity.chain,
-        identity.start // ALIGNMENT_BYTES,
-        (identity.end - identity.start) // ALIGNMENT_BYTES,
-    )
-    return fields + _U32.pack(crc32c(fields))
+    rows: list[bytes] = []
+    for identity in identities:
+        fields = _ROW.pack(
+            identity.entry_index | (_MEMBERSHIP if identity.is_membership else 0),
+            identity.term,
+            identity.chain,
+            identity.start // ALIGNMENT_BYTES,
+            (identity.end - identity.start) // ALIGNMENT_BYTES,
+        )
+        rows += (fields, _U32.pack(crc32c(fields)))
+    return b"".join(rows)
 
 
 class RowIdentities:
