@@ -249,7 +249,7 @@ class Persister:
 
         They may be written in the same sync as their replacements, and so never be on disk.
         """
-        if self._acks:
+        if self._acks and any(a.match_index >= first for _, acks in self._acks for a in acks):
             kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
             self._acks = deque(((n, tuple(acks)) for n, acks in kept if acks), MAX_HELD)
 
