@@ -124,7 +124,7 @@ DELETION_MUTANTS = (
     Mutant(
         name="a stranger speaks for a client",
         file="rocketmq/client_registry.py",
-        old="        return caller.has_telemetry and caller.host == self.host\n",
+        old="        return caller.has_telemetry and caller.host == known.host\n",
         new="        return True\n",
         why="what a live consumer holds is given to others at a stranger's word",
         checks=(_MADE,),

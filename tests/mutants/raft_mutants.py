@@ -332,8 +332,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="count an acknowledgement of another log",
         file="raft/leader.py",
-        old="if not self._log.knows(index) or self._log.chain(index) == message.match_chain:",
-        new="if True:",
+        old="and (ours := log.chain(index)) != message.match_chain:",
+        new="and (ours := 0):",
         why="an entry is acknowledged to its client that only the leader has",
         checks=(_SAME_LOG,),
     ),
