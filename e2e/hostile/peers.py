@@ -34,7 +34,7 @@ from dledger.types import Entry, EntryKind, NodeId
 from e2e.harness.checks import Check
 from e2e.hostile.judging import held
 from e2e.hostile.neighbours import raw_produce
-from e2e.hostile.scene import ROCKET, Scene, caller, closed, connect
+from e2e.hostile.scene import Scene, call, closed, connect, silence
 
 _TRAP: Final = "127.0.0.66"
 
@@ -51,14 +51,9 @@ def greeted(scene: Scene, node: int, **said: Any) -> Iterator[ConnectToken | str
         "endpoint": {"host": _TRAP, "port": 1},
     } | said
     ended = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(60)
-        yield from ()
-
     with scene.channel(scene.admins[node]) as channel:
         call = channel.stream_stream(f"/{SERVICE}/Control")(
-            nothing(), metadata=((METADATA_KEY, json.dumps(hello)),), timeout=60
+            silence(ended), metadata=((METADATA_KEY, json.dumps(hello)),), timeout=60
         )
         try:
             metadata = {key: value for key, value in call.initial_metadata()}  # noqa: C416
@@ -164,9 +159,7 @@ def _routes(scene: Scene, node: int) -> list[str]:
     request = service.QueryRouteRequest(topic=definition.Resource(name="victim"))
     with scene.channel(scene.endpoints[node]) as channel:
         try:
-            raw = channel.unary_unary(f"{ROCKET}QueryRoute")(
-                request.SerializeToString(), timeout=5, metadata=caller("c")
-            )
+            raw = call(channel, "QueryRoute", request)
         except grpc.RpcError:
             return []
     found = service.QueryRouteResponse.FromString(raw).message_queues
@@ -285,10 +278,9 @@ def frame_buffers(scene: Scene) -> list[Check]:
 def silent_strangers(scene: Scene) -> list[Check]:
     """A09: 80 silent connections at the leader's entries' port while followers start again."""
     with greeted(scene, scene.leader, sender_id=scene.status(scene.follower()).node_id) as ticket:
-        port = None if isinstance(ticket, str) else ticket.port
-    if port is None:
-        return [held("a09: the port", ticket, "known", False)]
-    ended = threading.Event()
+        if isinstance(ticket, str):
+            return [held("a09: the port", ticket, "known", False)]
+    port, ended = ticket.port, threading.Event()
 
     def hold() -> None:
         while not ended.is_set():
