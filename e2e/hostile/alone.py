@@ -36,6 +36,7 @@ from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
 from e2e.harness.checks import Check, at_most
 from e2e.harness.nodes import allocate, node_command, status
 from e2e.harness.processes import ChildProcess
+from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import eventually
 from e2e.hostile.judging import GROWTH_MIB, held
 from e2e.hostile.neighbours import raw_produce
@@ -221,16 +222,13 @@ async def _looked(host: str) -> tuple[float, int]:
             await asyncio.sleep(0.05)
             worst_s = max(worst_s, time.monotonic() - began_s - 0.05)
 
-    beat = asyncio.create_task(pulse())
     seen = nodes.Nodes("orders")
     try:
-        found: Any = await seen.poll({"orders-0": Pod(name="orders-0", ip=host)})
-        views = found.values() if hasattr(found, "values") else ()
-        members = [len(getattr(view, "members", ())) for view in views]
+        async with meanwhile(pulse()):
+            found = await seen.poll({"orders-0": Pod(name="orders-0", ip=host)})
     finally:
-        beat.cancel()
         await seen.close()
-    return worst_s, max(members, default=0)
+    return worst_s, max((len(view.members) for view in found.values()), default=0)
 
 
 ALONE: Final[dict[str, Callable[[Path], list[Check]]]] = {
