@@ -206,7 +206,8 @@ class EdgeRun:
         if self.options.group.makes:
             maker.start()
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
-        self._heal()
+        cluster.calm_down()
+        cluster.revive_all()
         maker.stop()
         cluster.within(
             _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
@@ -226,13 +227,6 @@ class EdgeRun:
 
     def _has_topic(self) -> bool:
         return any(one.state.broker.topics.get(TOPIC) is not None for one in self.cluster.serving())
-
-    def _heal(self) -> None:
-        cluster = self.cluster
-        cluster.calm = cluster.links.calm = True
-        cluster.links.heal()
-        for process in list(cluster.processes.values()):
-            cluster.revive(process)
 
     def _check(self, process: Process) -> None:
         """Compare each queue with what was sent to it, sender by sender."""
