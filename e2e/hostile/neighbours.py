@@ -125,7 +125,7 @@ def topics_without_end(scene: Scene) -> list[Check]:
 
 
 def ids_pushed_out(scene: Scene) -> list[Check]:
-    """A20: 529,000 ids of strangers; a quiet producer repeats what it sent before."""
+    """A20: 529,000 ids of other clients; a quiet producer repeats what it sent before."""
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, "quiet", 1)
         scene.create_topic(channel, "junk", 4)
@@ -149,7 +149,7 @@ def ids_pushed_out(scene: Scene) -> list[Check]:
 
 
 def forged_receipts(scene: Scene) -> list[Check]:
-    """A16: guessed handles, handles of numbers without end, partings in another's name."""
+    """A16: guessed handles, handles of numbers without end, terminations in another's name."""
     topic, group = "receipts", "grp"
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, topic, 4)
@@ -162,15 +162,15 @@ def forged_receipts(scene: Scene) -> list[Check]:
             for offset in range(16)
             for receive_id in range(1, 4)
         ]
-        good = sum(code == _OK for code in _ack(channel, group, topic, forged, "stranger"))
+        good = sum(code == _OK for code in _ack(channel, group, topic, forged, "other"))
         shared = _beside_bad_ones(scene, channel, topic)
-        stolen = _parting(scene, channel, topic)
+        stolen = _terminated_by_another(scene, channel, topic)
     return [
         held("a16: messages held", len(victim), "some", bool(victim)),
         held("a16: acked by guesses", good, "none", good == 0),
         held("a16: honest acks beside bad ones", f"{shared[0]} of {shared[1]}", "all",
              shared[0] == shared[1] > 0),
-        held("a16: given to who said another goodbye", stolen, "none", stolen == 0),
+        held("a16: given to a client that ended another", stolen, "none", stolen == 0),
     ]  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def _ack(
 
 
 def _beside_bad_ones(scene: Scene, channel: grpc.Channel, topic: str) -> tuple[int, int]:
-    """Ack honestly while a stranger acks what no command may carry; return (good, all)."""
+    """Ack honestly while another client acks what no command may carry; return (good, all)."""
     ended = threading.Event()
     bad = [_old_handle(0, (1 << 64) - 1, (1 << 64) - 1, "grp2", topic)]
 
@@ -223,8 +223,8 @@ def _beside_bad_ones(scene: Scene, channel: grpc.Channel, topic: str) -> tuple[i
     return good, asked
 
 
-def _parting(scene: Scene, channel: grpc.Channel, topic: str) -> int:
-    """Return how many messages of a client with Telemetry a stranger gets by parting for it."""
+def _terminated_by_another(scene: Scene, channel: grpc.Channel, topic: str) -> int:
+    """Return how many messages of a client with Telemetry another one gets by ending it."""
     ended = threading.Event()
     settings = definition.Settings(
         client_type=1,
@@ -246,7 +246,7 @@ def _parting(scene: Scene, channel: grpc.Channel, topic: str) -> int:
         with scene.channel(scene.endpoints[scene.leader]) as other:
             with contextlib.suppress(grpc.RpcError):
                 call(other, "NotifyClientTermination", request, client="push-c")
-            theirs = scene.receive(other, topic, "grp3", client="stranger-c")
+            theirs = scene.receive(other, topic, "grp3", client="other-c")
     finally:
         ended.set()
         telemetry.cancel()

@@ -332,9 +332,9 @@ class Cluster:
         return replace(message, entries=tuple(entries))
 
     def _introduce(self, process: Process, sender: NodeId) -> None:
-        """Do as the greeting of a node that the recipient does not know (`peers.peers`).
+        """Handle a node that the recipient does not know as a handshake does (`peers.peers`).
 
-        The recipient asks those whom it hears itself.
+        The recipient asks the members that it hears itself.
         """
         core = process.driver.core
         if core.hears(sender):

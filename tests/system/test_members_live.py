@@ -20,7 +20,7 @@ from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
 @pytest.fixture
 async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
+    """Return nodes that run until the test ends, then stop at once: no wait for a successor."""
     made = LiveNodes(tmp_path)
     monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
     yield made
@@ -81,10 +81,10 @@ async def test_a_removed_leader_hands_over_and_stops(live: LiveNodes) -> None:
         await client.append("topic", [b"after"])
 
 
-async def test_a_member_that_missed_its_removal_learns_it_from_whoever_it_greets(
+async def test_a_member_that_missed_its_removal_learns_it_when_it_connects(
     live: LiveNodes,
 ) -> None:
-    """It was down meanwhile: each member refuses its greeting for good, and says why."""
+    """It was down meanwhile: each member refuses its handshake for good, and says why."""
     leader = await live.found(0, 1, 2)
     absent = (leader + 1) % 3
     node_id = live.nodes[absent].node_id
@@ -224,7 +224,7 @@ async def test_repeating_a_change_does_nothing(live: LiveNodes) -> None:
     assert live.status(leader).last_index == last_index
 
 
-async def test_removing_a_stranger_is_a_typed_error(live: LiveNodes) -> None:
+async def test_removing_a_non_member_is_a_typed_error(live: LiveNodes) -> None:
     """It names the id."""
     leader = await live.found(0, 1, 2)
 

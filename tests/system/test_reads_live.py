@@ -17,7 +17,7 @@ from tests.system.live_nodes import LiveNodes, eventually
 
 @pytest.fixture
 async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
+    """Return nodes that run until the test ends, then stop at once: no wait for a successor."""
     made = LiveNodes(tmp_path)
     monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
     yield made
