@@ -3,7 +3,7 @@
 On shared machines a figure wanders by tens of percent from minute to minute, and now and then a
 round is lost to something else. So the two trees' figures of one round are compared with each
 other, and a line is broken only if the median of these ratios says so, nearly all of them do, *and*
-it is a larger step than any that one tree took by itself. Of five rounds one may say what it likes,
+it is a larger step than any that one tree took by itself. One round of five may disagree,
 and each tree's best and worst do not count as its spread.
 
 By lognormal noise of 10 to 30 % a round, with one round in ten at 40 % of its pace, five rounds
@@ -22,7 +22,7 @@ from typing import Final
 LEAST_RATIO: Final = 0.85
 """Below this a line is broken, if the spread allows to say so."""
 _SPARES: Final = 5
-"""One round in so many is anybody's."""
+"""One round in so many may be an outlier."""
 LEAST_ROUNDS: Final = 3
 """Fewer have no median to speak of."""
 

@@ -1,4 +1,4 @@
-"""``make overload``: more than the group can take, four ways, and how it is afterwards.
+"""``make overload``: four kinds of overload, and how the group recovers from each.
 
 Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
 it takes until the rate is back. Nodes are watched meanwhile. The exit code is 1 if a refusal has no
@@ -54,7 +54,7 @@ _CALM_S: Final = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A running group and two programs that load it: one too much, one as ever."""
+    """A running group, and a second load program: *flood* overloads, the group's own does not."""
 
     group: ProcessGroup
     flood: Load

@@ -91,7 +91,7 @@ class Stage:
 
     @asynccontextmanager
     async def user(self) -> AsyncIterator[User]:
-        """Start the client's process; the end of the block kills it, without an orderly shutdown."""
+        """Start the client's process; the end of the block kills it."""
         leader = (await self.at.group.until_whole())["leader"]
         every = self.at.group.tls_endpoints if self.tls else self.at.group.endpoints
         endpoints = [*every[leader:], *every[:leader]]  # some clients use only the first

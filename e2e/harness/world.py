@@ -54,7 +54,7 @@ def install_operator(cluster: Cluster, image: Image) -> None:
 
 
 def scale_operator(cluster: Cluster, replicas: int) -> None:
-    """Scale the operator and wait until that is so."""
+    """Scale the operator and wait until it has that many pods."""
     cluster.kubectl(
         "-n", OPERATOR_NAMESPACE, "scale", "deployment", OPERATOR, f"--replicas={replicas}"
     )

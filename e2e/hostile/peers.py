@@ -77,13 +77,13 @@ def _reason(call: Any) -> str:
     return "ended without a connect token"
 
 
-def say(connect_token: ConnectToken | str, *messages: Message) -> bool:
+def say(token: ConnectToken | str, *messages: Message) -> bool:
     """Send frames with a connect token; return whether there was one to send with."""
-    if isinstance(connect_token, str):
+    if isinstance(token, str):
         return False
-    with contextlib.suppress(OSError), connect(("127.0.0.1", connect_token.port)) as connection:
+    with contextlib.suppress(OSError), connect(("127.0.0.1", token.port)) as connection:
         frames = b"".join(prefix(frame) + frame for frame in map(encode, messages))
-        connection.sendall(connect_token.token + frames)
+        connection.sendall(token.token + frames)
         time.sleep(0.3)
     return True
 
@@ -101,7 +101,7 @@ def term_bombs(scene: Scene) -> list[Check]:
     for node in range(len(scene.admins)):
         recipient = NodeId(scene.status(node).node_id)
         for sender in ("made-up", leader_id):
-            with handshaken(scene, node, sender_id=sender) as connect_token:
+            with handshaken(scene, node, sender_id=sender) as token:
                 for term in (2**64 - 1, 2**63 - 1, 2**62, 2**62 - 1):
                     common: dict[str, Any] = {
                         "sender": NodeId(sender),
@@ -109,11 +109,11 @@ def term_bombs(scene: Scene) -> list[Check]:
                         "term": term,
                     }
                     sent += say(
-                        connect_token,
+                        token,
                         HeartbeatRequest(**common, commit_index=0, commit_chain=0, round=1),
                     )
                     sent += say(
-                        connect_token,
+                        token,
                         VoteRequest(
                             **common, last_index=0, last_term=0, last_chain=0, transfer=True
                         ),
@@ -183,9 +183,9 @@ def forged_entries(scene: Scene) -> list[Check]:
             term=status.term, index=status.last_index + 1, kind=EntryKind.DATA,
             timestamp_ms=int(time.time() * 1_000), crc32c=crc32c(data), data=data,
         )  # fmt: skip
-        with handshaken(scene, follower, sender_id=leader_id) as connect_token:
+        with handshaken(scene, follower, sender_id=leader_id) as token:
             say(
-                connect_token,
+                token,
                 AppendRequest(
                     **ids, term=status.term, previous_index=status.last_index,
                     previous_term=status.term, previous_chain=0, last_chain=0,
@@ -214,10 +214,10 @@ def _votes(scene: Scene, follower: int) -> None:
     status = scene.status(follower)
     ids: dict[str, Any] = {"sender": NodeId("made-up"), "recipient": NodeId(status.node_id)}
     last: dict[str, Any] = {"last_index": 1 << 40, "last_term": 1 << 40, "last_chain": 0}
-    with handshaken(scene, follower) as connect_token:
+    with handshaken(scene, follower) as token:
         for number in range(10):
             say(
-                connect_token,
+                token,
                 PreVoteRequest(**ids, term=status.term + 1 + number, **last),
                 VoteRequest(**ids, term=status.term + 1 + number, **last, transfer=True),
             )
@@ -240,16 +240,9 @@ def replication_frames(scene: Scene) -> list[Check]:
     rng = random.Random(7)
     member = scene.status(scene.follower()).node_id
     outcome = {"sent": 0, "refused": 0}
-    with handshaken(scene, scene.leader, sender_id=member) as connect_token:
-        if isinstance(connect_token, str):
-            return [
-                held(
-                    "a08: the handshake",
-                    connect_token,
-                    "refused or a connect token",
-                    bool(connect_token),
-                )
-            ]
+    with handshaken(scene, scene.leader, sender_id=member) as token:
+        if isinstance(token, str):
+            return [held("a08: the handshake", token, "refused or a token", bool(token))]
         bodies = (
             b"\xff\xff\xff\xff" + rng.randbytes(64),
             *((n.to_bytes(4, "little") + rng.randbytes(n)) for n in (0, 5, 60, 200)),
@@ -259,9 +252,9 @@ def replication_frames(scene: Scene) -> list[Check]:
         )
         for number in range(400):
             try:
-                with connect(("127.0.0.1", connect_token.port)) as connection:
-                    token = connect_token.token if number % 4 else os.urandom(16)
-                    connection.sendall(token + bodies[number % len(bodies)])
+                with connect(("127.0.0.1", token.port)) as connection:
+                    secret = token.token if number % 4 else os.urandom(16)
+                    connection.sendall(secret + bodies[number % len(bodies)])
                     outcome["sent"] += 1
             except OSError:
                 outcome["refused"] += 1
@@ -272,34 +265,22 @@ def frame_buffers(scene: Scene) -> list[Check]:
     """A08b: accepted connections that a bad frame ends at once, one after the other."""
     member = scene.status(scene.follower()).node_id
     made = 0
-    with handshaken(scene, scene.leader, sender_id=member) as connect_token:
-        if isinstance(connect_token, str):
-            return [
-                held(
-                    "a08b: the handshake",
-                    connect_token,
-                    "refused or a connect token",
-                    bool(connect_token),
-                )
-            ]
+    with handshaken(scene, scene.leader, sender_id=member) as token:
+        if isinstance(token, str):
+            return [held("a08b: the handshake", token, "refused or a token", bool(token))]
         for _ in range(600):
-            with (
-                contextlib.suppress(OSError),
-                connect(("127.0.0.1", connect_token.port)) as connection,
-            ):
-                connection.sendall(connect_token.token + b"\xff\xff\xff\xff")
+            with contextlib.suppress(OSError), connect(("127.0.0.1", token.port)) as connection:
+                connection.sendall(token.token + b"\xff\xff\xff\xff")
                 made += 1
     return [held("a08b: connections", made, "some", made > 0)]
 
 
 def silent_connections(scene: Scene) -> list[Check]:
     """A09: 80 silent connections at the leader's entries' port while followers start again."""
-    with handshaken(
-        scene, scene.leader, sender_id=scene.status(scene.follower()).node_id
-    ) as connect_token:
-        if isinstance(connect_token, str):
-            return [held("a09: the port", connect_token, "known", False)]
-    port, ended = connect_token.port, threading.Event()
+    with handshaken(scene, scene.leader, sender_id=scene.status(scene.follower()).node_id) as token:
+        if isinstance(token, str):
+            return [held("a09: the port", token, "known", False)]
+    port, ended = token.port, threading.Event()
 
     def hold() -> None:
         while not ended.is_set():

@@ -56,7 +56,7 @@ def _a(kind: Any) -> Any:
 
 
 class Frames(Target):
-    """A Raft message of an accepted peer: if decoded, it is written, answered, and encoded alike."""
+    """A Raft message of an accepted peer: if decoded, it is written, answered, encoded alike."""
 
     name = "frames"
     refuses = (BadFrame, UnknownMessage, NewerCommand)

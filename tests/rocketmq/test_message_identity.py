@@ -1,4 +1,4 @@
-"""Another client takes a message's id: its sender is told, or the message is stored; one of both."""
+"""Another client takes a message's id: its sender is told, or the message is stored."""
 
 from __future__ import annotations
 

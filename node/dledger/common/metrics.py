@@ -142,12 +142,12 @@ class NodeMetrics:
         ).labels(**own)
         self.broken_messages = Counter(
             "dledger_broken_messages",
-            "Deliveries and reads that left out a message which cannot be told",
+            "Deliveries and reads that left out a message which cannot be encoded",
             **make,
         ).labels(**own)
         self.early_dropped_messages = Counter(
             "dledger_early_dropped_messages",
-            "Messages that went before their time because the disk was fuller than it may be",
+            "Messages dropped before their retention time because the disk was above its watermark",
             **make,
         ).labels(**own)
         self.batch_commands = Histogram(
