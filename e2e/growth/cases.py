@@ -209,7 +209,7 @@ async def _snapshot(
     build: Callable[[MeasuredGroup], Awaitable[None]],
     beyond: Callable[[MeasuredGroup], Awaitable[Check]] | None = None,
 ) -> Outcome:
-    """Build something, take a snapshot of it at every node, and check that the group stays within its bounds."""
+    """Build something, take a snapshot of it at every node, and check the group's bounds."""
     outcome = Outcome()
     async with measured(setting.work / name) as group, group.probed() as probe:
         begun = await group.mark()

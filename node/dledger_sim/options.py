@@ -1,4 +1,4 @@
-"""The options of one simulated run, drawn from its seed. A fault that is 0 or False never happens."""
+"""The options of one simulated run, drawn from its seed. A fault of 0 or False never happens."""
 
 from __future__ import annotations
 

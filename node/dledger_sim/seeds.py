@@ -1,8 +1,8 @@
 """Runs many seeds in several processes, and prints how to replay one that fails.
 
 A run that does not end is stopped by a signal and reported with its seed, like any that fails: an
-endless loop takes CPU; a lock that is never released takes none. Normal runs take a second or two of CPU. With ``--shrink`` faults are turned off one
-by one, as long as the run still fails.
+endless loop takes CPU; a lock that is never released takes none. Normal runs take a second or two
+of CPU. With ``--shrink`` faults are turned off one by one, as long as the run still fails.
 """
 
 from __future__ import annotations
