@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +10,15 @@ from dledger.errors import InvalidArgument, NodeRemoved, NotLeader, Refused, Una
 from dledger.files.files import RealFiles
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb.dledger_pb2_grpc import AdminStub
-from dledger.server import node
 from dledger.store.tombstone import load_tombstone
 from dledger.types import Member, NodeId
 from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends, then stop at once: no wait for a successor."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 async def test_a_learner_gets_the_log_and_becomes_a_voter_by_itself(live: LiveNodes) -> None:

@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,7 +21,6 @@ from dledger.peers.peer_codec import encode
 from dledger.peers.peer_link import SERVICE
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
-from dledger.server import node
 from dledger.types import NodeId
 from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
 
@@ -31,13 +29,9 @@ TRAP = "127.0.0.66"
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends, then stop at once: no wait for a successor."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 class UnknownNode:
