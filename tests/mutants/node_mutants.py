@@ -344,7 +344,7 @@ NODE_MUTANTS = (
         checks=(_FEATURES,),
     ),
     Mutant(
-        name="a greeting that is refused for a field more",
+        name="a handshake that is refused for one more field",
         file="peers/handshake.py",
         old='    where, level = said["endpoint"], said.get("feature_level", LOWEST_LEVEL)\n',
         new='    where, level = said["endpoint"], said["level"] if len(said) > 6 else 1\n',

@@ -354,7 +354,7 @@ RAFT_MUTANTS = (
         checks=(_SAME_LOG,),
     ),
     Mutant(
-        name="hear strangers",
+        name="hear non-members",
         file="raft/membership.py",
         old="return node_id in self._introduced",
         new="return True",

@@ -73,7 +73,7 @@ async def test_what_finds_no_room_stays_queued_and_in_order() -> None:
 
 
 async def test_nothing_is_proposed_while_leadership_is_handed_over() -> None:
-    """The heir must catch up; the commands wait, for it or for the end of the attempt."""
+    """The successor must catch up; the commands wait, for it or for the end of the attempt."""
     node = leading()
     proposing = proposing_of(node)
     node.do(lambda raft: raft.transfer_leadership(None))
