@@ -98,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
     made = argparse.ArgumentParser(prog="make bench", description=__doc__)
-    made.add_argument("--full", action="store_true", help="all cases instead of a telling few")
+    made.add_argument(
+        "--full", action="store_true", help="all cases instead of a representative few"
+    )
     made.add_argument("--seconds", type=float, default=8, help="length of a row (default 8)")
     made.add_argument("--rounds", type=int, default=3, help="rounds of a row (default 3)")
     made.add_argument(

@@ -1,4 +1,4 @@
-"""The RocketMQ SDK beside a broker that does nothing: what no broker in Python can be better than.
+"""The RocketMQ SDK with a broker that does nothing: an upper bound for any broker in Python.
 
 It knows every topic, keeps no message, and answers each call from ready bytes. As a program it is
 that broker.

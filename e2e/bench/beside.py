@@ -14,7 +14,7 @@ bench founds a group and asks who leads.
 A line is broken if its ratio (the median of the rounds' ratios, 1 if both are as good) is below
 0.85, so are the ratios of nearly all rounds, and that is a larger step than either tree's own
 spread. Of five rounds one may be lost to the machine. On a shared machine nothing finer can be
-seen; look at a broken line again, by itself (--only), when the machine does something else.
+seen; measure a broken line again, by itself (--only), at another time.
 
 exit codes: 0 no line is broken, 1 one is, 2 something could not be measured, or wrong usage
 """
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HarnessError as error:
         problem = str(error)
     except KeyboardInterrupt:
-        print("bench: interrupted; groups and trees are gone", file=sys.stderr)
+        print("bench: interrupted; groups and checkouts were removed", file=sys.stderr)
         return _INTERRUPTED
     lines = {
         measure: compared(

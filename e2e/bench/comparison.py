@@ -3,7 +3,7 @@
 On shared machines a figure wanders by tens of percent from minute to minute, and now and then a
 round is lost to something else. So the two trees' figures of one round are compared with each
 other, and a line is broken only if the median of these ratios says so, nearly all of them do, *and*
-it is a larger step than any that one tree took by itself. Of five rounds one may say what it likes,
+it is a larger step than any that one tree took by itself. One round of five may disagree,
 and each tree's best and worst do not count as its spread.
 
 By lognormal noise of 10 to 30 % a round, with one round in ten at 40 % of its pace, five rounds
@@ -22,7 +22,7 @@ from typing import Final
 LEAST_RATIO: Final = 0.85
 """Below this a line is broken, if the spread allows to say so."""
 _SPARES: Final = 5
-"""One round in so many is anybody's."""
+"""One round in so many may be an outlier."""
 LEAST_ROUNDS: Final = 3
 """Fewer have no median to speak of."""
 
@@ -67,6 +67,9 @@ def compared(
 ) -> Comparison:
     """Compare two trees.
 
+    A figure that is missing, or not a number above zero, excludes its whole round. A line that has
+    fewer than three rounds left, or fewer than half of them, is not measured.
+
     Args:
         ours: A figure for each round; None where it could not be taken.
         theirs: Those of the other tree, in the same rounds.
@@ -74,30 +77,22 @@ def compared(
     """
     pairs = _pairs(ours, theirs)
     own, other = ([pair[side] for pair in pairs] for side in (0, 1))
+    ratios = [other / own if less_is_better else own / other for own, other in pairs]
+    spreads = _spread(own), _spread(other)
+    is_enough = len(pairs) >= max(LEAST_ROUNDS, len(ours) / 2)
     return Comparison(
-        ours=median(own) if own else math.nan,
-        theirs=median(other) if other else math.nan,
-        our_spread=_spread(own),
-        their_spread=_spread(other),
-        ratio=_ratio(_goodness(pairs, less_is_better=less_is_better)),
+        ours=_median(own),
+        theirs=_median(other),
+        our_spread=spreads[0],
+        their_spread=spreads[1],
+        ratio=_median(ratios),
         rounds=len(pairs),
-        verdict=verdict(ours, theirs, less_is_better=less_is_better),
+        verdict=_verdict(ratios, max(spreads)) if is_enough else Change.UNMEASURED,
     )
 
 
-def verdict(
-    ours: Sequence[float | None], theirs: Sequence[float | None], *, less_is_better: bool = False
-) -> Change:
-    """Return what two trees' figures come to; see `compared`.
-
-    A figure that is missing, or no number above zero, takes its whole round away. A line that keeps
-    less than three rounds, or less than half of them, is not measured.
-    """
-    pairs = _pairs(ours, theirs)
-    if len(pairs) < max(LEAST_ROUNDS, len(ours) / 2):
-        return Change.UNMEASURED
-    own_spread = max(_spread([pair[side] for pair in pairs]) for side in (0, 1))
-    ratios = [our / their for our, their in _goodness(pairs, less_is_better=less_is_better)]
+def _verdict(ratios: Sequence[float], own_spread: float) -> Change:
+    """Return what the ratios of all rounds say, of trees that differ so far from themselves."""
     if median(ratios) < LEAST_RATIO:
         return Change.BROKEN if _is_step(ratios, own_spread) else Change.WITHIN
     inverse = [1 / ratio for ratio in ratios]
@@ -120,15 +115,8 @@ def _is_figure(value: float) -> bool:
     return math.isfinite(value) and value > 0
 
 
-def _goodness(
-    pairs: Sequence[tuple[float, float]], *, less_is_better: bool
-) -> list[tuple[float, float]]:
-    """Return figures of which more is better."""
-    return [(1 / own, 1 / other) for own, other in pairs] if less_is_better else list(pairs)
-
-
-def _ratio(goodness: Sequence[tuple[float, float]]) -> float:
-    return median(own / other for own, other in goodness) if goodness else math.nan
+def _median(figures: Sequence[float]) -> float:
+    return median(figures) if figures else math.nan
 
 
 def _spread(figures: Sequence[float]) -> float:

@@ -13,7 +13,7 @@ from e2e.bench.cases import Case, engine_cases, interleaved, peer_cases
 from e2e.bench.engine import APPEND, append_row, latency_rows, measured, read_rows
 from e2e.bench.etcd import Etcd
 from e2e.bench.java import JavaDLedger
-from e2e.bench.loads import Load, Loaded
+from e2e.bench.loads import Load
 from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup, System
 from e2e.bench.rows import Row
@@ -91,12 +91,8 @@ def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
 def inside_row(group: ProcessGroup, case: Case, seconds: float) -> Row:
     """Measure batches that are made inside the leader, with no client between: its very best."""
     load = Load(group.nodes[group.wait_whole()])
-
-    def work() -> Loaded:
-        return load.run(case, seconds)
-
     load.run(case, _SETTLE_S)
-    return measured(group, load, case, work, kind=APPEND, name=f"{case.name}, {INSIDE}")
+    return measured(group, load, case, seconds, kind=APPEND, name=f"{case.name}, {INSIDE}")
 
 
 def contest(

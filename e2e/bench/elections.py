@@ -1,4 +1,4 @@
-"""Which elections a run's faults explain, and which nothing does. Pure."""
+"""Which elections of a run are explained by its faults, and which are not. Pure."""
 
 from __future__ import annotations
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Sequence
+from typing import Any, Final
 
 from e2e.bench.cases import Case
-from e2e.bench.loads import Load, Loaded
+from e2e.bench.loads import Load
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.harness.processes import Usage
@@ -33,12 +33,8 @@ _WRITERS: Final = 16
 def append_row(group: ProcessGroup, case: Case, seconds: float) -> Row:
     """Measure a closed loop of appends through the leader."""
     leader = group.wait_whole()
-
-    def load() -> Loaded:
-        return group.load.run(case, seconds, node=leader)
-
     group.load.run(case, _SETTLE_S, node=leader)
-    return measured(group, group.load, case, load, kind=APPEND, name=case.name)
+    return measured(group, group.load, case, seconds, kind=APPEND, name=case.name, node=leader)
 
 
 def latency_rows(group: ProcessGroup, seconds: float) -> list[Row]:
@@ -49,11 +45,8 @@ def latency_rows(group: ProcessGroup, seconds: float) -> list[Row]:
     most = closed.requests / closed.seconds
 
     def row(offered: str, rate: float) -> Row:
-        def load() -> Loaded:
-            return group.load.run(case, seconds, node=leader, rate=rate)
-
-        name = f"{case.name} at {offered}"
-        return measured(group, group.load, case, load, kind=LATENCY, name=name)
+        name, to = f"{case.name} at {offered}", {"node": leader, "rate": rate}
+        return measured(group, group.load, case, seconds, kind=LATENCY, name=name, **to)
 
     shares = [row(f"{share:.0%} of its rate", most * share) for share in LOAD_SHARES]
     return [*shares, row(STEADY, STEADY_RATE)]
@@ -69,20 +62,19 @@ def _read_row(group: ProcessGroup, batch: int, seconds: float) -> Row:
     follower = (leader + 1) % len(group.specs)
     group.load.run(Case(batch=batch, window=_WRITERS), seconds, node=leader)
     case = Case(batch=batch, window=_READERS)
-
-    def load() -> Loaded:
-        return group.load.run(case, seconds, mode="read", node=follower)
-
-    name = f"1 KiB, batch {batch}, {_READERS} readers, 1 node"
-    return measured(group, group.load, case, load, kind=READ, name=name)
+    name, how = f"1 KiB, batch {batch}, {_READERS} readers, 1 node", {"mode": "read"}
+    return measured(group, group.load, case, seconds, kind=READ, name=name, node=follower, **how)
 
 
 def measured(
-    group: ProcessGroup, load: Load, case: Case, work: Callable[[], Loaded], *, kind: str, name: str
+    group: ProcessGroup, load: Load, case: Case, seconds: float, *, kind: str, name: str, **how: Any
 ) -> Row:
-    """Run *work* and return its row, with what each node and *load* took meanwhile."""
+    """Load the group for so long, *how* as `Load.run` takes it, and return the row.
+
+    It has what each node and *load* took meanwhile.
+    """
     before, began_s = _usages(group, load), time.monotonic()
-    loaded = work()
+    loaded = load.run(case, seconds, **how)
     after, ended_s = _usages(group, load), time.monotonic()
     if not all(node.is_running() for node in group.nodes):
         raise HarnessError(f"{group.system.name}: a node ended while {name} was measured")

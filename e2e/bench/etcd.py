@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from e2e.bench.process_group import NodeState
-from e2e.cluster import binaries
+from e2e.cluster import golang
 from e2e.harness.nodes import Link, NodeSpec
 from e2e.harness.ports import HOST
 from e2e.harness.processes import Command
@@ -26,8 +26,8 @@ class Etcd:
     link = Link.BY_PORT
 
     def __init__(self) -> None:
-        self._server = binaries.etcd_peer()
-        self._load = binaries.etcd_load()
+        self._server = golang.provide(golang.ETCD_PEER)
+        self._load = golang.provide(golang.ETCD_LOAD)
 
     def node(self, spec: NodeSpec, specs: Sequence[NodeSpec]) -> Command:
         """See `System`. Its peers' addresses are advertised, so each is a link that can be cut."""

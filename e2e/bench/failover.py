@@ -60,19 +60,13 @@ class TrialOutcome:
 
 def failover_rows(system: System, trials: Trials, scratch: Path, logs: Path) -> Iterator[Row]:
     """Yield a row for each kind of fault. Links and hanging disks have groups of their own."""
-    rng = random.Random(trials.seed)
-    with _plain(system, scratch / "plain", logs) as (group, faults):
-        for fault in faults:
-            yield _row(group, fault, trials, rng)
-    with _linked(system, scratch / "linked", logs) as (group, faults):
-        for fault in faults:
-            yield _row(group, fault, trials, rng)
-    if reason := frozen.why_not():
+    rng, reason = random.Random(trials.seed), frozen.why_not()
+    for number, prepared in enumerate((_plain, _linked, *(() if reason else (_mounted,)))):
+        with prepared(system, scratch / str(number), logs) as (group, faults):
+            for fault in faults:
+                yield _row(group, fault, trials, rng)
+    if reason:
         yield Row(kind=FAILOVER, system=system.name, name="stalled disk", notes=(reason,))
-        return
-    with _mounted(system, scratch / "mounted", logs) as (group, faults):
-        for fault in faults:
-            yield _row(group, fault, trials, rng)
 
 
 @contextlib.contextmanager
@@ -126,7 +120,7 @@ def _row(group: ProcessGroup, fault: Fault, trials: Trials, rng: random.Random) 
         system=group.system.name,
         name=fault.name,
         figures=gap_figures([outcome.gap for outcome in outcomes])
-        | moved(outcomes)
+        | {"moved": float(sum(outcome.has_moved for outcome in outcomes))}
         | phase_figures([outcome.phases for outcome in outcomes]),
         samples=tuple(outcome.gap.seconds * 1000 for outcome in outcomes),
         notes=deaths(outcomes),
@@ -182,11 +176,6 @@ def deaths(outcomes: Sequence[TrialOutcome]) -> tuple[str, ...]:
     """Return how often the victim ended by itself, and how: who reads the gaps has to know."""
     ends = Counter(outcome.amiss for outcome in outcomes if outcome.amiss)
     return tuple(f"{count} of {len(outcomes)} {amiss}" for amiss, count in sorted(ends.items()))
-
-
-def moved(outcomes: Sequence[TrialOutcome]) -> dict[str, float]:
-    """Return how often leadership went to another node: a fault may be survived without that."""
-    return {"moved": float(sum(outcome.has_moved for outcome in outcomes))}
 
 
 def gap_figures(gaps: Sequence[Gap]) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""What is done to a leader, and how it is taken back; and a soak's round of it."""
+"""The faults that are injected into a leader, how each is undone, and a soak's round of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked, not kept here, and left so on purpose: each with its measure and its cause. Pure.
+"""Known misses that are not worked on: each with its figure and its cause. Pure.
 
 These lines stay as they are asked, and who measures them still says that they are not kept. What
 follows from standing here: a run that misses nothing else may go into the history.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +13,7 @@ from typing import Any, Final, TypeVar
 
 from e2e.bench.figures import latency_figures, send_times
 from e2e.bench.rows import Row
+from e2e.cluster.shell import run
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 _SPAN_BYTES: Final = 64 << 20
@@ -70,9 +70,7 @@ def commit() -> str:
 
 
 def _git(*arguments: str) -> str:
-    return subprocess.run(
-        ["git", "-C", str(ROOT), *arguments], capture_output=True, text=True, check=True
-    ).stdout
+    return run("git", "-C", ROOT, *arguments)
 
 
 def disk_rows(directory: Path, seconds: float) -> list[Row]:

@@ -20,6 +20,7 @@ from dledger.client import AppendStream, Client
 from dledger.errors import DledgerError
 from e2e.bench.figures import send_times
 from e2e.bench.load_server import Answer, Tally, closed_loop, open_loop, serve
+from e2e.harness.tasks import cancelled
 
 QUEUES: Final = 8
 _ATTEMPT_S: Final = 30.0
@@ -133,9 +134,7 @@ class Steady:
     async def stop(self) -> Answer:
         """End the writer."""
         assert self._task is not None
-        self._task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await self._task
+        await cancelled(self._task)
         return await self.acks()
 
 

@@ -25,8 +25,6 @@ class Ours:
     name = OURS
     warm_up_s = 2.0
     link = Link.BY_HOST
-    load_module = "e2e.bench.native_load"
-    """The clients; they are given the nodes' endpoints."""
 
     def __init__(
         self,
@@ -35,12 +33,15 @@ class Ours:
         python: Path = Path(sys.executable),
         environment: Mapping[str, str] | None = None,
         tells_group: bool = True,
+        load_module: str = "e2e.bench.native_load",
     ) -> None:
         """Take nodes and clients from where *environment* makes *python* find them.
 
-        *tells_group*: whether these nodes are told which group they may join.
+        *tells_group*: whether these nodes are told which group they may join. *load_module*: the
+        clients, which are given the nodes' endpoints.
         """
         self._tells_group = tells_group
+        self._load_module = load_module
         self._settings = dict(settings or {})
         self._python, self._environment = python, dict(environment or {})
 
@@ -58,7 +59,7 @@ class Ours:
     def load(self, specs: Sequence[NodeSpec]) -> Command:
         """See `System`."""
         endpoints = ",".join(spec.endpoint for spec in specs)
-        argv = (self._python, "-m", self.load_module, endpoints)
+        argv = (self._python, "-m", self._load_module, endpoints)
         return Command(argv, self._environment, answers=True)
 
     def found(self, specs: Sequence[NodeSpec]) -> None:

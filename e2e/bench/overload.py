@@ -1,4 +1,4 @@
-"""``make overload``: more than the group can take, four ways, and how it is afterwards.
+"""``make overload``: four kinds of overload, and how the group recovers from each.
 
 Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
 it takes until the rate is back. Nodes are watched meanwhile. The exit code is 1 if a refusal has no
@@ -15,6 +15,7 @@ import signal
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -43,6 +44,7 @@ LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {FLOOD: frozenset({UNTYPED})}
 """By row: lines that are known to be missed here; `left_out` has the cause."""
 CASE: Final = Case(batch=16, window=32)
 """What sustains, and comes back."""
+_SHAPE: Final[dict[str, Any]] = {"batch": CASE.batch, "size_bytes": CASE.size_bytes}
 _LARGE: Final = 4 << 20
 _SLICE_S: Final = 1.0
 _BACK_SHARE: Final = 0.8
@@ -50,43 +52,27 @@ _GIVE_UP_S: Final = 30.0
 _CALM_S: Final = 4.0
 
 
-class Overloaded(Ours):
-    """Our nodes, loaded by the clients of the overload rows."""
-
-    load_module = "e2e.bench.overload_load"
-
-
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """A running group and two programs that load it: one too much, one as ever."""
+    """A running group, and a second load program: *flood* overloads, the group's own does not."""
 
     group: ProcessGroup
     flood: Load
 
-    def ask(self, mode: str, *, load: Load | None = None, **more: Any) -> dict[str, Any]:
-        """Ask one of them, by default the one as ever."""
-        return (load or self.group.load).ask(mode, **more)
+    def flooded(self, node: int, rate: float, seconds: float, **more: Any) -> dict[str, Any]:
+        """Return what came of too many requests at fixed times; *more* is of them."""
+        return self.flood.ask(
+            "flood", **_SHAPE | more | {"node": node, "rate": rate, "seconds": seconds}
+        )
 
-    def flooded(
-        self, node: int, rate: float, seconds: float, *, batch: int = CASE.batch,
-        size_bytes: int = CASE.size_bytes, load: Load | None = None,
-    ) -> dict[str, Any]:  # fmt: skip
-        """Return what came of requests at fixed times, by default of the program as ever."""
-        return self.ask(
-            "flood", load=load, node=node, rate=rate, batch=batch, size_bytes=size_bytes,
-            seconds=seconds,
-        )  # fmt: skip
+    def written(self, node: int, rate: float, seconds: float) -> dict[str, Any]:
+        """Return what came of the normal writers' requests, at fixed times."""
+        return self.group.load.ask("flood", node=node, rate=rate, seconds=seconds, **_SHAPE)
 
     def closed(self, node: int, seconds: float) -> dict[str, Any]:
         """Return what came of the closed loop."""
-        return self.ask(
-            "closed",
-            node=node,
-            window=CASE.window,
-            batch=CASE.batch,
-            size_bytes=CASE.size_bytes,
-            seconds=seconds,
-        )
+        window = CASE.window
+        return self.group.load.ask("closed", node=node, window=window, seconds=seconds, **_SHAPE)
 
 
 Overload = Callable[[Bench, int, float, float], Mapping[str, Any]]
@@ -138,7 +124,7 @@ def overload_rows(names: Sequence[str], seconds: float, root: Path) -> Iterator[
 
 @contextmanager
 def _running(root: Path, logs: Path) -> Iterator[Bench]:
-    system = Overloaded()
+    system = Ours(load_module="e2e.bench.overload_load")
     group = ProcessGroup(system, allocate(root), logs)
     flood: ChildProcess | None = None
     try:
@@ -230,7 +216,7 @@ def _too_many(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappin
 
     def flood() -> list[dict[str, Any]]:
         rate = 10 * per_s
-        done = bench.flooded(leader, rate, seconds, load=bench.flood)
+        done = bench.flooded(leader, rate, seconds)
         note = f"{done['sent']} sent of {rate * seconds:.0f} offered"
         return [done | {"pressed": done["sent"], "notes": [note]}]
 
@@ -242,15 +228,9 @@ def _too_large(bench: Bench, leader: int, per_s: float, seconds: float) -> Mappi
 
     def large() -> list[dict[str, Any]]:
         rates = {_LARGE: 60.0, _LARGE + 1: 20.0}
+        each_s = seconds / len(rates)
         floods = [
-            bench.flooded(
-                leader,
-                rate,
-                seconds / len(rates),
-                batch=1,
-                size_bytes=size_bytes,
-                load=bench.flood,
-            )
+            bench.flooded(leader, rate, each_s, batch=1, size_bytes=size_bytes)
             for size_bytes, rate in rates.items()
         ]
         return [done | {"pressed": done["sent"]} for done in floods]
@@ -265,9 +245,9 @@ def _too_many_connections(
 
     def hold() -> list[dict[str, Any]]:
         began_s = time.monotonic()
-        held = bench.ask("hold", load=bench.flood, node=leader, connections=10_000)
+        held = bench.flood.ask("hold", node=leader, connections=10_000)
         time.sleep(max(0.0, began_s + seconds - time.monotonic()))
-        bench.ask("release", load=bench.flood)
+        bench.flood.ask("release")
         note = f"{held['open']} connections open, {held['turned_away']} turned away"
         return [{"pressed": held["open"], "notes": [note]}]
 
@@ -300,24 +280,16 @@ def _beside(
     """Write at a rate that sustains while *overload* runs; latencies are those of the writers."""
     with ThreadPoolExecutor(1) as pool:
         under_way = pool.submit(overload)
-        written = bench.flooded(leader, per_s, seconds)
+        written = bench.written(leader, per_s, seconds)
         others = under_way.result()
     joined = {
-        kind: _summed(each.get(kind, {}) for each in (written, *others))
+        kind: sum((Counter(each.get(kind, {})) for each in (written, *others)), Counter[str]())
         for kind in ("refused", "untyped")
     }
     expired = sum(each.get("expired", 0) for each in (written, *others))
     notes = [note for each in others for note in each.get("notes", ())]
     pressed = sum(each.get("pressed", 0) for each in others)
     return written | joined | {"expired": expired, "pressed": pressed, "notes": notes}
-
-
-def _summed(counts: Iterator[Mapping[str, int]]) -> dict[str, int]:
-    total: dict[str, int] = {}
-    for each in counts:
-        for name, count in each.items():
-            total[name] = total.get(name, 0) + count
-    return total
 
 
 OVERLOADS: Final[Mapping[str, Overload]] = {

@@ -43,7 +43,7 @@ _CHANNELS: Final = 4
 _MARK: Final = b"number--number--"
 _MAX_UNDER_WAY: Final = 20_000
 _OPENED_AT_ONCE: Final = 200
-_GREETED_S: Final = 5.0
+_ACCEPTED_S: Final = 5.0
 _PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 """How an HTTP/2 connection begins, and empty SETTINGS."""
 
@@ -127,10 +127,10 @@ class OverloadLoad:
         return {"open": sum(opened), "turned_away": connections - sum(opened)}
 
     async def _open(self, gate: asyncio.Semaphore, host: str, port: int) -> bool:
-        """Open one, and see whether the node greets it."""
+        """Open one, and see whether the node answers."""
         async with gate:
             try:
-                async with asyncio.timeout(_GREETED_S):
+                async with asyncio.timeout(_ACCEPTED_S):
                     reader, writer = await asyncio.open_connection(host, port)
                     self._held.append(writer)
                     writer.write(_PREFACE)

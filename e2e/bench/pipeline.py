@@ -322,7 +322,9 @@ def one_round(step: PipelineStep, subject: Subject, out: Path) -> float:
     Raises:
         Unmeasured: The step did not go through the whole log, or there is none.
     """
-    remove(out)
+    if out.is_dir():
+        shutil.rmtree(out)
+    out.unlink(missing_ok=True)
     began_s = time.monotonic()
     done = step.work(subject, out)
     took_s = time.monotonic() - began_s
@@ -330,13 +332,6 @@ def one_round(step: PipelineStep, subject: Subject, out: Path) -> float:
     if not done >= whole > 0:
         raise Unmeasured(f"{step.name} went through {done:,} of {whole:,}")
     return round(subject.record_bytes / took_s / 1e6, 1)
-
-
-def remove(path: Path) -> None:
-    """Remove a file or a directory, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    path.unlink(missing_ok=True)
 
 
 def print_facts(facts: dict[str, Any]) -> None:
@@ -348,16 +343,11 @@ def print_facts(facts: dict[str, Any]) -> None:
     print(f"Spark was there after {facts['sparkStartS']} s, which no figure includes\n", flush=True)
 
 
-def print_row(row: StepRate) -> None:
-    """Print one line of the table."""
-    spread = f"{min(row.mb_per_s):,.0f}-{max(row.mb_per_s):,.0f}"
-    print(f"{row.step.name:14} {row.median:>8,.0f} MB/s  {spread:>13}  {row.step.remark}")
-
-
 def report(facts: dict[str, Any], rows: list[StepRate]) -> None:
     """Print the table and how figures compare; write the JSON file."""
     for row in rows:
-        print_row(row)
+        spread = f"{min(row.mb_per_s):,.0f}-{max(row.mb_per_s):,.0f}"
+        print(f"{row.step.name:14} {row.median:>8,.0f} MB/s  {spread:>13}  {row.step.remark}")
     median = {row.step.name: row.median for row in rows}
     ratios = {
         f"{name} / {other}": round(median[name] / median[other], 2)

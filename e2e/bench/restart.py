@@ -1,8 +1,9 @@
 """``make bench-restart``: how long a node with a long log takes until it votes again.
 
 Builds the data directory of a group of one through the store itself (the node's own segments,
-synced, and a snapshot where the default policy would have taken the last one), lets the kernel
-forget its pages, starts a real ``dledger node`` on it, and prints JSON. Fails above five seconds.
+synced, and a snapshot where the default policy would have taken the last one), drops them
+from the page cache, starts a real ``dledger node`` on it, and prints JSON. More than five
+seconds are a failure.
 """
 
 from __future__ import annotations

@@ -113,9 +113,9 @@ class Sampler(Background):
         self.problem = ""
 
     def check(self) -> None:
-        """Raise HarnessError if it did not look to the end: nothing says then what happened."""
+        """Raise HarnessError if it stopped early: what happened later is then unknown."""
         if self.problem:
-            raise HarnessError(f"nobody watched the group to the end: {self.problem}")
+            raise HarnessError(f"the group was not watched to the end: {self.problem}")
 
     def _watch(self) -> None:
         try:

@@ -11,7 +11,7 @@ from typing import Final
 
 from e2e.bench.cases import Case
 from e2e.bench.engine import measured
-from e2e.bench.loads import Load, Loaded
+from e2e.bench.loads import Load
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
 from e2e.harness.processes import ChildProcess, Command
@@ -58,12 +58,8 @@ def sdk_client(endpoints: Sequence[str], log: Path) -> Iterator[Load]:
 
 
 def _row(group: ProcessGroup, load: Load, seconds: float, step: SdkCalls) -> Row:
-    case = Case(batch=1, window=step.window)
-
-    def work() -> Loaded:
-        return load.run(case, seconds, mode=step.mode)
-
+    case, name = Case(batch=1, window=step.window), f"1 KiB, {step.name}"
     group.wait_whole()
     if step.mode != "consume":
         load.run(case, _SETTLE_S, mode=step.mode)
-    return measured(group, load, case, work, kind=SDK, name=f"1 KiB, {step.name}")
+    return measured(group, load, case, seconds, kind=SDK, name=name, mode=step.mode)

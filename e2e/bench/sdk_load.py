@@ -51,19 +51,12 @@ def send_sync(endpoints: str, asked: dict[str, Any]) -> Tally:
     """Send from so many threads, each waiting for its answer."""
     with _producer(endpoints) as producer:
         producer.send(_message(asked))  # finds the route
-        tally = Tally(asked["seconds"])
 
-        def work() -> None:
-            while tally.is_running():
-                began_s = time.monotonic()
-                try:
-                    producer.send(_message(asked))
-                    tally.note(began_s)
-                except Exception:  # noqa: BLE001 - the SDK raises many kinds
-                    tally.note_failure()
+        def send() -> int:
+            producer.send(_message(asked))
+            return 1
 
-        _in_threads(asked["window"], work)
-    return tally
+        return _in_threads(asked, send)
 
 
 def send_async(endpoints: str, asked: dict[str, Any]) -> Tally:
@@ -97,29 +90,33 @@ def consume(endpoints: str, asked: dict[str, Any]) -> Tally:
     )
     consumer.startup()
     try:
-        tally = Tally(asked["seconds"])
 
-        def work() -> None:
-            while tally.is_running():
-                began_s = time.monotonic()
-                try:
-                    received = consumer.receive(_RECEIVE, _INVISIBLE_S)
-                    for message in received:
-                        consumer.ack(message)
-                    tally.note(began_s, len(received))
-                except Exception:  # noqa: BLE001 - the SDK raises many kinds
-                    tally.note_failure()
+        def receive() -> int:
+            received = consumer.receive(_RECEIVE, _INVISIBLE_S)
+            for message in received:
+                consumer.ack(message)
+            return len(received)
 
-        _in_threads(asked["window"], work)
+        return _in_threads(asked, receive)
     finally:
         consumer.shutdown()
+
+
+def _in_threads(asked: dict[str, Any], call: Callable[[], int]) -> Tally:
+    """Call again and again from *window* threads; each call returns its number of messages."""
+    tally, window = Tally(asked["seconds"]), asked["window"]
+
+    def work(_: int) -> None:
+        while tally.is_running():
+            began_s = time.monotonic()
+            try:
+                tally.note(began_s, call())
+            except Exception:  # noqa: BLE001 - the SDK raises many kinds
+                tally.note_failure()
+
+    with ThreadPoolExecutor(window) as pool:
+        list(pool.map(work, range(window)))
     return tally
-
-
-def _in_threads(count: int, work: Callable[[], None]) -> None:
-    with ThreadPoolExecutor(count) as pool:
-        for ended in [pool.submit(work) for _ in range(count)]:
-            ended.result()
 
 
 @contextlib.contextmanager

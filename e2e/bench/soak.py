@@ -60,12 +60,6 @@ _BEHIND_S: Final = 5.0
 _AROUND: Final = timedelta(seconds=1)
 
 
-class Soaked(Ours):
-    """Our nodes with their logs kept short, loaded by the soak's clients."""
-
-    load_module = "e2e.bench.soak_load"
-
-
 @dataclass(slots=True)
 class SoakNotes:
     """What is noted while it runs.
@@ -144,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
 def soak(args: argparse.Namespace, scratch: Path) -> Row:
     """Run a group of three for as long as asked; return its row. Raises HarnessError."""
     settings = {"disk_watermark_percent": str(watermark_percent(scratch))}
-    system = Soaked(settings)
+    system = Ours(settings, load_module="e2e.bench.soak_load")
     group = ProcessGroup(system, allocate(scratch, system.link), LOGS / SOAK)
     links = Links(group.specs, lambda: [node.pid for node in group.nodes])
     links.start()

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from e2e.bench import machine
+from e2e.cluster.errors import CommandFailed
+from e2e.cluster.shell import run
+from e2e.cluster.wheels import uv
 from e2e.harness.waiting import HarnessError
 
 _LOCK: Final = "uv.lock"
@@ -65,12 +67,14 @@ def checked_out(revision: str, parent: Path) -> Iterator[Tree]:
     Raises:
         HarnessError: There is no such commit, or it cannot be made ready.
     """
-    found = _run(["git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"], "no commit")
-    commit = found.decode().strip()
+    named = ("git", "rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}")
+    commit = _run("no commit", *named).strip()
     directory = Path(tempfile.mkdtemp(dir=parent, prefix=f"tree-{commit[:_SHORT]}-"))
+    archive = directory / "tree.tar"
     try:
-        archive = _run(["git", "archive", commit], "git cannot write the tree")
-        _run(["tar", "-x", "-C", str(directory)], "tar cannot read the tree", given=archive)
+        _run("git cannot write the tree", "git", "archive", "--output", archive, commit)
+        _run("tar cannot read the tree", "tar", "-x", "-f", archive, "-C", directory)
+        archive.unlink()
         tree = Tree(commit=commit[:_SHORT], directory=directory, python=_python(directory))
         check(tree)
         yield tree
@@ -83,21 +87,9 @@ def _python(directory: Path) -> Path:
     if (directory / _LOCK).read_bytes() == (machine.ROOT / _LOCK).read_bytes():
         return Path(sys.executable)
     print(f"{_LOCK} differs: making its own .venv in {directory}", flush=True)
-    sync = [_uv(), "sync", "--frozen", "--extra", "node", "--quiet", "--python", sys.executable]
-    _run(sync, "uv cannot make the other tree's .venv", directory=directory)
+    sync = ("sync", "--frozen", "--extra", "node", "--quiet", "--python", sys.executable)
+    _run("uv cannot make the other tree's .venv", uv(), *sync, cwd=directory)
     return directory / ".venv" / "bin" / "python"
-
-
-def _uv() -> str:
-    """Return uv: from PATH, else where `make setup` installs it, which is done if it was not."""
-    if found := shutil.which("uv"):
-        return found
-    home = machine.ROOT / "build" / "uv"
-    if not (home / "bin" / "uv").exists():
-        _run([sys.executable, "-m", "venv", str(home)], "no venv for uv")
-        pip = [str(home / "bin" / "pip"), "install", "--quiet", "--disable-pip-version-check", "uv"]
-        _run(pip, "pip cannot install uv")
-    return str(home / "bin" / "uv")
 
 
 def check(tree: Tree) -> None:
@@ -105,28 +97,21 @@ def check(tree: Tree) -> None:
 
     Two names for one tree would agree with each other in everything.
     """
-    argv = [str(tree.python), "-c", "import dledger; print(dledger.__file__)"]
-    told = _run(argv, "the other tree's dledger cannot be imported", environment=tree.environment)
-    found = Path(told.decode().strip()).resolve()
+    command = (tree.python, "-c", "import dledger; print(dledger.__file__)")
+    told = _run("the other tree's dledger cannot be imported", *command, env=tree.environment)
+    found = Path(told.strip()).resolve()
     if not found.is_relative_to(tree.directory.resolve()):
         raise HarnessError(f"{tree.commit} would run {found}, not its own code")
 
 
 def _run(
-    argv: Sequence[str],
     what: str,
-    *,
-    given: bytes = b"",
-    directory: Path = machine.ROOT,
-    environment: Mapping[str, str] | None = None,
-) -> bytes:
-    """Return what a program prints. Raises HarnessError with its last words."""
-    env = ["env", *(f"{key}={value}" for key, value in (environment or {}).items())]
+    *command: str | Path,
+    cwd: Path = machine.ROOT,
+    env: Mapping[str, str] | None = None,
+) -> str:
+    """Return what a program prints. Raises HarnessError, with *what* failed and its output."""
     try:
-        return subprocess.run(
-            [*env, *argv], input=given, capture_output=True, check=True, cwd=directory
-        ).stdout
-    except (OSError, subprocess.CalledProcessError) as error:
-        said = getattr(error, "stderr", b"") or b""
-        words = said.decode("utf-8", "replace").strip() or str(error)
-        raise HarnessError(f"{what}: {words}") from error
+        return run(*command, cwd=cwd, env=env)
+    except CommandFailed as failed:
+        raise HarnessError(f"{what}: {failed}") from failed

@@ -162,7 +162,7 @@ class FaultyGroup:
             node.signal(signal.SIGCONT)
             node.signal(signal.SIGTERM)
         with contextlib.suppress(HarnessError):
-            await self.wait_for("all nodes to end", self._none_runs, _END_S)
+            await self.wait_ended(self.nodes, _END_S)
         for node in self.nodes.values():
             node.signal(signal.SIGKILL)
         await asyncio.gather(*self._keepers)
@@ -305,9 +305,6 @@ class FaultyGroup:
     async def _all_statuses(self) -> Sequence[NodeStatus] | None:
         statuses = await self.statuses()
         return list(statuses.values()) if len(statuses) == len(self.nodes) else None
-
-    async def _none_runs(self) -> bool:
-        return not any(node.runs for node in self.nodes.values())
 
 
 def flip_bit(path: Path, offset: int) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 from dledger.client import Client, Record
@@ -26,14 +27,6 @@ _FAILING: Final = {
     FaultKind.FAIL_SYNC: SYNC,
     FaultKind.FAIL_RENAME: RENAME,
 }
-_KILLS: Final = frozenset(
-    {
-        FaultKind.KILL_LEADER,
-        FaultKind.KILL_FOLLOWER,
-        FaultKind.KILL_MAJORITY,
-        FaultKind.KILL_ALL,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,26 +153,22 @@ class Nemesis:
     # -- faults ---------------------------------------------------------------------------------
 
     async def _begin(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
-        if episode.fault in _KILLS:
-            return await self._kill(episode, target, others)
-        if episode.fault in _FAILING:
-            return await self._fail(episode, target)
-        if episode.fault is FaultKind.WIPE:
-            return await self._wipe(target)
-        if episode.fault is FaultKind.ROT:
-            return await self._rot(episode, target)
-        begin = {
-            FaultKind.PAUSE_LEADER: self._pause,
-            FaultKind.PAUSE_FOLLOWER: self._pause,
-            FaultKind.ONE_WAY: self._one_way,
-            FaultKind.BRIDGE: self._bridge,
-            FaultKind.ISOLATE: self._isolate,
-            FaultKind.DELAY: self._delay,
-            FaultKind.SLOW_SYNC: self._slow_sync,
-            FaultKind.DISK_FULL: self._disk_full,
-            FaultKind.CLOCK_JUMP: self._clock_jump,
-        }[episode.fault]
-        return begin(episode, target, others)
+        fail = partial(self._fail, episode, target)
+        begin: Mapping[FaultKind, Callable[[], Awaitable[_Fault]]] = {
+            FaultKind.PAUSE_LEADER: lambda: self._pause(target),
+            FaultKind.PAUSE_FOLLOWER: lambda: self._pause(target),
+            FaultKind.ONE_WAY: lambda: self._one_way(episode, target, others),
+            FaultKind.BRIDGE: lambda: self._bridge(episode, target, others),
+            FaultKind.ISOLATE: lambda: self._cut(episode, target, _both_ways([target], others)),
+            FaultKind.DELAY: lambda: self._delay(episode),
+            FaultKind.SLOW_SYNC: lambda: self._slow_sync(episode, target),
+            FaultKind.DISK_FULL: lambda: self._disk_full(episode, target),
+            FaultKind.CLOCK_JUMP: lambda: self._clock_jump(episode, target),
+            FaultKind.WIPE: lambda: self._wipe(target),
+            FaultKind.ROT: lambda: self._rot(episode, target),
+            **dict.fromkeys(_FAILING, fail),
+        }
+        return await begin.get(episode.fault, lambda: self._kill(episode, target, others))()
 
     async def _kill(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         count = {
@@ -210,39 +199,35 @@ class Nemesis:
         rotted = self._group.nodes[target].rot(episode.place)
         return _Fault([target], down=[target], hit=lambda: rotted)
 
-    def _pause(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
-        del episode, others
+    async def _pause(self, target: str) -> _Fault:
         self._group.pause(target)
         return _Fault([target], down=[target])
 
-    def _one_way(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _one_way(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         if episode.shape is Shape.SPEECH:
             cuts = [(target, other) for other in others]
         elif episode.shape is Shape.HEARING:
             cuts = [(other, target) for other in others]
         else:
             cuts = [(target, others[episode.number % len(others)])]
-        return self._cut(episode, target, cuts)
+        return await self._cut(episode, target, cuts)
 
-    def _bridge(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _bridge(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
         """Let the last of the others talk with both ends, which cannot talk with each other."""
         *ends, _ = others
         side = [target, *ends[: (len(ends) - 1) // 2]]
         far = [name for name in ends if name not in side]
-        return self._cut(episode, target, _both_ways(side, far))
+        return await self._cut(episode, target, _both_ways(side, far))
 
-    def _isolate(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
-        return self._cut(episode, target, _both_ways([target], others))
-
-    def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
+    async def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
         hit = self._on_the_way()
         self._group.network.cut(cuts, reset=episode.reset, both_layers=episode.both_layers)
         return _Fault([target], cuts=cuts, hit=hit)
 
-    def _delay(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _delay(self, episode: Episode) -> _Fault:
         hit = self._on_the_way()
         self._group.network.delay(episode.delay_s, episode.jitter_s)
-        return _Fault([target, *others], hit=hit)
+        return _Fault(list(self._group.nodes), hit=hit)
 
     def _on_the_way(self) -> Callable[[], bool]:
         """Return what says whether the network has held up anything since now."""
@@ -250,22 +235,19 @@ class Nemesis:
         before = network.hits
         return lambda: network.hits > before
 
-    def _slow_sync(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
-        del others
+    async def _slow_sync(self, episode: Episode, target: str) -> _Fault:
         control = self._group.nodes[target].control
         before = control.fired()
         control.set(Control(slow_s=episode.slow_s))
         return _Fault([target], hit=lambda: control.fired() > before)
 
-    def _clock_jump(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _clock_jump(self, episode: Episode, target: str) -> _Fault:
         """Let the wall clock jump, and leadership move, since that is when the clock is read."""
-        del others
         self._group.nodes[target].control.set(Control(jump_ms=episode.jump_ms))
         return _Fault([target], settle=self._handed_over)
 
-    def _disk_full(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _disk_full(self, episode: Episode, target: str) -> _Fault:
         """Fill the disk, then write: a real file system where there is one, else the shim's."""
-        del others
         node = self._group.nodes[target]
         undo: Callable[[], None] = lambda: None  # noqa: E731 - what a shim leaves to undo
         if node.volume is not None:

@@ -24,7 +24,7 @@ from e2e.chaos.shim import Faults, FaultyFiles, JumpingClock
 
 
 class RoutedPeers(Peers):
-    """Peers that are dialled through proxies, whatever address they greet with."""
+    """Peers that are dialled through proxies, whatever address they announce."""
 
     routes: dict[int, int] = {}  # noqa: RUF012 - set once, before there is an instance
 

@@ -7,7 +7,7 @@ import itertools
 import json
 import random
 from collections.abc import Callable, Coroutine, Iterator
-from contextlib import contextmanager
+from contextlib import AsyncExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -95,8 +95,7 @@ class _Run:
         self._played: list[Played] = []
         self._problems: list[str] = []
         self._endpoints = {name: node.spec.endpoint for name, node in group.nodes.items()}
-        self._clients: list[Client] = []
-        self._anywhere: list[Anywhere] = []
+        self._clients = AsyncExitStack()
 
     async def run(self) -> Report:
         group = self._group
@@ -109,7 +108,7 @@ class _Run:
             stop.set()
             _, late = await asyncio.wait(workers, timeout=_STOP_S)
             self._problems += [f"{one.get_name()} did not end in {_STOP_S:.0f} s" for one in late]
-        await self._close_clients()
+        await self._clients.aclose()
         audit = await self._audit()
         self._problems += [f"{e.node} ended ({e.code}) at {e.at_s:.1f} s" for e in group.exits]
         self._problems += [f"{e.node} ended ({e.code}) when told to stop" for e in group.ends]
@@ -154,21 +153,15 @@ class _Run:
         watchers = []
         for name, endpoint in self._endpoints.items():
             client = Client(endpoint, client_id=f"watcher-{name}")
-            self._clients.append(client)
+            self._clients.push_async_callback(client.close)
             watchers.append(probe_along(name, client, out, self._probes, now_s))
             watchers += [read_along(name, client, queue, out, now_s) for queue in range(QUEUES)]
         return watchers
 
     def _client_of(self, name: str, first: str) -> Anywhere:
         anywhere = Anywhere(endpoints_from(self._endpoints, first), name)
-        self._anywhere.append(anywhere)
+        self._clients.push_async_callback(anywhere.close)
         return anywhere
-
-    async def _close_clients(self) -> None:
-        for client in self._clients:
-            await client.close()
-        for anywhere in self._anywhere:
-            await anywhere.close()
 
     # -- episodes -------------------------------------------------------------------------------
 

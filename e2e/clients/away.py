@@ -27,7 +27,7 @@ _AWAY_S: Final = 45.0
 _POLL_S: Final = 0.01
 _HELD_S: Final = 30.0
 _ENOUGH: Final = 5
-"""So many failed sends tell enough: each may take its whole deadline."""
+"""After this many failed sends the case ends: each may take its whole deadline."""
 Choice = Callable[[Sequence[int], Collection[int]], int]
 Away = Callable[[TlsGroup, int], contextlib.AbstractAsyncContextManager[None]]
 

@@ -43,7 +43,12 @@ async def _once(user: User, wanted: list[str], *names: str) -> None:
     """Wait until the consumers *names* have *wanted*, each message once among all of them."""
     await came_true(lambda: set(wanted) <= set(user.texts(*names)), _ARRIVE_S)
     await asyncio.sleep(_SETTLE_S)
-    if wrong := not_once(wanted, user.texts(*names)):
+    _exactly(wanted, user.texts(*names))
+
+
+def _exactly(wanted: list[str], got: list[str]) -> None:
+    """See that each of *wanted* came once, and nothing else. Raises CaseFailed."""
+    if wrong := not_once(wanted, got):
         raise CaseFailed(wrong)
 
 
@@ -67,8 +72,7 @@ async def simple(stage: Stage) -> None:
         await _sent(user, topic, _numbered(0, 20))
         await user.simple("consumer", topic, f"g-{topic}", await_s=2)
         found = await user.received("consumer", 20, invisible_s=10)
-        if wrong := not_once(_numbered(0, 20), [each.text for each in found]):
-            raise CaseFailed(wrong)
+        _exactly(_numbered(0, 20), [each.text for each in found])
         for message in found:
             await user.ack("consumer", message)
         if again := await user.received("consumer", 1, deadline_s=12):
@@ -80,8 +84,7 @@ async def async_send(stage: Stage) -> None:
     async with stage.producing("async_send") as (user, topic):
         sends = (user.send(topic, text, **{"async": True}) for text in _numbered(0, 100))
         await asyncio.gather(*sends)
-    if wrong := not_once(_numbered(0, 100), await stage.at.stored(topic)):
-        raise CaseFailed(wrong)
+    _exactly(_numbered(0, 100), await stage.at.stored(topic))
 
 
 async def properties(stage: Stage) -> None:
@@ -109,8 +112,7 @@ async def tags(stage: Stage) -> None:
         found = await user.received("consumer", 20)
         found += await user.received("consumer", 1, deadline_s=3)
     wanted = [text for number, text in enumerate(_numbered(0, 30)) if number % 3 != 1]
-    if wrong := not_once(wanted, [each.text for each in found]):
-        raise CaseFailed(wrong)
+    _exactly(wanted, [each.text for each in found])
 
 
 async def bodies(stage: Stage) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import signal
 import time
 from collections import Counter
@@ -14,6 +13,7 @@ from e2e.clients.drivers import ClientFailed
 from e2e.clients.judging import Figures, Got, Sent, judge, leaderless_spans
 from e2e.clients.stage import Stage, TlsGroup
 from e2e.cluster.processes import send
+from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import came_true
 
 WRITERS: Final = 4
@@ -83,15 +83,12 @@ async def failover(stage: Stage, seconds: float) -> tuple[Figures, int]:
                 pause_s = _AFTER_ERROR_S if error else began_s + _PACE_S - ended_s
                 await asyncio.sleep(max(0.0, pause_s))
 
-        watching = asyncio.create_task(leaders.watch())
-        end_s = time.monotonic() + seconds
-        await asyncio.gather(leaders.kill(seconds), *(write(n, end_s) for n in range(WRITERS)))
-        await stage.at.group.until_whole()
-        acked = {each.key for each in sent if not each.error}
-        await came_true(lambda: not acked - set(user.texts("consumer")), _DRAIN_S)
-        watching.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await watching
+        async with meanwhile(leaders.watch()):
+            end_s = time.monotonic() + seconds
+            await asyncio.gather(leaders.kill(seconds), *(write(n, end_s) for n in range(WRITERS)))
+            await stage.at.group.until_whole()
+            acked = {each.key for each in sent if not each.error}
+            await came_true(lambda: not acked - set(user.texts("consumer")), _DRAIN_S)
         got = [Got(key=each.text, at_s=each.at_s) for each in user.got("consumer")]
     stored = Counter(await stage.at.stored(topic))
     spans = leaderless_spans(leaders.samples)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 from collections import defaultdict
@@ -20,6 +19,7 @@ from e2e.cluster.pki import Authority
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.ports import HOST
 from e2e.harness.processes import connected_ports
+from e2e.harness.tasks import cancelled
 
 QUEUES: Final = 8
 _POLL_S: Final = 0.05
@@ -91,7 +91,7 @@ class Stage:
 
     @asynccontextmanager
     async def user(self) -> AsyncIterator[User]:
-        """Start the client's process; it ends with the block, without a farewell."""
+        """Start the client's process; the end of the block kills it."""
         leader = (await self.at.group.until_whole())["leader"]
         every = self.at.group.tls_endpoints if self.tls else self.at.group.endpoints
         endpoints = [*every[leader:], *every[:leader]]  # some clients use only the first
@@ -203,17 +203,9 @@ class User:
 
     async def stop(self, name: str) -> None:
         """End a client as an application does."""
-        for task in self._tasks.pop(name, []):
-            await _ended(task)
+        await cancelled(*self._tasks.pop(name, []))
         await self._driver.ask("stop", name=name)
 
     async def forget(self) -> None:
         """End what this side does for the client."""
-        for task in itertools.chain(*self._tasks.values()):
-            await _ended(task)
-
-
-async def _ended(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        await cancelled(*itertools.chain(*self._tasks.values()))

@@ -11,14 +11,12 @@ from typing import Any
 
 from e2e.cluster import doctor, golang
 from e2e.cluster.choose import KINDS, open_cluster
-from e2e.cluster.errors import ClusterError, MissingPrerequisite
+from e2e.cluster.errors import FAILED, exit_code
 from e2e.cluster.interface import Cluster
 from e2e.cluster.layout import default_layout
 from e2e.cluster.steps import Steps
 from e2e.cluster.tools import find_kubectl
 
-FAILED = 1
-USAGE = 2
 INTERRUPTED = 130
 
 EPILOG = """\
@@ -76,13 +74,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     options = parser().parse_args(argv)
     try:
-        return _run(options)
-    except MissingPrerequisite as missing:
-        print(f"missing: {missing}", file=sys.stderr)
-        return USAGE
-    except ClusterError as failed:
-        print(f"failed: {failed}", file=sys.stderr)
-        return FAILED
+        return exit_code(lambda: _run(options))
     except KeyboardInterrupt:
         print("interrupted; `up` or `down` cleans up what is half done", file=sys.stderr)
         return INTERRUPTED

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import api
-from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
+from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.steps import Steps
 from e2e.cluster.tools import KubernetesTools
-
-ANSWER_TIMEOUT_S = 15.0
 
 
 def kubeconfig_path(environment: Mapping[str, str] = os.environ) -> Path:
@@ -51,30 +47,12 @@ class CurrentCluster(KubernetesTools):
 
     def is_up(self) -> bool:
         """See `Cluster.is_up`."""
-        return any(self._nodes().values())
+        return any(self.nodes_ready().values())
 
     def status(self) -> dict[str, Any]:
         """Return what ``status`` prints."""
-        nodes = self._nodes()
-        return {
-            "kind": self.kind,
-            "up": any(nodes.values()),
-            "kubeconfig": str(self.kubeconfig),
-            "nodes": nodes,
-            "components": {},
-            "state": "not ours",
-            "cache": str(self.layout.cache),
-        }
-
-    def _nodes(self) -> dict[str, bool]:
-        try:
-            text = self.kubectl("get", "nodes", "-o", "json", timeout_s=ANSWER_TIMEOUT_S)
-        except CommandFailed:
-            return {}
-        found = json.loads(text)
-        ready = api.nodes_ready(found)
-        names = [str(node["metadata"]["name"]) for node in found["items"]]
-        return {name: name in ready for name in names}
+        nodes = self.nodes_ready()
+        return self.described(up=any(nodes.values()), nodes=nodes, state="not ours")
 
     def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """Refuse: only a registry reaches the nodes of an unknown cluster."""

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from e2e.cluster import golang, network, packages
 from e2e.cluster.choose import automatic
-from e2e.cluster.errors import ClusterError
 from e2e.cluster.kind import docker_answers
 from e2e.cluster.layout import API_PORT, Layout, default_layout
 from e2e.cluster.local import LocalCluster
@@ -105,12 +104,8 @@ def _addresses(layout: Layout) -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Print all findings; 2 if one is fatal."""
-    try:
-        found = list(findings(default_layout()))
-    except ClusterError as error:
-        print(error)
-        return 1
+    """Print all findings; 2 if one is fatal. Raises ClusterError."""
+    found = list(findings(default_layout()))
     for each in found:
         print(each.line())
     return 2 if any(each.fatal and not each.ok for each in found) else 0

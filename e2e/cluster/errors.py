@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Callable
+
+FAILED = 1
+USAGE = 2
+
 
 class ClusterError(Exception):
     """A step failed; the message carries the values and the end of the log that explain it."""
@@ -31,3 +37,15 @@ class TimedOut(ClusterError):
 
     def __init__(self, what: str, timeout_s: float, detail: str = "") -> None:
         super().__init__(f"{what}: not within {timeout_s:g} s" + (f"\n{detail}" if detail else ""))
+
+
+def exit_code(command: Callable[[], int]) -> int:
+    """Run a command; return its exit code, or print its error and return that one's."""
+    try:
+        return command()
+    except MissingPrerequisite as missing:
+        print(f"missing: {missing}", file=sys.stderr)
+        return USAGE
+    except ClusterError as failed:
+        print(f"failed: {failed}", file=sys.stderr)
+        return FAILED

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from e2e.cluster import lock, wheels
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
-from e2e.cluster.layout import Layout
+from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
@@ -134,6 +134,11 @@ def ensure(layout: Layout, program: Program, steps: Steps) -> Path:
     for name in (program.name, *program.aliases):
         _link(layout.binaries / name, path)
     return path
+
+
+def provide(program: Program) -> Path:
+    """Return the path of a program on this machine, built when it is first asked for."""
+    return ensure(default_layout(), program, Steps())
 
 
 def _link(link: Path, target: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from e2e.cluster import base, lock, packages, wheels
-from e2e.cluster.errors import ClusterError, MissingPrerequisite
+from e2e.cluster.errors import ClusterError, MissingPrerequisite, exit_code
 from e2e.cluster.kind import docker_answers
 from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.shell import run
@@ -224,21 +224,18 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--json", action="store_true", help="print name and archive as JSON")
     options = parser.parse_args(argv)
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
     recipe = SPARK if options.spark else WORKLOAD if options.workload else NODE
-    try:
-        if options.command == "wheels":
-            steps = Steps()
-            recipe.make_dependencies(steps)
-            if recipe.adds_to is None:
-                wheels.make_project(steps)
-            return 0
-        image = build(recipe)
-    except MissingPrerequisite as missing:
-        print(f"missing: {missing}", file=sys.stderr)
-        return 2
-    except ClusterError as failed:
-        print(f"failed: {failed}", file=sys.stderr)
-        return 1
+    if options.command == "wheels":
+        steps = Steps()
+        recipe.make_dependencies(steps)
+        if recipe.adds_to is None:
+            wheels.make_project(steps)
+        return 0
+    image = build(recipe)
     described = {"name": image.name, "archive": str(image.archive)}
     print(json.dumps(described) if options.json else f"{image.name}\n{image.archive}")
     return 0

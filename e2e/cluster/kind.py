@@ -181,8 +181,8 @@ class KindCluster(KubernetesTools):
         """See `Cluster.is_up`."""
         if not self.kubeconfig.exists() or NAME not in clusters():
             return False
+        nodes = self.nodes_ready()
         try:
-            nodes = json.loads(self.kubectl("get", "nodes", "-o", "json", timeout_s=15))
             dns = self.kubectl(
                 *("get", "deployment", "-n", "kube-system", "coredns"),
                 *("-o", "jsonpath={.status.readyReplicas}"),
@@ -191,26 +191,13 @@ class KindCluster(KubernetesTools):
             self.kubectl("get", "storageclass", STORAGE_CLASS, timeout_s=15)
         except CommandFailed:
             return False
-        return len(api.nodes_ready(nodes)) == 1 + WORKERS and dns.strip() not in ("", "0")
+        return sum(nodes.values()) == 1 + WORKERS and dns.strip() not in ("", "0")
 
     def status(self) -> dict[str, Any]:
         """Return what ``status`` prints."""
-        nodes: dict[str, bool] = {}
-        if self.kubeconfig.exists() and NAME in clusters():
-            text = self.kubectl("get", "nodes", "-o", "json", check=False, timeout_s=15)
-            found = json.loads(text or '{"items": []}')
-            ready = api.nodes_ready(found)
-            names = [each["metadata"]["name"] for each in found["items"]]
-            nodes = {name: name in ready for name in names}
-        return {
-            "kind": self.kind,
-            "up": self.is_up(),
-            "kubeconfig": str(self.kubeconfig),
-            "nodes": nodes,
-            "components": {},
-            "state": "Docker containers",
-            "cache": str(self.layout.cache),
-        }
+        exists = self.kubeconfig.exists() and NAME in clusters()
+        nodes = self.nodes_ready() if exists else {}
+        return self.described(up=self.is_up(), nodes=nodes, state="Docker containers")
 
     def down(self) -> None:
         """See `Cluster.down`. The host's routes go with Docker's bridge, or are replaced."""

@@ -205,20 +205,13 @@ class LocalCluster(KubernetesTools):
             if condition():
                 return True
             # A process that is being replaced by `exec` shows no environment for a moment.
-            absent = self._absent(needed)
-            self._require_none(absent & missed)
+            absent = set(needed) - processes.components(self.layout).keys()
+            if dead := sorted(absent & missed):
+                raise ClusterError(f"{', '.join(dead)} ended by itself\n{self._log_ends(dead)}")
             missed = absent
             return False
 
         until(what, check, timeout_s=timeout_s, detail=lambda: self._log_ends(needed))
-
-    def _absent(self, needed: Iterable[str]) -> set[str]:
-        return set(needed) - processes.components(self.layout).keys()
-
-    def _require_none(self, dead: set[str]) -> None:
-        if dead:
-            names = sorted(dead)
-            raise ClusterError(f"{', '.join(names)} ended by itself\n{self._log_ends(names)}")
 
     def _log_ends(self, components: Iterable[str]) -> str:
         logs = [self.layout.log(each) for each in components]
@@ -238,27 +231,21 @@ class LocalCluster(KubernetesTools):
 
     def status(self) -> dict[str, Any]:
         """Return what ``status`` prints."""
-        running = processes.components(self.layout)
-        return {
-            "kind": self.kind,
-            "up": self.is_up(),
-            "kubeconfig": str(self.kubeconfig),
-            "nodes": {node.name: node.name in self._ready_names() for node in self.nodes},
-            "components": {each: running.get(each, []) for each in self._components()},
-            "state": str(self.layout.state),
-            "cache": str(self.layout.cache),
-        }
+        running, ready = processes.components(self.layout), api.ready_nodes(self.layout)
+        return self.described(
+            up=self.is_up(),
+            nodes={node.name: node.name in ready for node in self.nodes},
+            components={each: running.get(each, []) for each in self._components()},
+            state=str(self.layout.state),
+        )
 
     def _components(self) -> list[str]:
         control_plane = ["etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"]
         kinds = ("containerd", "kubelet", "kube-proxy")
         return control_plane + [f"{kind}-{node.name}" for node in self.nodes for kind in kinds]
 
-    def _ready_names(self) -> list[str]:
-        return api.ready_nodes(self.layout)
-
     def _nodes_ready(self) -> bool:
-        return len(self._ready_names()) == len(self.nodes)
+        return len(api.ready_nodes(self.layout)) == len(self.nodes)
 
     def _dns_ready(self) -> bool:
         return api.daemon_set_ready(api.get(self.layout, DNS_PATH), len(self.nodes))

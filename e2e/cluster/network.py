@@ -12,7 +12,6 @@ import json
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from e2e.cluster.errors import CommandFailed
 from e2e.cluster.layout import (
     BRIDGE,
     BRIDGE_ADDRESS,
@@ -28,14 +27,9 @@ BLACKHOLE_METRIC = 4200
 NAMESPACES = Path("/run/netns")
 
 
-def blackhole_commands() -> list[str]:
-    """Lines for ``ip -batch`` that keep cluster addresses on the machine."""
-    return [f"route replace blackhole {each} metric {BLACKHOLE_METRIC}" for each in RANGES]
-
-
-def unblackhole_commands() -> list[str]:
-    """Lines that take the blackhole routes away again."""
-    return [f"route del blackhole {each} metric {BLACKHOLE_METRIC}" for each in RANGES]
+def blackhole_commands(action: str = "replace") -> list[str]:
+    """Lines for ``ip -batch`` that keep cluster addresses on the machine, or "del" the routes."""
+    return [f"route {action} blackhole {each} metric {BLACKHOLE_METRIC}" for each in RANGES]
 
 
 def bridge_commands(nodes: Sequence[ClusterNode]) -> list[str]:
@@ -108,7 +102,7 @@ def lay_blackholes() -> None:
 
 def lift_blackholes() -> None:
     """Leave no route behind."""
-    _batch(unblackhole_commands(), force=True)
+    _batch(blackhole_commands("del"), force=True)
 
 
 def build(nodes: Sequence[ClusterNode]) -> None:
@@ -132,16 +126,9 @@ def destroy(nodes: Sequence[ClusterNode]) -> None:
     present = [node for node in nodes if (NAMESPACES / node.namespace).exists()]
     _batch(lines, force=True)
     for node in present:
-        _delete_namespace(node)
-
-
-def _delete_namespace(node: ClusterNode) -> None:
-    path = NAMESPACES / node.namespace
-    try:
-        run("ip", "netns", "del", node.namespace)
-    except CommandFailed:
+        run("ip", "netns", "del", node.namespace, check=False)
         # After a reboot on a /run that survives, this is a plain file and no mount.
-        path.unlink(missing_ok=True)
+        (NAMESPACES / node.namespace).unlink(missing_ok=True)
 
 
 def _batch(lines: Sequence[str], *, namespace: str | None = None, force: bool = False) -> None:

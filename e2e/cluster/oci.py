@@ -123,13 +123,9 @@ def _json(media_type: str, value: object) -> Blob:
 def _tar(files: Mapping[str, bytes], *, mode: int) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as opened:
-        _add(opened, files, mode=mode)
+        for path, data in files.items():
+            entry = tarfile.TarInfo(path)
+            entry.size = len(data)
+            entry.mode = mode
+            opened.addfile(entry, io.BytesIO(data))
     return out.getvalue()
-
-
-def _add(opened: tarfile.TarFile, files: Mapping[str, bytes], *, mode: int) -> None:
-    for path, data in files.items():
-        entry = tarfile.TarInfo(path)
-        entry.size = len(data)
-        entry.mode = mode
-        opened.addfile(entry, io.BytesIO(data))

@@ -52,11 +52,8 @@ class Authority:
     def __init__(self, common_name: str = "dledger-e2e") -> None:
         self._key = new_key()
         self._name = _name(common_name, None)
-        builder = _builder(self._name, self._name, self._key.public_key(), self._key.public_key())
-        builder = builder.add_extension(
-            x509.BasicConstraints(ca=True, path_length=0), critical=True
-        )
-        builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+        own = self._key.public_key()
+        builder = _builder(self._name, self._name, own, own, is_authority=True)
         self._certificate = builder.sign(self._key, hashes.SHA256())
 
     @property
@@ -77,10 +74,6 @@ class Authority:
         key = new_key()
         subject = _name(common_name, organization)
         builder = _builder(subject, self._name, key.public_key(), self._key.public_key())
-        builder = builder.add_extension(
-            x509.BasicConstraints(ca=False, path_length=None), critical=True
-        )
-        builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
         purposes = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if hosts:
             purposes.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -96,11 +89,14 @@ def _builder(
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     issuer_key: ec.EllipticCurvePublicKey,
+    *,
+    is_authority: bool = False,
 ) -> x509.CertificateBuilder:
     # Python 3.13 refuses chains without the two key identifiers.
     identifier = x509.SubjectKeyIdentifier.from_public_key(key)
     issuer_identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
     now = datetime.datetime.now(datetime.UTC)
+    basics = x509.BasicConstraints(ca=is_authority, path_length=0 if is_authority else None)
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -111,6 +107,8 @@ def _builder(
         .not_valid_after(now + LIFETIME)
         .add_extension(identifier, critical=False)
         .add_extension(issuer_identifier, critical=False)
+        .add_extension(basics, critical=True)
+        .add_extension(_usage(signs_certificates=is_authority), critical=True)
     )
 
 

@@ -68,7 +68,7 @@ def etcd(layout: Layout) -> list[str]:
 
 
 def api_server(layout: Layout) -> list[str]:
-    """Command line of the API server: ClusterNode and RBAC authorization, Pod Security as shipped.
+    """Command line of the API server: Node and RBAC authorization, Pod Security as shipped.
 
     Pods leave a lost node after 30 s rather than 5 min, so that stories about it are short.
     """

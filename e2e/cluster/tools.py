@@ -6,11 +6,12 @@ import json
 import re
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from e2e.cluster import golang, processes
+from e2e.cluster import api, golang, processes
 from e2e.cluster.errors import ClusterError, CommandFailed
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
@@ -18,6 +19,7 @@ from e2e.cluster.steps import Steps
 
 OLDEST_KUBECTL = (1, 31)
 DIAGNOSTIC_TIMEOUT_S = 30.0
+NODES_TIMEOUT_S = 15.0
 DIAGNOSTICS = {
     "resources.txt": ("get", "all,pvc,pdb,networkpolicy,configmap,lease", "-A", "-o", "wide"),
     "cluster.txt": ("get", "nodes,pv,storageclass,crd", "-o", "wide"),
@@ -55,6 +57,8 @@ class KubernetesTools:
         kubeconfig: whose cluster this is.
     """
 
+    kind: str
+
     def __init__(self, layout: Layout, kubeconfig: Path) -> None:
         self.layout = layout
         self.kubeconfig = kubeconfig
@@ -79,6 +83,36 @@ class KubernetesTools:
         home = self.layout.cache / "helm"
         homes = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
         return run(helm, f"--kubeconfig={self.kubeconfig}", *args, env=homes, timeout_s=600)
+
+    def nodes_ready(self) -> dict[str, bool]:
+        """Return whether each node is ready, by name; none if the API server does not answer."""
+        try:
+            text = self.kubectl("get", "nodes", "-o", "json", timeout_s=NODES_TIMEOUT_S)
+        except CommandFailed:
+            return {}
+        found = json.loads(text)
+        ready = api.nodes_ready(found)
+        names = [str(node["metadata"]["name"]) for node in found["items"]]
+        return {name: name in ready for name in names}
+
+    def described(
+        self,
+        *,
+        up: bool,
+        nodes: Mapping[str, bool],
+        state: str,
+        components: Mapping[str, Sequence[int]] | None = None,
+    ) -> dict[str, Any]:
+        """Return the status as `Cluster.status` documents it."""
+        return {
+            "kind": self.kind,
+            "up": up,
+            "kubeconfig": str(self.kubeconfig),
+            "nodes": nodes,
+            "components": components or {},
+            "state": state,
+            "cache": str(self.layout.cache),
+        }
 
     def container_pids(self, namespace: str, pod: str) -> list[int]:
         """See `Cluster.container_pids`."""

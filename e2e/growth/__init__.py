@@ -1,1 +1,1 @@
-"""``make growth``: what a group costs once it has lived for a year, and whether it bears it."""
+"""``make growth``: what a group costs after a year of use, and whether its bounds hold."""

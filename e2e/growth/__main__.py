@@ -1,4 +1,4 @@
-"""``make growth``: whether a group bears what it is after a year; if not, exit code 1.
+"""``make growth``: whether a group's bounds hold after a year of use; if not, exit code 1.
 
 In-process cases measure CPU of one thread; live ones run `dledger dev` and ask the nodes for the
 CPU of their event loops' turns (`dledger_loop_turn_cpu_seconds`, at most 20 ms too high).

@@ -24,6 +24,7 @@ from e2e.growth.measures import AppendProbe, MeasuredGroup, difference, many, me
 from e2e.harness.checks import Check, at_most, none_of, refused
 from e2e.harness.command import Outcome
 from e2e.harness.rocketmq_calls import POLLS_A_CHANNEL, Consumer, channel_to
+from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import came_true, eventually_async
 
 ROOT: Final = Path(__file__).parents[2]
@@ -208,7 +209,7 @@ async def _snapshot(
     build: Callable[[MeasuredGroup], Awaitable[None]],
     beyond: Callable[[MeasuredGroup], Awaitable[Check]] | None = None,
 ) -> Outcome:
-    """Build something, take a snapshot of it at every node, and see whether the group bears it."""
+    """Build something, take a snapshot of it at every node, and check the group's bounds."""
     outcome = Outcome()
     async with measured(setting.work / name) as group, group.probed() as probe:
         begun = await group.mark()
@@ -276,7 +277,7 @@ async def _a_message(group: MeasuredGroup, client: Client, count: int) -> float:
                 taken.release()
 
     async with AsyncExitStack() as stack:
-        tasks = await _waiting(stack, group, count, "t", poll)
+        await _waiting(stack, group, count, "t", poll)
         idle, idle_s = await group.mark(), time.monotonic()
         await asyncio.sleep(5)
         begun, begun_s = await group.mark(), time.monotonic()
@@ -285,9 +286,6 @@ async def _a_message(group: MeasuredGroup, client: Client, count: int) -> float:
             async with asyncio.timeout(30):
                 await taken.acquire()
         ended, ended_s = await group.mark(), time.monotonic()
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
     leader = group.dev.leader
     idle_rate = (begun.cpu_s[leader] - idle.cpu_s[leader]) / (begun_s - idle_s)
     busy_s = ended.cpu_s[leader] - begun.cpu_s[leader] - idle_rate * (ended_s - begun_s)
@@ -300,22 +298,21 @@ async def _waiting(
     count: int,
     topic: str,
     poll: Callable[[Consumer], Coroutine[Any, Any, None]],
-) -> list[asyncio.Task[None]]:
-    """Start so many polls, and wait until the leader has them."""
+) -> None:
+    """Start so many polls, which end with *stack*, and wait until the leader has them."""
     channels = [
         await stack.enter_async_context(channel_to(group.dev.leader_endpoint))
         for _ in range(-(-count // POLLS_A_CHANNEL))
     ]
-    tasks = [
-        asyncio.create_task(poll(Consumer(channels[n // POLLS_A_CHANNEL], f"p-{n}", topic, "g")))
-        for n in range(count)
-    ]
+    consumers = (
+        Consumer(channels[n // POLLS_A_CHANNEL], f"p-{n}", topic, "g") for n in range(count)
+    )
+    await stack.enter_async_context(meanwhile(*map(poll, consumers)))
 
     async def wait() -> bool:
         return await asyncio.to_thread(group.waiting_polls) >= count
 
     await eventually_async(f"{count} polls wait", wait, 120)
-    return tasks
 
 
 async def storm(setting: Setting) -> Outcome:
@@ -340,7 +337,7 @@ async def storm(setting: Setting) -> Outcome:
                     for each in got
                 )
 
-        tasks = await _waiting(stack, group, count, "t", poll)
+        await _waiting(stack, group, count, "t", poll)
         outcome.figures["polls_waited_s_before"] = round(over_s - time.monotonic(), 1)
         before = await group.mark()
         async with group.probed() as probe:
@@ -348,9 +345,6 @@ async def storm(setting: Setting) -> Outcome:
             await came_true(lambda: again[0] >= leased, over_s + _STORM_S - time.monotonic())
             took_s, after = time.monotonic() - over_s, await group.mark()
             gap_ms = probe.longest_gap_ms(since_s)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
         found = difference(before, after)
         outcome.figures |= {
             "leases": leased,

@@ -21,6 +21,7 @@ from dledger.errors import DledgerError
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.nodes import status_of
 from e2e.harness.processes import usage_of
+from e2e.harness.tasks import meanwhile
 
 _HTTP: Final = 300
 """The metrics' ports, behind the client ports of `dledger dev`."""
@@ -124,11 +125,10 @@ class MeasuredGroup:
                     task.add_done_callback(tasks.discard)
                     await asyncio.sleep(_PROBE_S)
 
-            writing = asyncio.create_task(run())
             try:
-                yield probe
+                async with meanwhile(run()):
+                    yield probe
             finally:
-                writing.cancel()
                 if tasks:
                     await asyncio.wait(tasks, timeout=35)
 

@@ -1,4 +1,4 @@
-"""Lines that a run keeps or not, or that nobody can tell of: its table and its exit code. Pure."""
+"""The lines of a run, kept, broken or not measured; their table and exit code. Pure."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def chosen(made: argparse.ArgumentParser, text: str, known: Sequence[str]) -> li
     """Return those of *known* that stand in *text*, by commas; another one is wrong usage."""
     names = text.split(",")
     if unknown := set(names) - set(known):
-        made.error(f"no such thing: {', '.join(sorted(unknown))}; there are {', '.join(known)}")
+        made.error(f"unknown: {', '.join(sorted(unknown))}; known: {', '.join(known)}")
     return [name for name in known if name in names]
 
 

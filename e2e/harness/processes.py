@@ -1,4 +1,4 @@
-"""ChildProcess processes of the bench, and what they cost. Each is ended by its own pid."""
+"""Child processes, and the processor time and memory they use. Each is ended by its own pid."""
 
 from __future__ import annotations
 

@@ -26,6 +26,7 @@ from typing import Final, TypeAlias
 from e2e.harness.nodes import NodeSpec
 from e2e.harness.ports import HOST
 from e2e.harness.processes import socket_inode, sockets_of, tcp_table
+from e2e.harness.tasks import cancelled, meanwhile
 
 Direction: TypeAlias = tuple[str, str]
 
@@ -96,9 +97,7 @@ class Network:
             server.close()
         for direction in self._connections:
             self._break(direction)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await cancelled(*self._tasks)
 
     def routes(self, dialler: str) -> dict[int, int]:
         """Return by which port *dialler* reaches each of its peers' ports."""
@@ -198,9 +197,7 @@ class Network:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancelled(*tasks)
 
     async def _pump(
         self,
@@ -212,23 +209,17 @@ class Network:
     ) -> None:
         """Pass bytes on in order, each piece when its direction lets it."""
         waiting: asyncio.Queue[tuple[float, bytes]] = asyncio.Queue(_CHUNKS)
-        filler = asyncio.create_task(self._fill(reader, waiting, direction))
         loop = asyncio.get_running_loop()
-        try:
-            while True:
-                due_s, data = await waiting.get()
-                await asyncio.sleep(max(0.0, due_s - loop.time()))
-                await self._passable(direction, acknowledges=acknowledges)
-                if not data:
-                    return
-                writer.write(data)
-                await writer.drain()
-        except OSError:
-            return
-        finally:
-            filler.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await filler
+        with contextlib.suppress(OSError):
+            async with meanwhile(self._fill(reader, waiting, direction)):
+                while True:
+                    due_s, data = await waiting.get()
+                    await asyncio.sleep(max(0.0, due_s - loop.time()))
+                    await self._passable(direction, acknowledges=acknowledges)
+                    if not data:
+                        return
+                    writer.write(data)
+                    await writer.drain()
 
     async def _fill(
         self,

@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.cluster import Cluster, binaries, golang
+from e2e.cluster import Cluster, golang
 from e2e.cluster.layout import default_layout
 from e2e.cluster.runtime import system_image
 from e2e.harness.world import Namespace, eventually, restricted_pod
@@ -20,7 +20,7 @@ _ROOT: Final = "/buckets"
 
 def load_image(cluster: Cluster) -> str:
     """Put the server's image into the cluster's heavy node; return its name."""
-    binaries.versitygw()
+    golang.provide(golang.VERSITYGW)
     name, archive = system_image(default_layout(), golang.VERSITYGW)
     cluster.load_image(archive, name, [cluster.heavy_node])
     return name

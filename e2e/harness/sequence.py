@@ -38,8 +38,8 @@ class SequenceFindings:
     Attributes:
         acked: Acknowledged ones.
         lost: Acknowledged, and not found.
-        duplicates: SequenceFindings more than once.
-        out_of_order: SequenceFindings behind a later one of the same queue, or with rows amiss.
+        duplicates: Found more than once.
+        out_of_order: Found behind a later one of the same queue, or with rows amiss.
         messages: How many were read.
     """
 

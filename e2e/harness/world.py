@@ -54,7 +54,7 @@ def install_operator(cluster: Cluster, image: Image) -> None:
 
 
 def scale_operator(cluster: Cluster, replicas: int) -> None:
-    """Scale the operator and wait until that is so."""
+    """Scale the operator and wait until it has that many pods."""
     cluster.kubectl(
         "-n", OPERATOR_NAMESPACE, "scale", "deployment", OPERATOR, f"--replicas={replicas}"
     )
@@ -282,15 +282,9 @@ class Workload:
         self._namespace.kubectl("exec", self.name, "--", PYTHON, "-c", ends)
 
     def summary(self, deadline_s: float = 300) -> dict[str, Any]:
-        """Wait for the end and return the summary."""
-
-        def probe() -> dict[str, Any] | None:
-            found = [line for line in self.lines() if line.get("summary")]
-            if not found and self._namespace.phase(self.name) == "Failed":
-                raise HarnessError(f"{self.name} failed:\n{self.tail()}")
-            return found[0] if found else None
-
-        return eventually(f"{self.name} has finished", probe, deadline_s, _LOG_POLL_S)
+        """Wait for the end and return the summary. Raises HarnessError."""
+        *_, summary = self.progress(deadline_s)
+        return summary
 
     def tail(self) -> str:
         """Return the last lines it printed."""

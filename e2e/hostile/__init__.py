@@ -1,1 +1,1 @@
-"""``make hostile``: what an honest client keeps while somebody does his worst beside it."""
+"""``make hostile``: what an honest client is guaranteed while an attacker works beside it."""

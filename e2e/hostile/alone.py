@@ -36,10 +36,11 @@ from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
 from e2e.harness.checks import Check, at_most
 from e2e.harness.nodes import allocate, node_command, status
 from e2e.harness.processes import ChildProcess
+from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import eventually
 from e2e.hostile.judging import GROWTH_MIB, held
 from e2e.hostile.neighbours import raw_produce
-from e2e.hostile.peers import greeted
+from e2e.hostile.peers import handshaken
 from e2e.hostile.scene import Scene, memory_mib
 
 _MIB: Final = 1 << 20
@@ -48,7 +49,7 @@ _ANSWERS_S: Final = 60
 
 
 def unjoined(work: Path) -> list[Check]:
-    """A22: an empty replica of a group is greeted by a stranger of another one."""
+    """A22: an unknown node of another group opens a handshake with an empty replica."""
     told = str(uuid.uuid4())
     (spec,) = allocate(work, count=1, prefix="a22-")
     scene = Scene(
@@ -59,14 +60,16 @@ def unjoined(work: Path) -> list[Check]:
     process = ChildProcess(node_command(spec, settings), work / "a22.log")
     try:
         eventually("the replica answers", lambda: status(spec.own_address), _ANSWERS_S)
-        with greeted(scene, 0, group_id=f"EVIL-{uuid.uuid4()}") as said:
+        with handshaken(scene, 0, group_id=f"EVIL-{uuid.uuid4()}") as said:
             time.sleep(1)
         joined = scene.status(0).group_id
     finally:
         process.stop(30)
     return [
-        held("a22: the stranger's greeting", said, "refused", isinstance(said, str)),
-        held("a22: the group it joined", joined or "none", "none of his", "EVIL" not in joined),
+        held("a22: the unknown node's handshake", said, "refused", isinstance(said, str)),
+        held(
+            "a22: the group it joined", joined or "none", "not the other one", "EVIL" not in joined
+        ),
     ]
 
 
@@ -221,16 +224,13 @@ async def _looked(host: str) -> tuple[float, int]:
             await asyncio.sleep(0.05)
             worst_s = max(worst_s, time.monotonic() - began_s - 0.05)
 
-    beat = asyncio.create_task(pulse())
     seen = nodes.Nodes("orders")
     try:
-        found: Any = await seen.poll({"orders-0": Pod(name="orders-0", ip=host)})
-        views = found.values() if hasattr(found, "values") else ()
-        members = [len(getattr(view, "members", ())) for view in views]
+        async with meanwhile(pulse()):
+            found = await seen.poll({"orders-0": Pod(name="orders-0", ip=host)})
     finally:
-        beat.cancel()
         await seen.close()
-    return worst_s, max(members, default=0)
+    return worst_s, max((len(view.members) for view in found.values()), default=0)
 
 
 ALONE: Final[dict[str, Callable[[Path], list[Check]]]] = {

@@ -40,7 +40,7 @@ ATTACKS: Final[dict[str, GroupAttack]] = {
     "a07": GroupAttack(peers.forged_entries),
     "a08": GroupAttack(peers.replication_frames),
     "a08b": GroupAttack(peers.frame_buffers),
-    "a09": GroupAttack(peers.silent_strangers, kills=1),
+    "a09": GroupAttack(peers.silent_connections, kills=1),
     "a10": GroupAttack(health.idle_requests),
     "a10m": GroupAttack(health.scrapers),
     "a11": GroupAttack(peers.idle_connections),

@@ -47,39 +47,24 @@ def lines(name: str, seen: Seen) -> list[Check]:
     """Return each figure, and whether it was kept."""
     grown = [one for one in seen.growth_mib if one is not None]
     most = max(grown) if len(grown) == len(seen.growth_mib) and grown else None
+    acked, calm, attacked, refusals = (
+        len(seen.acknowledged), seen.calm_rate, seen.attacked_rate, seen.refusals,
+    )  # fmt: skip
+    rate = f"{attacked:.1f} of {calm:.1f} a second"
+    answered = calm > 0 and attacked >= SHARE * calm
+    refused = f"{len(refusals)}: {refusals[0]}" if refusals else "0"
+    client = seen.new_client
     return [
-        _enough(f"{name}: acknowledged", len(seen.acknowledged)),
+        held(f"{name}: acknowledged", acked, "some", acked > 0),
         none_of(f"{name}: acknowledged and lost", len(lost(seen.acknowledged, seen.stored))),
         none_of(f"{name}: stored twice", len(stored_twice(seen.stored))),
         none_of(f"{name}: not delivered", len(lost(seen.acknowledged, seen.received))),
         none_of(f"{name}: restarts", seen.restarts),
         at_most(f"{name}: growth of a node", most, GROWTH_MIB, "MiB"),
-        _share(name, seen.calm_rate, seen.attacked_rate),
-        _refused(name, seen.refusals),
-        _served(name, seen.new_client),
+        held(f"{name}: sends answered", rate, "half or better", answered),
+        held(f"{name}: refused {RECOVERY_S:.0f} s after it", refused, "none", not refusals),
+        held(f"{name}: a new client", client or "served", "served", not client),
     ]
-
-
-def _enough(what: str, count: int) -> Check:
-    return Check(what=what, value=str(count), asked="some", kept=count > 0)
-
-
-def _share(name: str, calm: float, attacked: float) -> Check:
-    value = f"{attacked:.1f} of {calm:.1f} a second"
-    kept = calm > 0 and attacked >= SHARE * calm
-    return Check(what=f"{name}: sends answered", value=value, asked="half or better", kept=kept)
-
-
-def _refused(name: str, refusals: Sequence[str]) -> Check:
-    value = f"{len(refusals)}: {refusals[0]}" if refusals else "0"
-    what = f"{name}: refused {RECOVERY_S:.0f} s after it"
-    return Check(what=what, value=value, asked="none", kept=not refusals)
-
-
-def _served(name: str, said: str) -> Check:
-    return Check(
-        what=f"{name}: a new client", value=said or "served", asked="served", kept=not said
-    )
 
 
 def held(what: str, value: object, asked: str, kept: bool) -> Check:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import threading
 import time
@@ -19,7 +18,7 @@ from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.checks import Check
 from e2e.harness.rocketmq_calls import receive_request
 from e2e.hostile.judging import held
-from e2e.hostile.scene import LEDGER, ROCKET, Scene, caller, field_of
+from e2e.hostile.scene import LEDGER, ROCKET, Scene, caller, field_of, silence
 
 _PADDING: Final = field_of(1_000, bytes(18 << 20))
 _LARGE: Final = 15
@@ -38,30 +37,22 @@ def bodies_that_never_come_at_a_follower(scene: Scene) -> list[Check]:
 
 def _loris(scene: Scene, node: int, name: str) -> list[Check]:
     ended = threading.Event()
-    count = itertools.count()
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(60)
-        yield from ()
-
+    made, who = 0, caller("loris")
     with scene.channel(scene.endpoints[node]) as channel:
         calls: list[Any] = []
         end_s = time.monotonic() + scene.seconds
         with contextlib.suppress(grpc.RpcError):
-            channel.unary_unary(f"{ROCKET}Heartbeat")(_PADDING, timeout=5, metadata=caller("loris"))
+            channel.unary_unary(f"{ROCKET}Heartbeat")(_PADDING, timeout=5, metadata=who)
+        begin = channel.stream_unary(f"{ROCKET}Heartbeat").future
         while time.monotonic() < end_s:
             calls = [call for call in calls if not call.done()]
             while len(calls) < 120:
-                call = channel.stream_unary(f"{ROCKET}Heartbeat").future(
-                    nothing(), timeout=30, metadata=caller("loris")
-                )
-                calls.append(call)
-                next(count)
+                calls.append(begin(silence(ended), timeout=30, metadata=who))
+                made += 1
             time.sleep(0.5)
         ended.set()
         for call in calls:
             call.cancel()
-    made = next(count)
     return [held(f"{name}: calls without a body", made, "some", made > 0)]
 
 

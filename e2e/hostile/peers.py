@@ -1,4 +1,4 @@
-"""At the peers' ports: words of a greeting, terms, entries, frames, silent connections."""
+"""At the peers' ports: fields of a handshake, terms, entries, frames, silent connections."""
 
 from __future__ import annotations
 
@@ -34,31 +34,26 @@ from dledger.types import Entry, EntryKind, NodeId
 from e2e.harness.checks import Check
 from e2e.hostile.judging import held
 from e2e.hostile.neighbours import raw_produce
-from e2e.hostile.scene import ROCKET, Scene, caller, closed, connect
+from e2e.hostile.scene import Scene, call, closed, connect, silence
 
 _TRAP: Final = "127.0.0.66"
 
 
 @contextmanager
-def greeted(scene: Scene, node: int, **said: Any) -> Iterator[ConnectToken | str]:
-    """Greet a node; give the ticket, or why there is none."""
+def handshaken(scene: Scene, node: int, **said: Any) -> Iterator[ConnectToken | str]:
+    """Open a handshake with a node; yield the connect token, or why it was refused."""
     status = scene.status(node)
     hello = {
         "group_id": status.group_id,
         "sender_id": "made-up",
-        "sender_name": "stranger",
+        "sender_name": "unknown",
         "recipient_id": status.node_id,
         "endpoint": {"host": _TRAP, "port": 1},
     } | said
     ended = threading.Event()
-
-    def nothing() -> Iterator[bytes]:
-        ended.wait(60)
-        yield from ()
-
     with scene.channel(scene.admins[node]) as channel:
         call = channel.stream_stream(f"/{SERVICE}/Control")(
-            nothing(), metadata=((METADATA_KEY, json.dumps(hello)),), timeout=60
+            silence(ended), metadata=((METADATA_KEY, json.dumps(hello)),), timeout=60
         )
         try:
             metadata = {key: value for key, value in call.initial_metadata()}  # noqa: C416
@@ -79,16 +74,16 @@ def _reason(call: Any) -> str:
             pass
     except grpc.RpcError as error:
         return str(error.details())
-    return "ended without a ticket"
+    return "ended without a connect token"
 
 
-def say(ticket: ConnectToken | str, *messages: Message) -> bool:
-    """Send frames with a ticket; return whether there was one to send with."""
-    if isinstance(ticket, str):
+def say(token: ConnectToken | str, *messages: Message) -> bool:
+    """Send frames with a connect token; return whether there was one to send with."""
+    if isinstance(token, str):
         return False
-    with contextlib.suppress(OSError), connect(("127.0.0.1", ticket.port)) as connection:
+    with contextlib.suppress(OSError), connect(("127.0.0.1", token.port)) as connection:
         frames = b"".join(prefix(frame) + frame for frame in map(encode, messages))
-        connection.sendall(ticket.token + frames)
+        connection.sendall(token.token + frames)
         time.sleep(0.3)
     return True
 
@@ -99,14 +94,14 @@ def terms(scene: Scene) -> list[int]:
 
 
 def term_bombs(scene: Scene) -> list[Check]:
-    """A05: the largest terms, as a stranger and in a member's name, to each node."""
+    """A05: the largest terms, as an unknown node and in a member's name, to each node."""
     before = max(terms(scene))
     leader_id = scene.status(scene.leader).node_id
     sent = 0
     for node in range(len(scene.admins)):
         recipient = NodeId(scene.status(node).node_id)
         for sender in ("made-up", leader_id):
-            with greeted(scene, node, sender_id=sender) as ticket:
+            with handshaken(scene, node, sender_id=sender) as token:
                 for term in (2**64 - 1, 2**63 - 1, 2**62, 2**62 - 1):
                     common: dict[str, Any] = {
                         "sender": NodeId(sender),
@@ -114,11 +109,11 @@ def term_bombs(scene: Scene) -> list[Check]:
                         "term": term,
                     }
                     sent += say(
-                        ticket,
+                        token,
                         HeartbeatRequest(**common, commit_index=0, commit_chain=0, round=1),
                     )
                     sent += say(
-                        ticket,
+                        token,
                         VoteRequest(
                             **common, last_index=0, last_term=0, last_chain=0, transfer=True
                         ),
@@ -136,7 +131,7 @@ def route_poison(scene: Scene) -> list[Check]:
     others = [node for node in range(len(scene.admins)) if node != asked]
     wrong: list[str] = []
     for node in others:
-        with greeted(scene, asked, sender_id=scene.status(node).node_id):
+        with handshaken(scene, asked, sender_id=scene.status(node).node_id):
             time.sleep(0.5)
             wrong += [each for each in _routes(scene, asked) if _TRAP in each]
     odd: list[dict[str, Any]] = [
@@ -146,7 +141,7 @@ def route_poison(scene: Scene) -> list[Check]:
         {"sender_name": "evil\n2026-01-01 00:00:00,000 CRITICAL forged.logger: disk failed"},
     ]
     for each in odd:
-        with contextlib.suppress(grpc.RpcError), greeted(scene, asked, **each):
+        with contextlib.suppress(grpc.RpcError), handshaken(scene, asked, **each):
             pass
     with scene.channel(scene.admins[asked]) as channel:
         call = channel.stream_stream(f"/{SERVICE}/Control")(
@@ -155,7 +150,7 @@ def route_poison(scene: Scene) -> list[Check]:
         _reason(call)
     routes = _routes(scene, asked)
     return [
-        held("a06: routes to the stranger", wrong, "none", not wrong),
+        held("a06: routes to the attacker", wrong, "none", not wrong),
         held("a06: routes afterwards", len(routes), "some", bool(routes)),
     ]
 
@@ -164,9 +159,7 @@ def _routes(scene: Scene, node: int) -> list[str]:
     request = service.QueryRouteRequest(topic=definition.Resource(name="victim"))
     with scene.channel(scene.endpoints[node]) as channel:
         try:
-            raw = channel.unary_unary(f"{ROCKET}QueryRoute")(
-                request.SerializeToString(), timeout=5, metadata=caller("c")
-            )
+            raw = call(channel, "QueryRoute", request)
         except grpc.RpcError:
             return []
     found = service.QueryRouteResponse.FromString(raw).message_queues
@@ -190,9 +183,9 @@ def forged_entries(scene: Scene) -> list[Check]:
             term=status.term, index=status.last_index + 1, kind=EntryKind.DATA,
             timestamp_ms=int(time.time() * 1_000), crc32c=crc32c(data), data=data,
         )  # fmt: skip
-        with greeted(scene, follower, sender_id=leader_id) as ticket:
+        with handshaken(scene, follower, sender_id=leader_id) as token:
             say(
-                ticket,
+                token,
                 AppendRequest(
                     **ids, term=status.term, previous_index=status.last_index,
                     previous_term=status.term, previous_chain=0, last_chain=0,
@@ -221,10 +214,10 @@ def _votes(scene: Scene, follower: int) -> None:
     status = scene.status(follower)
     ids: dict[str, Any] = {"sender": NodeId("made-up"), "recipient": NodeId(status.node_id)}
     last: dict[str, Any] = {"last_index": 1 << 40, "last_term": 1 << 40, "last_chain": 0}
-    with greeted(scene, follower) as ticket:
+    with handshaken(scene, follower) as token:
         for number in range(10):
             say(
-                ticket,
+                token,
                 PreVoteRequest(**ids, term=status.term + 1 + number, **last),
                 VoteRequest(**ids, term=status.term + 1 + number, **last, transfer=True),
             )
@@ -243,13 +236,13 @@ def _admin_at(channel: grpc.Channel) -> list[str]:
 
 
 def replication_frames(scene: Scene) -> list[Check]:
-    """A08: hostile frames on the entries' port, with a ticket where one is given."""
+    """A08: hostile frames on the entries' port, with a connect token where one is given."""
     rng = random.Random(7)
     member = scene.status(scene.follower()).node_id
     outcome = {"sent": 0, "refused": 0}
-    with greeted(scene, scene.leader, sender_id=member) as ticket:
-        if isinstance(ticket, str):
-            return [held("a08: the greeting", ticket, "refused or a ticket", bool(ticket))]
+    with handshaken(scene, scene.leader, sender_id=member) as token:
+        if isinstance(token, str):
+            return [held("a08: the handshake", token, "refused or a token", bool(token))]
         bodies = (
             b"\xff\xff\xff\xff" + rng.randbytes(64),
             *((n.to_bytes(4, "little") + rng.randbytes(n)) for n in (0, 5, 60, 200)),
@@ -259,9 +252,9 @@ def replication_frames(scene: Scene) -> list[Check]:
         )
         for number in range(400):
             try:
-                with connect(("127.0.0.1", ticket.port)) as connection:
-                    token = ticket.token if number % 4 else os.urandom(16)
-                    connection.sendall(token + bodies[number % len(bodies)])
+                with connect(("127.0.0.1", token.port)) as connection:
+                    secret = token.token if number % 4 else os.urandom(16)
+                    connection.sendall(secret + bodies[number % len(bodies)])
                     outcome["sent"] += 1
             except OSError:
                 outcome["refused"] += 1
@@ -269,26 +262,25 @@ def replication_frames(scene: Scene) -> list[Check]:
 
 
 def frame_buffers(scene: Scene) -> list[Check]:
-    """A08b: greeted connections that a bad frame ends at once, one after the other."""
+    """A08b: accepted connections that a bad frame ends at once, one after the other."""
     member = scene.status(scene.follower()).node_id
     made = 0
-    with greeted(scene, scene.leader, sender_id=member) as ticket:
-        if isinstance(ticket, str):
-            return [held("a08b: the greeting", ticket, "refused or a ticket", bool(ticket))]
+    with handshaken(scene, scene.leader, sender_id=member) as token:
+        if isinstance(token, str):
+            return [held("a08b: the handshake", token, "refused or a token", bool(token))]
         for _ in range(600):
-            with contextlib.suppress(OSError), connect(("127.0.0.1", ticket.port)) as connection:
-                connection.sendall(ticket.token + b"\xff\xff\xff\xff")
+            with contextlib.suppress(OSError), connect(("127.0.0.1", token.port)) as connection:
+                connection.sendall(token.token + b"\xff\xff\xff\xff")
                 made += 1
     return [held("a08b: connections", made, "some", made > 0)]
 
 
-def silent_strangers(scene: Scene) -> list[Check]:
+def silent_connections(scene: Scene) -> list[Check]:
     """A09: 80 silent connections at the leader's entries' port while followers start again."""
-    with greeted(scene, scene.leader, sender_id=scene.status(scene.follower()).node_id) as ticket:
-        port = None if isinstance(ticket, str) else ticket.port
-    if port is None:
-        return [held("a09: the port", ticket, "known", False)]
-    ended = threading.Event()
+    with handshaken(scene, scene.leader, sender_id=scene.status(scene.follower()).node_id) as token:
+        if isinstance(token, str):
+            return [held("a09: the port", token, "known", False)]
+    port, ended = token.port, threading.Event()
 
     def hold() -> None:
         while not ended.is_set():
@@ -306,7 +298,7 @@ def silent_strangers(scene: Scene) -> list[Check]:
     time.sleep(scene.seconds)
     ended.set()
     with scene.channel(scene.endpoints[scene.leader]) as channel:
-        said = scene.send(channel, "victim", "after-strangers", b"x")
+        said = scene.send(channel, "victim", "after-silence", b"x")
     return [held("a09: a write beside them", said, "OK", said == "OK")]
 
 

@@ -7,8 +7,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,6 +17,7 @@ from dledger.broker.produce import encode_produce
 from e2e.cluster.shell import run
 from e2e.harness.checks import Check
 from e2e.harness.dev_group import DevGroup, running
+from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import came_true
 from e2e.hostile.attacks import ATTACKS
 from e2e.hostile.judging import RECOVERY_S, Seen, lines
@@ -56,6 +56,12 @@ class Memory:
         for node, pid in enumerate(self.pids):
             self.highest[node] = max(self.highest[node], memory_mib(pid) or 0.0)
 
+    async def watch(self) -> None:
+        """Look again and again. Ends by cancellation."""
+        while True:
+            self.look()
+            await asyncio.sleep(_SAMPLE_S)
+
     def growth(self) -> list[float | None]:
         """Return by how much each grew."""
         pairs = zip(self.first, self.highest, strict=True)
@@ -84,7 +90,7 @@ async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> l
     await asyncio.sleep(1 + CALM_S)
     memory, died = Memory.of(scene.pids), group.deaths()
     began_s = time.monotonic()
-    async with _sampled(memory):
+    async with meanwhile(memory.watch()):
         own = await _made(name, scene)
         await asyncio.sleep(max(0.0, began_s + _LEAST_S - time.monotonic()))
         ended_s = time.monotonic()
@@ -117,20 +123,6 @@ def _fill_caches(scene: Scene) -> None:
                 message_ids=[f"{number}"], bodies=[os.urandom(1 << 20)], born_at_ms=[0]
             )
             scene.produce(channel, encode_produce(columns, client_id="before", topic="before"))
-
-
-@asynccontextmanager
-async def _sampled(memory: Memory) -> AsyncIterator[None]:
-    async def look() -> None:
-        while True:
-            memory.look()
-            await asyncio.sleep(_SAMPLE_S)
-
-    task = asyncio.create_task(look())
-    try:
-        yield
-    finally:
-        task.cancel()
 
 
 async def _made(name: str, scene: Scene) -> list[Check]:

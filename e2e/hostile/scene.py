@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -83,11 +84,9 @@ class Scene:
         *, client: str = "honest",
     ) -> str:  # fmt: skip
         """Send one message; return the code's name, or gRPC's."""
-        raw = send_request(topic, message_id, body).SerializeToString()
+        request = send_request(topic, message_id, body)
         try:
-            answer = channel.unary_unary(f"{ROCKET}SendMessage")(
-                raw, timeout=5, metadata=caller(client)
-            )
+            answer = call(channel, "SendMessage", request, client=client)
         except grpc.RpcError as error:
             return str(error.code().name)
         return code_name(service.SendMessageResponse.FromString(answer))
@@ -137,6 +136,20 @@ class Scene:
 def caller(client_id: str) -> tuple[tuple[str, str], ...]:
     """Return the metadata of a client."""
     return (("x-mq-client-id", client_id),)
+
+
+def call(
+    channel: grpc.Channel, method: str, request: Any, *, client: str = "c", timeout_s: float = 5
+) -> bytes:
+    """Call a unary method of RocketMQ; return the answer, not decoded. Raises RpcError."""
+    rocket = channel.unary_unary(f"{ROCKET}{method}")
+    return bytes(rocket(request.SerializeToString(), timeout=timeout_s, metadata=caller(client)))
+
+
+def silence(ended: threading.Event) -> Iterator[bytes]:
+    """Keep a stream of requests open without one, until *ended* or for a minute."""
+    ended.wait(60)
+    yield from ()
 
 
 def connect(address: str | tuple[str, int], timeout_s: float = 2.0) -> socket.socket:

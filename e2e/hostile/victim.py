@@ -17,6 +17,7 @@ from dledger.client import Client
 from dledger.errors import DledgerError
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from e2e.harness.rocketmq_calls import Consumer, channel_to, code_name, send_request
+from e2e.harness.tasks import meanwhile
 
 TOPIC: Final = "victim"
 GROUP: Final = "victims"
@@ -92,16 +93,8 @@ async def at_work(endpoints: Sequence[str], leader: int) -> AsyncIterator[Victim
         await client.create_topic(TOPIC, queues=_QUEUES)
         async with AsyncExitStack() as stack:
             channels = [await stack.enter_async_context(channel_to(one)) for one in ordered]
-            tasks = [
-                asyncio.create_task(_produce(victim, channels)),
-                asyncio.create_task(_consume(victim, channels)),
-            ]
-            try:
+            async with meanwhile(_produce(victim, channels), _consume(victim, channels)):
                 yield victim
-            finally:
-                for task in tasks:
-                    task.cancel()
-                await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def _produce(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None:

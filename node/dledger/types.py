@@ -74,7 +74,10 @@ class Entry:
 
 def held_bytes(entries: Sequence[Entry]) -> int:
     """Return what *entries* take in memory, about."""
-    return sum([len(entry.data) for entry in entries]) + _OVERHEAD_BYTES * len(entries)
+    size_bytes = _OVERHEAD_BYTES * len(entries)
+    for entry in entries:
+        size_bytes += len(entry.data)
+    return size_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -254,6 +254,16 @@ class Cluster:
         self.start(process)
         process.loop.resume()
 
+    def calm_down(self) -> None:
+        """End all faults but those of nodes that are down or whose disks fail: see `revive`."""
+        self.calm = self.links.calm = True
+        self.links.heal()
+
+    def revive_all(self) -> None:
+        """Let all nodes run, on disks that work."""
+        for process in list(self.processes.values()):
+            self.revive(process)
+
     def is_whole(self) -> bool:
         """Whether all members are up and have all that was committed, whole, and one leads."""
         last, leaders = self.commitment.last_index, self.leaders()
@@ -335,9 +345,9 @@ class Cluster:
         return replace(message, entries=tuple(entries))
 
     def _introduce(self, process: Process, sender: NodeId) -> None:
-        """Do as the greeting of a node that the recipient does not know (`peers.peers`).
+        """Handle a node that the recipient does not know as a handshake does (`peers.peers`).
 
-        The recipient asks those whom it hears itself.
+        The recipient asks the members that it hears itself.
         """
         core = process.driver.core
         if core.hears(sender):

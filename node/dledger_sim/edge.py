@@ -2,8 +2,8 @@
 
 Each seed draws small bounds everywhere: the queue of commands, the uncommitted bytes, the windows
 of clients and streams, the ids that are remembered; then disks that stall, leaders that change
-and connections that break, and strangers who take ids, under the producers that we ship.
-``python -m dledger_sim --edge`` runs many.
+and connections that break, and clients that take others' ids, all against the producers that we
+ship. ``python -m dledger_sim --edge`` runs many.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from dledger_sim.loop import S
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options, draws_makes
 from dledger_sim.process import Process
-from dledger_sim.senders import FIRST_STOLEN, KINDS, Sender, SenderOptions, Stranger
+from dledger_sim.senders import FIRST_STOLEN, KINDS, IdThief, Sender, SenderOptions
 from dledger_sim.wire import Wire, WireOptions
 
 _FAULTY_S = 6
 _ANSWERED_S = 120
 _WHOLE_S = 30
-_WITH_STRANGERS = 0.5
+_WITH_THIEVES = 0.5
 _TAKEN = (MessageIdConflict, MessageRejected)
 """What a sender is told of a message whose id was taken."""
 
@@ -40,7 +40,7 @@ class EdgeOptions:
     wire: WireOptions
     streams: StreamBounds
     senders: tuple[SenderOptions, ...]
-    strangers: bool = False
+    thieves: bool = False
 
     @classmethod
     def of(cls, seed: int) -> EdgeOptions:
@@ -61,7 +61,7 @@ class EdgeOptions:
         """Draw one: a leader that is short of room, connections that fall silent, or anything."""
         drawn = cls._draw(rng)
         chosen = rng.choice((drawn, drawn.short_of_room(), drawn.falling_silent()))
-        return replace(chosen, strangers=rng.random() < _WITH_STRANGERS)
+        return replace(chosen, thieves=rng.random() < _WITH_THIEVES)
 
     def short_of_room(self) -> EdgeOptions:
         """Return the same with much queued where little may be uncommitted."""
@@ -182,10 +182,10 @@ class EdgeRun:
             for n, one in enumerate(self.options.senders)
         ]
         few = self.options.group.remembered_ids // 8
-        self.strangers = [
-            Stranger(one, self.cluster, self.cluster.random(f"stranger {n}"), budget=few, ahead=few)
+        self.thieves = [
+            IdThief(one, self.cluster, self.cluster.random(f"stranger {n}"), budget=few, ahead=few)
             for n, one in enumerate(self.senders)
-            if self.options.strangers
+            if self.options.thieves
         ]
 
     def run(self) -> Outcome:
@@ -199,14 +199,15 @@ class EdgeRun:
         cluster.within(_WHOLE_S, self._has_topic, "the group makes no topic")
         for sender in self.senders:
             sender.start()
-        for stranger in self.strangers:
-            stranger.start()
+        for thief in self.thieves:
+            thief.start()
         Nemesis(cluster).start()
         maker = Maker(cluster)
         if self.options.group.makes:
             maker.start()
         cluster.clock.run_until(cluster.clock.now_us + _FAULTY_S * S)
-        self._heal()
+        cluster.calm_down()
+        cluster.revive_all()
         maker.stop()
         cluster.within(
             _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
@@ -227,13 +228,6 @@ class EdgeRun:
     def _has_topic(self) -> bool:
         return any(one.state.broker.topics.get(TOPIC) is not None for one in self.cluster.serving())
 
-    def _heal(self) -> None:
-        cluster = self.cluster
-        cluster.calm = cluster.links.calm = True
-        cluster.links.heal()
-        for process in list(cluster.processes.values()):
-            cluster.revive(process)
-
     def _check(self, process: Process) -> None:
         """Compare each queue with what was sent to it, sender by sender."""
         stored = numbers_stored(process)
@@ -242,10 +236,10 @@ class EdgeRun:
                 sent = [one for one in sender.sent if one.queue_id == queue_id]
                 found = stored.get((sender.name, queue_id), [])
                 check_order(sender.name, sent, [one for one in found if one[0] < FIRST_STOLEN])
-        for stranger in self.strangers:
-            name = stranger.victim.name
-            for queue_id in range(stranger.victim.options.queues):
-                sent = [one for one in stranger.sent if one.queue_id == queue_id]
+        for thief in self.thieves:
+            name = thief.victim.name
+            for queue_id in range(thief.victim.options.queues):
+                sent = [one for one in thief.sent if one.queue_id == queue_id]
                 found = sorted(stored.get((name, queue_id), []))
                 check_order(
                     f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN]

@@ -24,13 +24,13 @@ MS: Final = 1000
 S: Final = 1000 * MS
 """In the unit of simulated time, a microsecond."""
 MAX_AT_ONCE: Final = 100_000
-"""Actions at one moment; more of them are a circle, and time would stand still for ever."""
+"""Actions at one moment; more are an endless loop in which time does not advance."""
 MAX_ACTIONS: Final = 20_000_000
 """In a whole run, which takes some ten thousand."""
 
 
 class StalledError(BaseException):
-    """A run goes on for ever. No `Exception`: what catches those in a node is not to catch it."""
+    """A run does not end. Not an `Exception`, so that handlers in a node do not catch it."""
 
 
 class Clock:

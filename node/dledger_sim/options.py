@@ -1,4 +1,4 @@
-"""What one simulated run is: one value, drawn from its seed. 0 or False of a fault is never."""
+"""The options of one simulated run, drawn from its seed. A fault of 0 or False never happens."""
 
 from __future__ import annotations
 

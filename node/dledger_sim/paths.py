@@ -1,4 +1,4 @@
-"""What a message costs in calls: entries into functions of our own, counted on a simulated group.
+"""What a message costs in calls: entries into our own functions, counted on a simulated group.
 
     python -m dledger_sim paths [--top 20] [--json]
 

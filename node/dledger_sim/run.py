@@ -145,8 +145,7 @@ class Run:
         """Heal just a quorum; the others stay down or cut off. A leader, then progress."""
         cluster = self.cluster
         cluster.note("heal a quorum")
-        cluster.calm = cluster.links.calm = True
-        cluster.links.heal()
+        cluster.calm_down()
         for process in self._draw_outside():
             self._leave_outside(process)
         core = [one for one in cluster.processes.values() if one.id not in self._outside]
@@ -193,8 +192,7 @@ class Run:
         cluster.links.heal()
         cluster.kept_down.clear()
         self._outside = set()
-        for process in list(cluster.processes.values()):
-            cluster.revive(process)
+        cluster.revive_all()
         self._demand_progress("the healed group")
 
     def _partition_partly(self) -> None:

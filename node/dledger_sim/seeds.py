@@ -1,9 +1,8 @@
-"""Runs many seeds in several processes, and says of one that fails how to see it again.
+"""Runs many seeds in several processes, and prints how to replay one that fails.
 
-A run that comes to no end is ended by force, and so told with its seed like any that fails: a
-loop of Python that waits for what cannot come takes CPU for ever; a lock that nobody gives back
-takes none. Normal runs take a second or two of CPU. With ``--shrink`` faults are turned off one
-by one, as long as the run still fails.
+A run that does not end is stopped by a signal and reported with its seed, like any that fails: an
+endless loop takes CPU; a lock that is never released takes none. Normal runs take a second or two
+of CPU. With ``--shrink`` faults are turned off one by one, as long as the run still fails.
 """
 
 from __future__ import annotations

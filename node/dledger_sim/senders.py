@@ -1,8 +1,8 @@
-"""Producers as users run them, in virtual time, and strangers who guess their ids.
+"""Producers as users run them, in virtual time, and clients that guess their ids.
 
 A *sender* is one of the producers that we ship, on an event loop of its own, over `wire`
 connections: much under way at once, in an order of its own. What each message is and what its
-sender was told is kept for the check at the end. A *stranger* stores junk under the ids that a
+sender was told is kept for the check at the end. A *thief* stores junk under the ids that a
 sender is about to use: it knows its client id and sees how far it is. Each attempt is made once,
 and few: ids of others in a client's window make room for fewer of its own, and what is sent again
 must still be remembered.
@@ -298,12 +298,12 @@ class _Node:
 
 
 FIRST_STOLEN: Final = 1_000_000
-"""The number of a stranger's first message; senders' are all below."""
+"""The number of a thief's first message; senders' are all below."""
 _GUESS_EVERY_US: Final = 200 * MS
 
 
 @dataclass(slots=True)
-class Stranger:
+class IdThief:
     """Takes ids of one sender.
 
     Attributes:

@@ -68,16 +68,16 @@ def test_a_tree_with_other_packages_gets_its_own(
 ) -> None:
     """Made from its lock, by uv."""
     asked: list[Any] = []
-    monkeypatch.setattr(trees, "_run", lambda argv, _, **how: asked.append((argv, how)) or b"")
-    monkeypatch.setattr(trees.shutil, "which", lambda name: f"/bin/{name}")
+    monkeypatch.setattr(trees, "_run", lambda _, *argv, **how: asked.append((argv, how)) or "")
+    monkeypatch.setattr(trees, "uv", lambda: "/bin/uv")
     (tmp_path / "uv.lock").write_text("another one")
 
     python = trees._python(tmp_path)
 
     ((argv, how),) = asked
     assert python == tmp_path / ".venv" / "bin" / "python"
-    assert argv[:5] == ["/bin/uv", "sync", "--frozen", "--extra", "node"]
-    assert how == {"directory": tmp_path}
+    assert argv[:5] == ("/bin/uv", "sync", "--frozen", "--extra", "node")
+    assert how == {"cwd": tmp_path}
 
 
 def test_only_nodes_that_know_the_setting_are_told_their_group(tmp_path: Path) -> None:

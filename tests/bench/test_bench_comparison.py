@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from e2e.bench.comparison import Change, compared, verdict
+from e2e.bench.comparison import Change, compared
 
 STEADY = [100.0, 102.0, 98.0, 101.0, 99.0]
 
@@ -44,14 +44,14 @@ def test_a_rate_is_broken_below_85_percent_and_outside_both_spreads(
 
     Of five rounds one may be lost to the machine, of three none.
     """
-    assert verdict(ours, theirs) is expected
+    assert compared(ours, theirs).verdict is expected
 
 
 def test_of_latencies_less_is_better() -> None:
     """The inverse: what takes 1.3 times as long is broken, not better."""
-    assert verdict(_times(1.3), STEADY, less_is_better=True) is Change.BROKEN
-    assert verdict(_times(1.1), STEADY, less_is_better=True) is Change.KEPT
-    assert verdict(_times(0.5), STEADY, less_is_better=True) is Change.BETTER
+    assert compared(_times(1.3), STEADY, less_is_better=True).verdict is Change.BROKEN
+    assert compared(_times(1.1), STEADY, less_is_better=True).verdict is Change.KEPT
+    assert compared(_times(0.5), STEADY, less_is_better=True).verdict is Change.BETTER
 
 
 def test_a_round_is_compared_with_its_own() -> None:
@@ -73,17 +73,20 @@ def test_a_figure_that_is_none_takes_its_round_away(missing: float | None) -> No
     """Missing, no number, nothing at all: never better, never kept."""
     ours = [*_times(0.5)[:4], missing]
 
-    assert verdict(ours, STEADY) is Change.BROKEN
+    assert compared(ours, STEADY).verdict is Change.BROKEN
     assert compared(ours, STEADY).rounds == 4
-    assert verdict([missing] * 5, STEADY) is Change.UNMEASURED
-    assert verdict(STEADY, [missing] * 5) is Change.UNMEASURED
+    assert compared([missing] * 5, STEADY).verdict is Change.UNMEASURED
+    assert compared(STEADY, [missing] * 5).verdict is Change.UNMEASURED
 
 
 def test_too_few_rounds_are_no_measure() -> None:
     """Two are an anecdote; so are three of eight that did not fail; none has no median."""
-    assert verdict([10.0, 10.0], [100.0, 100.0]) is Change.UNMEASURED
-    assert verdict([*_times(0.5)[:3], *[None] * 5], [*STEADY, *STEADY[:3]]) is Change.UNMEASURED
-    assert verdict([10.0] * 3, [100.0] * 3) is Change.BROKEN
+    assert compared([10.0, 10.0], [100.0, 100.0]).verdict is Change.UNMEASURED
+    assert (
+        compared([*_times(0.5)[:3], *[None] * 5], [*STEADY, *STEADY[:3]]).verdict
+        is Change.UNMEASURED
+    )
+    assert compared([10.0] * 3, [100.0] * 3).verdict is Change.BROKEN
 
     nothing = compared([], [])
 

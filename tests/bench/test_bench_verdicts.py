@@ -150,7 +150,7 @@ def test_a_watcher_that_died_fails_the_run() -> None:
     sampler.start()
     sampler._thread.join()
 
-    with pytest.raises(HarnessError, match="nobody watched the group to the end"):
+    with pytest.raises(HarnessError, match="the group was not watched to the end"):
         sampler.check()
 
 

@@ -503,7 +503,7 @@ def test_who_holds_most_gives_way(
 
 @pytest.mark.found
 def test_junk_pushes_out_junk() -> None:
-    """129 batches of strangers under ids of their own, and a quiet producer's retry; found: S11."""
+    """129 batches of others under their own ids, then a quiet producer's retry; found: S11."""
     window = DeduplicationWindow()
     _send(window, "quiet", 1_000, b"the-id")
     for k in range(129):
@@ -522,8 +522,8 @@ def test_many_clients_of_one_topic_push_out_each_other() -> None:
     window.heard("quiet", "pay", 1_000)
     _remember_one(window, "quiet", "pay", (b"1",), queue_id=0, first=0)
     for n in range(300):
-        _send(window, f"stranger-{n}", 1_001 + n)
+        _send(window, f"other-{n}", 1_001 + n)
 
     assert not window.is_new("quiet", "pay", (b"1",))
-    assert window.is_new("stranger-0", "t", (b"1",))
-    assert not window.is_new("stranger-299", "t", (b"1",))
+    assert window.is_new("other-0", "t", (b"1",))
+    assert not window.is_new("other-299", "t", (b"1",))

@@ -256,7 +256,7 @@ def test_what_one_member_does_not_know_is_held_back(
 @pytest.mark.parametrize("command", [_CLONE, _NOTED], ids=["type", "field"])
 def test_what_all_members_know_goes_into_the_log(command: bytes) -> None:
     """As soon as the last one told; who is no member holds nothing back."""
-    _levels(b=2, c=3, stranger=1).admit(command, _GROUP)
+    _levels(b=2, c=3, other=1).admit(command, _GROUP)
 
 
 @pytest.mark.parametrize("command", _COMMANDS, ids=lambda command: type(command).__name__)

@@ -119,5 +119,5 @@ def test_a_run_in_which_nothing_was_acknowledged_is_not_kept() -> None:
     ],
 )
 def test_what_has_to_come_once_is_compared_both_ways(got: list[str], wrong: str) -> None:
-    """Too few, too many, and strangers."""
+    """Too few, too many, and ones that were not sent."""
     assert not_once(["a", "b"], got) == wrong

@@ -186,7 +186,7 @@ class BackupSpecs(Target):
 
 
 class JobWords(Target):
-    """What a user's container leaves as its last words: a result, or a failure that is told."""
+    """What a user's container leaves as its termination message: a result, or an error."""
 
     name = "job-words"
     _RESULT: ClassVar = {

@@ -1,4 +1,4 @@
-"""What comes through the peers' ports: greetings, tickets, frames, entries."""
+"""What comes through the peers' ports: handshakes, connect tokens, frames, entries."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _a(kind: Any) -> Any:
 
 
 class Frames(Target):
-    """A Raft message of a greeted peer: what is accepted is written, answered, said again alike."""
+    """A Raft message of an accepted peer: if decoded, it is written, answered, encoded alike."""
 
     name = "frames"
     refuses = (BadFrame, UnknownMessage, NewerCommand)
@@ -157,10 +157,10 @@ class Framing(Target):
         return len(got)
 
 
-class Greetings(Target):
-    """The greeting of a peer stream: fields of their types, that routes and logs can carry."""
+class Handshakes(Target):
+    """The handshake of a peer stream: fields of their types, that routes and logs can carry."""
 
-    name = "greetings"
+    name = "handshakes"
     refuses = (InvalidArgument,)
     _SEED: ClassVar = Handshake(
         group_id="6f9619ff-8b86-4d01-b42d-00cf4fc964ff",
@@ -183,7 +183,7 @@ class Greetings(Target):
     def feed(self, data: bytes) -> Hashable:
         hello = Handshake.decode(data.decode("latin-1"))
         if Handshake.decode(hello.encode()) != hello:
-            raise Broken("said again it is another greeting")
+            raise Broken("said again it is another handshake")
         texts = (hello.group_id, hello.sender_id, hello.sender_name, hello.recipient_id)
         for text in (*texts, hello.endpoint.host):
             _check_said(text)
@@ -234,10 +234,10 @@ class ClientAddresses(Target):
         return found.tls_port == 0
 
 
-class Tickets(Target):
-    """The ticket to the replication port that a greeted peer answers."""
+class ConnectTokens(Target):
+    """The connect token for the replication port that an accepted peer answers."""
 
-    name = "tickets"
+    name = "connect-tokens"
     refuses = (InvalidArgument,)
 
     def draw(self, rng: Random) -> bytes:
@@ -252,7 +252,7 @@ class Tickets(Target):
         return ":".join(parts).encode("utf-8", "replace")
 
     def feed(self, data: bytes) -> Hashable:
-        ticket = ConnectToken.decode(data.decode("utf-8", "replace"))
-        if ConnectToken.decode(ticket.encode()) != ticket:
-            raise Broken("said again it is another ticket")
-        return "ticket"
+        connect_token = ConnectToken.decode(data.decode("utf-8", "replace"))
+        if ConnectToken.decode(connect_token.encode()) != connect_token:
+            raise Broken("said again it is another connect token")
+        return "connect token"

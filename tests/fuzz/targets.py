@@ -9,8 +9,8 @@ from tests.fuzz.target import Target
 
 _CLASSES: Final[tuple[type[Target], ...]] = (
     *(logs.Batches, logs.Entries),
-    *(peers.Frames, peers.PeerEntries, peers.Framing, peers.Greetings),
-    *(peers.ClientAddresses, peers.Tickets),
+    *(peers.Frames, peers.PeerEntries, peers.Framing, peers.Handshakes),
+    *(peers.ClientAddresses, peers.ConnectTokens),
     *(clients.Sends, clients.Appends, clients.Receives, clients.Confirmations, clients.Receipts),
     *(clients.Telemetry, clients.Filters, clients.Headers),
     *(disks.States, disks.Snapshots, disks.Memberships, disks.StateFiles, disks.JsonFiles),

@@ -33,7 +33,7 @@ SLEEPS = {
     "tests/peers/test_replication.py::test_a_port_that_is_shut_is_told_once": (
         "no second warning may come in the meantime"
     ),
-    "tests/spool/test_spooling_client.py::test_a_stranger_cannot_refuse_a_message": (
+    "tests/spool/test_spooling_client.py::test_another_service_cannot_refuse_a_message": (
         "nothing may be rejected in the meantime"
     ),
     "e2e/stories/test_failover.py::test_writes_go_on_without_operator_and_api_server": (

@@ -10,8 +10,6 @@ from typing import Any, Final
 import yaml
 
 from e2e.cluster import golang
-from e2e.cluster.layout import default_layout
-from e2e.cluster.steps import Steps
 
 CHART: Final = Path(__file__).parents[2] / "charts/dledger-operator"
 ALL_ON: Final = (
@@ -32,7 +30,7 @@ def rendered(
 
     The cluster serves the group *served* besides Kubernetes' own.
     """
-    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    helm = golang.provide(golang.HELM)
     options = [word for value in values for word in ("--set", value)]
     cluster = ("--kube-version", "1.34", *(("--api-versions", served) if served else ()))
     done = subprocess.run(

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import binaries
+from e2e.cluster import golang
 
 pytestmark = pytest.mark.e2e
 
@@ -18,7 +18,9 @@ STORIES = Path(__file__).with_name("alerts.test.yaml")
 
 
 def _promtool(*args: str | Path) -> str:
-    done = subprocess.run([binaries.promtool(), *args], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [golang.provide(golang.PROMTOOL), *args], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 

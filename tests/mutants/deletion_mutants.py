@@ -122,11 +122,11 @@ DELETION_MUTANTS = (
         checks=(_MADE,),
     ),
     Mutant(
-        name="a stranger speaks for a client",
+        name="another client speaks for a client",
         file="rocketmq/client_registry.py",
-        old="        return caller.has_telemetry and caller.host == self.host\n",
+        old="        return caller.has_telemetry and caller.host == known.host\n",
         new="        return True\n",
-        why="what a live consumer holds is given to others at a stranger's word",
+        why="what a live consumer holds is given away at another client's word",
         checks=(_MADE,),
     ),
     Mutant(
@@ -134,7 +134,7 @@ DELETION_MUTANTS = (
         file="rocketmq/telemetry.py",
         old="peers[0] == peer",
         new="peers[-1] == peer",
-        why="a stranger opens one of his own, and speaks for the client",
+        why="another client opens one of its own, and speaks for the client",
         checks=(_MADE,),
     ),
     Mutant(

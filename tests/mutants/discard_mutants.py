@@ -32,7 +32,7 @@ DISCARD_MUTANTS = (
     Mutant(
         name="leave on the disk what was discarded",
         file="raft/log.py",
-        old="        self._cut_behind = first - 1\n",
+        old="        self.cut_behind = first - 1\n",
         new="",
         why="a restart or a snapshot brings a dead membership back into force",
         checks=(_LOG_DISCARD, _ENDS),
@@ -40,8 +40,8 @@ DISCARD_MUTANTS = (
     Mutant(
         name="take a membership beyond the log from a snapshot",
         file="raft/core.py",
-        old="self._memberships.replace(pair for pair in memberships if pair[0] <= newest)",
-        new="self._memberships.replace(memberships)",
+        old="self.memberships.replace(pair for pair in memberships if pair[0] <= newest)",
+        new="self.memberships.replace(memberships)",
         why="in force is one that no leader appended to this log (6)",
         checks=(_DAMAGED,),
     ),

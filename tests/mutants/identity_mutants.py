@@ -15,7 +15,7 @@ IDENTITY_MUTANTS = (
         file="broker/retries.py",
         old="        if before.digest != digest:\n",
         new="        if before.digest < 0:\n",
-        why="a message whose id a stranger took is answered with OK and lost",
+        why="a message whose id another client took is answered with OK and lost",
         checks=(_CONFLICTS, _IDENTITY),
     ),
     Mutant(

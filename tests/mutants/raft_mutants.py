@@ -332,8 +332,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="count an acknowledgement of another log",
         file="raft/leader.py",
-        old="if not self._log.knows(index) or self._log.chain(index) == message.match_chain:",
-        new="if True:",
+        old="and (ours := log.chain(index)) != message.match_chain:",
+        new="and (ours := 0):",
         why="an entry is acknowledged to its client that only the leader has",
         checks=(_SAME_LOG,),
     ),
@@ -354,7 +354,7 @@ RAFT_MUTANTS = (
         checks=(_SAME_LOG,),
     ),
     Mutant(
-        name="hear strangers",
+        name="hear non-members",
         file="raft/membership.py",
         old="return node_id in self._introduced",
         new="return True",

@@ -42,8 +42,8 @@ REPLICA_MUTANTS = (
     Mutant(
         name="the log clock forgets the snapshot at a start",
         file="replica/driver.py",
-        old="self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)",
-        new="self._log_clock.applied(0)",
+        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)",
+        new="self.log_clock.applied(0)",
         why="the log's time goes back with a leader whose wall clock was set back",
         checks=(_SNAPSHOTS,),
     ),

@@ -23,8 +23,6 @@ from typing import Any, Final
 import yaml
 
 from e2e.cluster import golang
-from e2e.cluster.layout import default_layout
-from e2e.cluster.steps import Steps
 from tests.operator.api_server import ApiServer
 from tests.operator.fake_nodes import FakeGroup
 
@@ -36,7 +34,7 @@ SPARK_IMAGE: Final = "dledger-spark:test"
 
 def rendered(*values: str) -> list[dict[str, Any]]:
     """Return everything that the chart installs with these values (``key=value``)."""
-    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    helm = golang.provide(golang.HELM)
     text = subprocess.run(
         [
             *(helm, "template", "dledger-operator", ROOT / "charts/dledger-operator"),

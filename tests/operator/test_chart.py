@@ -16,7 +16,6 @@ from dledger_operator.api.policy import Policy, RoleRef
 from dledger_operator.options import parse
 from e2e.cluster import golang
 from e2e.cluster.layout import default_layout
-from e2e.cluster.steps import Steps
 from e2e.cluster.tools import find_kubectl
 from tests.monitoring.chart import CHART, PROMETHEUS_OPERATOR, rendered
 from tests.operator.api_server import ApiServer, running
@@ -154,7 +153,7 @@ def empty(tmp_path: Path) -> Iterator[ApiServer]:
 
 def _typed(server: ApiServer, command: str) -> subprocess.CompletedProcess[str]:
     """Run a command as somebody would who has kubectl and helm."""
-    helm = golang.ensure(default_layout(), golang.HELM, Steps())
+    helm = golang.provide(golang.HELM)
     folders = (find_kubectl(default_layout()).parent, helm.with_name("helm").parent)
     path = os.pathsep.join([*map(str, folders), os.environ["PATH"]])
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""A Job, its pods and their last words -> what it amounts to."""
+"""A Job, its pods and their termination messages -> the Job's status."""
 
 from __future__ import annotations
 

@@ -131,8 +131,8 @@ async def test_a_leader_that_stepped_down_makes_everybody_be_asked_at_once() -> 
 async def test_pods_that_merely_carry_the_labels_are_not_asked() -> None:
     """Found: K4. There may be thousands, and each would be a connection of the operator of all."""
     net = _net()
-    strangers = ("orders-x", "orders-100", "orders-01", "other-0", "orders-")
-    pretended = {name: replace(pods(0)["orders-0"], name=name) for name in strangers}
+    others = ("orders-x", "orders-100", "orders-01", "other-0", "orders-")
+    pretended = {name: replace(pods(0)["orders-0"], name=name) for name in others}
 
     views = await _nodes(net).poll({**pods(0, 1, 2), **pretended})
 
@@ -175,7 +175,7 @@ async def test_a_pod_that_came_back_elsewhere_is_asked_there() -> None:
 
 
 async def test_a_pod_that_is_gone_is_forgotten() -> None:
-    """Its last words do not count any more."""
+    """Its last answer does not count any more."""
     net = _net()
     nodes = _nodes(net)
     await nodes.poll(pods(0, 1, 2))

@@ -267,10 +267,10 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
         job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
     )
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": _plain_pod()}
-    stranger = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
+    unlabelled = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
 
     async def in_force() -> bool:
-        return "ValidatingAdmissionPolicy" in power.create(OPERATOR, stranger)
+        return "ValidatingAdmissionPolicy" in power.create(OPERATOR, unlabelled)
 
     await eventually("the admission policy is in force", in_force)
     for manifest in (*children.values(), by_executors, local, recovery_claim(of)):
@@ -283,7 +283,7 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
     for manifest, words in (
         (pod, "managed-by=dledger-operator"),
         (labelled, "the operator makes no pods"),
-        (stranger, "managed-by=dledger-operator"),
+        (unlabelled, "managed-by=dledger-operator"),
         (unowned, "what a BrokerGroup or BrokerBackup owns"),
         (role, "makes no Roles"),
         (_changed(children["ServiceAccount"], "metadata.name", "x"), "no accounts but those"),

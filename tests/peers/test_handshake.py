@@ -1,4 +1,4 @@
-"""Greetings: which disk may talk to which."""
+"""Handshakes: which disk may talk to which."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ HELLO = Handshake(
 CLIENTS = ClientAddress(host="10.0.0.1", port=1, tls_port=0)
 
 
-def test_a_greeting_comes_out_as_it_went_in() -> None:
+def test_a_handshake_comes_out_as_it_went_in() -> None:
     """Through gRPC metadata."""
     assert Handshake.decode(HELLO.encode()) == HELLO
 
 
-def test_a_greeting_of_a_newer_version_is_understood() -> None:
+def test_a_handshake_of_a_newer_version_is_understood() -> None:
     """What it says more is passed over, at both depths; else no rollout would get far."""
     said = json.loads(replace(HELLO, feature_level=7).encode())
     said |= {"motto": "forward", "endpoint": said["endpoint"] | {"quic_port": 4}}
@@ -38,7 +38,7 @@ def test_a_greeting_of_a_newer_version_is_understood() -> None:
     assert Handshake.decode(json.dumps(said)) == replace(HELLO, feature_level=7)
 
 
-def test_a_greeting_without_a_level_is_of_the_lowest() -> None:
+def test_a_handshake_without_a_level_is_of_the_lowest() -> None:
     """As those of the version before levels were."""
     said = json.loads(replace(HELLO, feature_level=7).encode())
     del said["feature_level"]
@@ -66,12 +66,12 @@ def test_a_ticket_of_another_version_is_understood(text: str, level: int) -> Non
 
 def test_a_ticket_says_where_clients_reach_its_node() -> None:
     """More than this version knows is passed over."""
-    ticket = ConnectToken(7, bytes.fromhex("ab" * 16), 3, CLIENTS)
+    connect_token = ConnectToken(7, bytes.fromhex("ab" * 16), 3, CLIENTS)
 
     assert (
-        ConnectToken.decode(ticket.encode())
-        == ConnectToken.decode(ticket.encode() + ":more:x")
-        == ticket
+        ConnectToken.decode(connect_token.encode())
+        == ConnectToken.decode(connect_token.encode() + ":more:x")
+        == connect_token
     )
 
 
@@ -132,7 +132,7 @@ def test_a_port_that_is_none_is_refused(value: object) -> None:
 @pytest.mark.found
 @pytest.mark.parametrize("value", [12345, None, "evil.example", "::1", "10.0.0.1.", "1" * 5000])
 def test_a_host_that_is_no_address_is_refused(value: object) -> None:
-    """A name would be looked up in whatever the stranger controls (found: S8)."""
+    """A name would be looked up in whatever the caller controls (found: S8)."""
     said = json.loads(HELLO.encode())
     said["endpoint"]["host"] = value
 
@@ -157,7 +157,7 @@ def test_an_unjoined_node_joins_the_group_that_it_was_told_to() -> None:
     ("told", "why"), [("", "was not told which"), ("another", "may only join group 'another'")]
 )
 def test_an_unjoined_node_joins_no_other_group(told: str, why: str) -> None:
-    """Whoever greeted first had the disk, for good (found: S8e)."""
+    """The first node to connect had the disk, for good (found: S8e)."""
     with pytest.raises(NotTheGroup, match=f"{why}.*not 'g'"):
         check(HELLO, node_id=B, group_id="", told_group=told, membership=Membership())
 
@@ -176,10 +176,10 @@ def test_a_replaced_disk_is_refused_under_its_old_name() -> None:
 
 def test_a_sender_that_is_no_member_is_refused() -> None:
     """Its disk was replaced, or it never was one."""
-    stranger = replace(HELLO, sender_id=NodeId("uuid-x"))
+    unknown = replace(HELLO, sender_id=NodeId("uuid-x"))
 
     with pytest.raises(Refused, match="uuid-x"):
-        check(stranger, node_id=B, group_id="g", told_group="g", membership=MEMBERS)
+        check(unknown, node_id=B, group_id="g", told_group="g", membership=MEMBERS)
 
 
 def test_a_removed_sender_is_refused_for_good_by_followers_too() -> None:

@@ -48,7 +48,7 @@ async def test_the_word_of_one_member_is_enough() -> None:
     members.answers = {B: status()}
 
     assert await members.find() == FOUND
-    assert await members.find(NodeId("stranger")) is None
+    assert await members.find(NodeId("unknown")) is None
 
 
 @pytest.mark.parametrize(
@@ -71,11 +71,13 @@ async def test_who_answers_in_a_members_place_introduces_nobody(answer: bytes) -
     assert await members.find() is None
 
 
-async def test_members_are_not_asked_for_every_stranger(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_members_are_not_asked_for_every_unknown_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """What they said a moment ago is good for all; then they are asked again."""
     members = Members()
     for number in range(100):
-        await members.find(NodeId(f"stranger-{number}"))
+        await members.find(NodeId(f"unknown-{number}"))
     assert members.asked == [A, B]
 
     monkeypatch.setattr(introductions, "_EVERY_S", 0.0)

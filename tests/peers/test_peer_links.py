@@ -35,7 +35,7 @@ class End:
         self.port = 0
         self.callers: set[str] = set()
         self.received: list[Message] = []
-        self.greeted_frames: list[bytes] = []
+        self.control_frames: list[bytes] = []
         self.refuses: NodeId | None = None
         self.known: dict[NodeId, Member] = {}
         self.removed_by: list[int] = []
@@ -105,7 +105,7 @@ class _Observed(grpc.aio.ServerInterceptor):  # type: ignore[misc]
 
     async def _noted(self, frames: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for frame in frames:
-            self._end.greeted_frames.append(frame)
+            self._end.control_frames.append(frame)
             yield frame
 
 
@@ -155,7 +155,7 @@ async def test_votes_do_not_share_a_connection_with_batches(ends: tuple[End, End
     assert len(other.callers) == 1
 
 
-async def test_what_is_sent_before_there_is_a_connection_takes_the_greeted_stream(
+async def test_what_is_sent_before_there_is_a_connection_takes_the_control_stream(
     ends: tuple[End, End],
 ) -> None:
     """A group's first election does not wait for one more round trip."""
@@ -165,7 +165,7 @@ async def test_what_is_sent_before_there_is_a_connection_takes_the_greeted_strea
     one.peers.send(_vote(one, other, term=1))
 
     await _until(lambda: bool(other.received))
-    assert len(other.greeted_frames) == 1
+    assert len(other.control_frames) == 1
 
 
 async def test_votes_take_tcp_once_it_is_there(ends: tuple[End, End]) -> None:
@@ -177,10 +177,10 @@ async def test_votes_take_tcp_once_it_is_there(ends: tuple[End, End]) -> None:
 
     await _until(lambda: bool(other.received))
     assert other.received == [_vote(one, other, term=1)]
-    assert not other.greeted_frames
+    assert not other.control_frames
 
 
-async def test_votes_take_the_greeted_stream_while_tcp_is_away(
+async def test_votes_take_the_control_stream_while_tcp_is_away(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who may vote does not hang on the cheaper way."""
@@ -195,7 +195,7 @@ async def test_votes_take_the_greeted_stream_while_tcp_is_away(
     one.peers.send(_vote(one, other, term=2))
 
     await _until(lambda: bool(other.received))
-    assert len(other.greeted_frames) == 1
+    assert len(other.control_frames) == 1
 
 
 async def test_a_removed_member_that_votes_by_tcp_is_told_why_nobody_hears_it(
@@ -217,7 +217,7 @@ async def test_a_removed_member_that_votes_by_tcp_is_told_why_nobody_hears_it(
 
 
 async def test_both_ends_learn_the_others_feature_level(ends: tuple[End, End]) -> None:
-    """The caller from the answer, the called from the greeting: one connection tells both."""
+    """The caller from the answer, the called from the handshake: one connection tells both."""
     one, other = ends
     assert one.peers.levels.get(other.id) is None
 
@@ -273,7 +273,7 @@ async def test_an_entry_that_consensus_does_not_know_stops_the_node(ends: tuple[
 async def test_a_peer_that_comes_back_is_called_at_once(
     ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its own greeting says that it is there: no back-off is waited for."""
+    """Its own handshake says that it is there: no back-off is waited for."""
     monkeypatch.setattr(peer_link, "_RECONNECT_S", 3600.0)
     monkeypatch.setattr(peer_link, "_RECONNECT_MAX_S", 3600.0)
     one, other = ends
@@ -348,7 +348,7 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
 
 
 @pytest.mark.found
-async def test_a_greeting_moves_no_member(ends: tuple[End, End]) -> None:
+async def test_a_handshake_changes_no_members_address(ends: tuple[End, End]) -> None:
     """Where a member is, and where clients reach it, is not the word of who calls (found: S8a)."""
     one, other = ends
     await _meet(one, other)
@@ -369,7 +369,7 @@ async def test_a_greeting_moves_no_member(ends: tuple[End, End]) -> None:
 async def test_what_a_node_tells_counts_where_its_membership_has_it(
     ends: tuple[End, End],
 ) -> None:
-    """A node that knows no member answers where the greeting says; its routes wait for more."""
+    """A node that knows no member answers where the handshake says; its routes wait for more."""
     one, other = ends
     one.peers._heard_from(other.handshake_to(one.member), None)
     await _until(lambda: one.peers.connected(other.id))
@@ -380,7 +380,7 @@ async def test_what_a_node_tells_counts_where_its_membership_has_it(
     assert one.peers.endpoints[other.id].port == ord("b")
 
 
-async def test_a_link_to_where_a_greeting_said_gives_way_to_the_membership(
+async def test_a_link_to_where_a_handshake_pointed_gives_way_to_the_membership(
     ends: tuple[End, End],
 ) -> None:
     """Though it is up."""

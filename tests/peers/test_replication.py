@@ -91,8 +91,8 @@ async def test_frames_arrive_in_order_with_a_ticket(
     listening: Listening, stream: FrameStream
 ) -> None:
     """Small ones and ones that no buffer holds at once."""
-    with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, ConnectToken.decode(ticket.encode()))
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, ConnectToken.decode(connect_token.encode()))
         await _sends(stream, listening, b"first")
         frames = [b"", b"x" * 3_000_000, *(bytes([n]) * 1000 for n in range(100))]
         await asyncio.sleep(0.1)
@@ -109,8 +109,8 @@ async def test_without_a_connection_frames_are_dropped(
 ) -> None:
     """Before it is open, and after it was closed: Raft sends again what matters."""
     stream.send(b"early")
-    with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, ticket)
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, connect_token)
         await _sends(stream, listening, b"now")
         stream.close()
         stream.send(b"late")
@@ -119,11 +119,11 @@ async def test_without_a_connection_frames_are_dropped(
     assert set(listening.frames) == {b"now"}
 
 
-@pytest.mark.parametrize("greeting", [b"x" * 16, b"GET / HTTP/1.1\r\n\r\n"])
-async def test_who_shows_no_token_is_sent_away(listening: Listening, greeting: bytes) -> None:
+@pytest.mark.parametrize("handshake", [b"x" * 16, b"GET / HTTP/1.1\r\n\r\n"])
+async def test_who_shows_no_token_is_sent_away(listening: Listening, handshake: bytes) -> None:
     """Nothing of it is read as a frame."""
     reader, writer = await asyncio.open_connection(HOST, listening.port.number)
-    writer.write(greeting)
+    writer.write(handshake)
 
     await _ended(reader)
     writer.close()
@@ -131,7 +131,7 @@ async def test_who_shows_no_token_is_sent_away(listening: Listening, greeting: b
     assert listening.frames == []
 
 
-async def test_a_stranger_that_says_nothing_is_not_waited_for(
+async def test_an_unknown_caller_that_says_nothing_is_not_waited_for(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a token is nothing, too."""
@@ -143,7 +143,7 @@ async def test_a_stranger_that_says_nothing_is_not_waited_for(
     writer.close()
 
 
-async def test_strangers_are_bounded(
+async def test_unknown_callers_are_bounded(
     listening: Listening, stream: FrameStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest goes before a newer one, so that they keep no member out (found: S10)."""
@@ -154,8 +154,8 @@ async def test_strangers_are_bounded(
     ]
 
     await _ended(oldest)
-    with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, ticket)
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, connect_token)
         await _sends(stream, listening, b"x")
     await _ended(others[0][0])
     assert not others[1][0].at_eof()
@@ -166,7 +166,7 @@ async def test_strangers_are_bounded(
 async def test_a_crowd_from_one_address_costs_no_other_address_its_place(
     listening: Listening, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The oldest of the crowd goes, though another stranger waits longer."""
+    """The oldest of the crowd goes, though another one waits longer."""
     monkeypatch.setattr(replication_port, "_MAX_UNAUTHENTICATED", 2)
     monkeypatch.setattr(replication_port, "_TOKEN_WITHIN_S", 3600.0)
     port, other = listening.port.number, ("127.0.0.2", 0)
@@ -183,11 +183,11 @@ async def test_a_crowd_from_one_address_costs_no_other_address_its_place(
 
 async def test_one_ticket_is_for_a_few_connections(listening: Listening) -> None:
     """The newest ones, as a member that comes again needs; no loss is told (found: S14)."""
-    with listening.port.admitted(HELLO) as ticket:
+    with listening.port.admitted(HELLO) as connect_token:
         opened = []
         for _ in range(replication_port._MAX_OF_TOKEN + 2):
-            reader, writer = await asyncio.open_connection(HOST, ticket.port)
-            writer.write(ticket.token + prefix(b"x") + b"x")
+            reader, writer = await asyncio.open_connection(HOST, connect_token.port)
+            writer.write(connect_token.token + prefix(b"x") + b"x")
             opened.append((reader, writer))
             await _until(lambda: len(listening.frames) == len(opened))
         for reader, _ in opened[:2]:
@@ -204,9 +204,9 @@ async def test_a_connection_takes_little_and_gives_it_back_when_it_ends(
     listening: Listening,
 ) -> None:
     """Half a MiB each came back only with the garbage collector (found: S14)."""
-    with listening.port.admitted(HELLO) as ticket:
-        _, writer = await asyncio.open_connection(HOST, ticket.port)
-        writer.write(ticket.token + prefix(b"x") + b"x" + (64 << 20).to_bytes(4, "little"))
+    with listening.port.admitted(HELLO) as connect_token:
+        _, writer = await asyncio.open_connection(HOST, connect_token.port)
+        writer.write(connect_token.token + prefix(b"x") + b"x" + (64 << 20).to_bytes(4, "little"))
         await _until(lambda: listening.frames == [b"x"])
         (connection,) = listening.port._connections
         frames = connection._frames
@@ -222,12 +222,12 @@ async def test_a_token_is_good_as_long_as_its_control_stream(
     listening: Listening, stream: FrameStream
 ) -> None:
     """With it goes the connection; that is not reported as another loss."""
-    with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, ticket)
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, connect_token)
         await _sends(stream, listening, b"x")
     count = len(listening.frames)
-    reader, writer = await asyncio.open_connection(HOST, ticket.port)
-    writer.write(ticket.token + prefix(b"again") + b"again")
+    reader, writer = await asyncio.open_connection(HOST, connect_token.port)
+    writer.write(connect_token.token + prefix(b"again") + b"again")
 
     await _ended(reader)
     writer.close()
@@ -243,15 +243,15 @@ async def test_a_bad_frame_ends_the_connection_and_the_next_one_serves(
     listening: Listening, stream: FrameStream, frame: bytes | None
 ) -> None:
     """No bytes from a peer hang or end a node; that the connection broke is told."""
-    with listening.port.admitted(HELLO) as ticket:
-        reader, writer = await asyncio.open_connection(HOST, ticket.port)
+    with listening.port.admitted(HELLO) as connect_token:
+        reader, writer = await asyncio.open_connection(HOST, connect_token.port)
         too_long = (MAX_PEER_FRAME_BYTES + 1).to_bytes(4, "little")
-        writer.write(ticket.token + (too_long if frame is None else prefix(frame) + frame))
+        writer.write(connect_token.token + (too_long if frame is None else prefix(frame) + frame))
         await _ended(reader)
         writer.close()
         assert listening.lost == [HELLO]
 
-        stream.open(HOST, ticket)
+        stream.open(HOST, connect_token)
         await _sends(stream, listening, b"good")
 
 
@@ -259,8 +259,8 @@ async def test_a_broken_connection_is_opened_again(
     listening: Listening, stream: FrameStream
 ) -> None:
     """And a peer whose port is shut is tried until it is open."""
-    with listening.port.admitted(HELLO) as ticket:
-        stream.open(HOST, ticket)
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, connect_token)
         await _sends(stream, listening, b"before")
         for connection in tuple(listening.port._connections):
             connection.end()
@@ -339,17 +339,17 @@ async def test_a_port_that_is_shut_is_told_once(
     listening: Listening, stream: FrameStream, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Whoever looks why nothing is replicated finds the address: a NetworkPolicy, say."""
-    ticket = ConnectToken(listening.port.number, bytes(16))
+    connect_token = ConnectToken(listening.port.number, bytes(16))
     listening.port.close()
     await asyncio.sleep(0)
 
-    stream.open(HOST, ticket)
+    stream.open(HOST, connect_token)
     await asyncio.sleep(0.8)
 
     assert not stream.connected
     told = [r.message for r in caplog.records if r.levelname == "WARNING"]
     assert len(told) == 1
-    assert f"cannot connect for replication to orders-1: {HOST}:{ticket.port}" in told[0]
+    assert f"cannot connect for replication to orders-1: {HOST}:{connect_token.port}" in told[0]
 
 
 @pytest.mark.parametrize("text", ["", "x", "0:" + "00" * 16, "70000:" + "00" * 16, "1:00", "1:zz"])

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Credentials
-from e2e.cluster import binaries
+from e2e.cluster import golang
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def s3_server(directory: Path) -> Iterator[S3Server]:
         "ROOT_ACCESS_KEY": credentials.access_key_id,
         "ROOT_SECRET_KEY": credentials.secret_access_key,
     }
-    command = [str(binaries.versitygw()), "--port", f"127.0.0.1:{port}", "--quiet"]
+    command = [str(golang.provide(golang.VERSITYGW)), "--port", f"127.0.0.1:{port}", "--quiet"]
     server = subprocess.Popen([*command, "posix", str(directory)], env=environment)
     try:
         _wait_until_it_listens(port, server)

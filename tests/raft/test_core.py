@@ -80,7 +80,7 @@ def test_node_with_an_empty_log_votes_and_appends() -> None:
     assert node.raft.membership.voter_ids == {"1", "2", "3"}
 
 
-def test_answers_of_strangers_are_ignored() -> None:
+def test_answers_of_non_members_are_ignored() -> None:
     """A wiped disk is another node, and does not count."""
     node = Alone()
     node.become_leader()
@@ -548,7 +548,7 @@ def test_transfer_without_target_takes_the_most_caught_up() -> None:
 
 @pytest.mark.parametrize("target", ["1", "9"])
 def test_transfer_to_no_other_voter_is_refused(target: str) -> None:
-    """Neither to itself nor to a stranger."""
+    """Neither to itself nor to a non-member."""
     node = leading()
 
     with pytest.raises(InvalidArgument):

@@ -478,7 +478,7 @@ def test_introduced_leader_that_the_own_membership_does_not_know_is_followed() -
         (TimeoutNow, {}),
     ],
 )
-def test_what_a_stranger_says_changes_nothing(
+def test_what_a_non_member_says_changes_nothing(
     kind: type[Message], fields: dict[str, object]
 ) -> None:
     """Nobody has introduced it: no term, no vote, no commit, and no answer (found: S8)."""
@@ -504,7 +504,7 @@ def test_a_leader_that_is_being_removed_is_followed_until_that_is_committed() ->
 
 
 def test_a_node_that_knows_no_member_hears_anyone() -> None:
-    """A new disk has no membership; who may greet it is decided before (`joining`)."""
+    """A new disk has no membership; `server.bootstrap` decides before who may connect to it."""
     node = Alone(terms=None)
 
     node.append(*log_of(), after=(0, 0), term=2, sender="9")

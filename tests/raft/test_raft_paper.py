@@ -161,7 +161,7 @@ def test_repeated_votes_of_one_node_count_once() -> None:
     assert node.raft.role is Role.CANDIDATE
 
 
-def test_votes_of_strangers_do_not_count() -> None:
+def test_votes_of_non_members_do_not_count() -> None:
     """5.2: only voters of the membership in force."""
     node = Alone(voters=3)
     node.become_candidate()

@@ -23,11 +23,11 @@ def test_what_waits_is_timed_from_the_last_commit() -> None:
     watch = CommitWatch()
 
     assert watch.waited_s(1.0) == 0.0
-    watch.look(1.0, waits=True, commit_index=5)
+    watch.look(1.0, 5)
     assert watch.waited_s(3.0) == 2.0
-    watch.look(3.0, waits=True, commit_index=6)
+    watch.look(3.0, 6)
     assert watch.waited_s(3.5) == 0.5
-    watch.look(4.0, waits=False, commit_index=7)
+    watch.look(4.0, None)
     assert watch.waited_s(9.0) == 0.0
 
 

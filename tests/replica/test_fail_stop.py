@@ -38,8 +38,10 @@ async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
     with pytest.raises(NotLeader):
         await leader.driver.propose(command("later"), grows=True)
     others = [node for node in group.nodes.values() if node is not leader]
-    heir = await eventually(lambda: next((n for n in others if n.driver.is_serving_leader()), None))
-    assert await heir.driver.propose(command("after"), grows=True) == "after"
+    successor = await eventually(
+        lambda: next((n for n in others if n.driver.is_serving_leader()), None)
+    )
+    assert await successor.driver.propose(command("after"), grows=True) == "after"
     await group.stop()
 
 

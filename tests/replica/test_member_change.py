@@ -71,7 +71,7 @@ def test_what_is_so_already_is_no_error() -> None:
     assert planned(remove=(REMOVED,)) == Wanted(voters=(A, B, C), learners=(D,))
 
 
-def test_removing_a_stranger_is_refused_by_its_id() -> None:
+def test_removing_a_non_member_is_refused_by_its_id() -> None:
     """A typing mistake is not taken for something that is so already."""
     with pytest.raises(InvalidArgument, match="'nobody' is no member of group g"):
         planned(remove=(NodeId("nobody"),))

@@ -123,14 +123,14 @@ async def test_an_election_is_counted_with_its_cause_by_the_node_that_wins(
     """Handing leadership over is no timeout."""
     group.start()
     leader = await group.leader()
-    heir = group.followers()[0]
+    successor = group.followers()[0]
 
-    leader.driver.transfer_leadership(heir.id)
+    leader.driver.transfer_leadership(successor.id)
 
-    await eventually(lambda: _of_group(heir, "elections_total", cause="Transfer") == 1)
-    assert _of_group(heir, "elections_total", cause="ElectionTimeout") == 0
+    await eventually(lambda: _of_group(successor, "elections_total", cause="Transfer") == 1)
+    assert _of_group(successor, "elections_total", cause="ElectionTimeout") == 0
     labels = {"cause": "Transfer", "phase": "elected"}
-    assert _of_group(heir, "failover_seconds_count", **labels) == 1
+    assert _of_group(successor, "failover_seconds_count", **labels) == 1
 
 
 # -- what is shown -----------------------------------------------------------------------------

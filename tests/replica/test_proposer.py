@@ -61,9 +61,9 @@ async def test_what_finds_no_room_stays_queued_and_in_order() -> None:
         proposing.propose(disk_idle=True)
         proposed(node)
     assert proposed(node) == [1, 2]
-    assert proposing.queued_bytes == 3 * 64 * KIB
+    assert proposing.queue.size_bytes == 3 * 64 * KIB
 
-    while proposing.queued_bytes:
+    while proposing.queue.size_bytes:
         node.ack(node.raft.last_index)
         node.settle()
         proposing.propose(disk_idle=True)
@@ -73,7 +73,7 @@ async def test_what_finds_no_room_stays_queued_and_in_order() -> None:
 
 
 async def test_nothing_is_proposed_while_leadership_is_handed_over() -> None:
-    """The heir must catch up; the commands wait, for it or for the end of the attempt."""
+    """The successor must catch up; the commands wait, for it or for the end of the attempt."""
     node = leading()
     proposing = proposing_of(node)
     node.do(lambda raft: raft.transfer_leadership(None))
@@ -99,4 +99,4 @@ async def test_when_leadership_ends_all_that_is_queued_is_refused_together() -> 
 
     outcomes = await asyncio.gather(*results, return_exceptions=True)
     assert [type(outcome) for outcome in outcomes] == [NotLeader, NotLeader]
-    assert (proposed(node), proposing.queued_bytes) == ([], 0)
+    assert (proposed(node), proposing.queue.size_bytes) == ([], 0)

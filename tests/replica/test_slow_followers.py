@@ -23,36 +23,36 @@ def receiving(offset: int, match_index: int = 3) -> Progress:
 
 def test_a_follower_that_takes_a_snapshot_is_waited_for_as_long_as_it_gets_on() -> None:
     """Each piece counts; one that stands still for a round does not hold the disk."""
-    laggards = SlowFollowers()
+    slow = SlowFollowers()
 
-    waits = [laggards.get_on({PEER: receiving(at)}, 10) for at in (0, 100, 200, 200, 300)]
+    waits = [slow.get_on({PEER: receiving(at)}, 10) for at in (0, 100, 200, 200, 300)]
 
     assert waits == [False, True, True, False, True]
 
 
 def test_a_follower_is_waited_for_until_it_has_what_retention_let_go() -> None:
     """Or the log behind its new snapshot would be gone when it asks."""
-    laggards = SlowFollowers()
+    slow = SlowFollowers()
 
-    waits = [laggards.get_on({PEER: follower(match)}, 10) for match in (5, 7, 8, 9, 20)]
+    waits = [slow.get_on({PEER: follower(match)}, 10) for match in (5, 7, 8, 9, 20)]
 
     assert waits == [False, True, True, False, False]
 
 
 def test_a_follower_that_gets_a_snapshot_for_a_lost_entry_is_waited_for() -> None:
     """Though it has acknowledged everything."""
-    laggards = SlowFollowers()
+    slow = SlowFollowers()
 
-    waits = [laggards.get_on({PEER: receiving(at, match_index=50)}, 10) for at in (0, 100)]
+    waits = [slow.get_on({PEER: receiving(at, match_index=50)}, 10) for at in (0, 100)]
 
     assert waits == [False, True]
 
 
 def test_nobody_is_waited_for_without_end() -> None:
     """A follower that is slower than the producers would fill the disk."""
-    laggards = SlowFollowers()
+    slow = SlowFollowers()
 
-    waits = [laggards.get_on({PEER: receiving(at)}, 10) for at in range(MAX_ROUNDS + 3)]
+    waits = [slow.get_on({PEER: receiving(at)}, 10) for at in range(MAX_ROUNDS + 3)]
 
     assert waits == [False, *[True] * MAX_ROUNDS, False, False]
 

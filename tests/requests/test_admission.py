@@ -1,4 +1,4 @@
-"""What a node lets in at once, what it lets wait, and what it says to the rest."""
+"""What a node admits at once, what waits, and what is refused."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_connections_leave_files_for_the_log() -> None:
 
 
 def test_the_documented_bounds_are_those_of_the_code() -> None:
-    """docs/architecture.md, "What a node lets in, and what it lets wait"."""
+    """docs/architecture.md, "Admission: what a node accepts, and what waits"."""
     words = (Path(__file__).parents[2] / "docs/architecture.md").read_text()
     words = " ".join(words.split())
     small, stuck_s = SMALL_BYTES >> 10, outflow.STUCK_S

@@ -289,7 +289,7 @@ def _guessed(queue_id: int, offset: int, receive_id: int) -> Any:
 
 
 async def test_nobody_can_guess_a_handle(group: MemoryGroup, client: RocketClient) -> None:
-    """found: S12: a stranger acked all that a consumer held."""
+    """found: S12: another client acked all that a consumer held."""
     await client.send(*(message(number) for number in range(4)))
     _, held, _ = await client.receive()
     places = [(m.system_properties.queue_id, m.system_properties.queue_offset) for m in held]
@@ -355,18 +355,18 @@ async def _held_by_other(group: MemoryGroup) -> int:
 
 
 @pytest.mark.parametrize("number", [0, 1])
-async def test_a_stranger_does_not_end_a_client(number: int) -> None:
+async def test_another_client_does_not_end_a_client(number: int) -> None:
     """found: S12. The owner's Telemetry runs on another connection, perhaps at another node."""
     async with (
         memory_group(2) as group,
         RocketClient(group.nodes[1].port) as owner,
-        RocketClient(group.nodes[number].port) as stranger,
+        RocketClient(group.nodes[number].port) as other,
         owner.telemetry(),
     ):
         await owner.send(message(1))
         await owner.receive(auto_renew=True)
 
-        assert code((await stranger.terminate()).status) == "OK"
+        assert code((await other.terminate()).status) == "OK"
         kept = await _held_by_other(group)
         assert code((await owner.terminate()).status) == "OK"
         released = await _held_by_other(group)
@@ -374,39 +374,39 @@ async def test_a_stranger_does_not_end_a_client(number: int) -> None:
     assert (kept, released) == (0, 1)
 
 
-async def test_a_stranger_with_telemetry_of_his_own_does_not_end_a_client() -> None:
+async def test_another_client_with_telemetry_of_its_own_ends_no_client() -> None:
     """The first stream of a name has it until it ends."""
     async with (
         memory_group() as group,
         RocketClient(group.nodes[0].port) as owner,
-        RocketClient(group.nodes[0].port) as stranger,
+        RocketClient(group.nodes[0].port) as other,
         owner.telemetry(),
-        stranger.telemetry(),
+        other.telemetry(),
     ):
         await owner.send(message(1))
         await owner.receive(auto_renew=True)
 
-        await stranger.terminate()
+        await other.terminate()
 
         assert await _held_by_other(group) == 0
 
 
-async def test_a_stranger_does_not_keep_a_client_alive(group: MemoryGroup) -> None:
+async def test_another_client_does_not_keep_a_client_alive(group: MemoryGroup) -> None:
     """Calls on another connection count neither while the owner's come, nor for ever after."""
     port, clients = group.nodes[0].port, group.nodes[0].gateway.clients
-    async with RocketClient(port) as owner, RocketClient(port) as stranger:
+    async with RocketClient(port) as owner, RocketClient(port) as other:
         async with owner.telemetry():
             await owner.call("Heartbeat", service.HeartbeatRequest())
             seen = clients._seen["client-1"]
             seen.at_s -= 40
-            await stranger.call("Heartbeat", service.HeartbeatRequest())
+            await other.call("Heartbeat", service.HeartbeatRequest())
             beside_the_owner = clients.is_alive("client-1")
         seen.own_at_s -= 30
-        await stranger.call("Heartbeat", service.HeartbeatRequest())
+        await other.call("Heartbeat", service.HeartbeatRequest())
         after_a_break = clients.is_alive("client-1")
         seen.own_at_s -= 600
         seen.since_s -= 600
-        await stranger.call("Heartbeat", service.HeartbeatRequest())
+        await other.call("Heartbeat", service.HeartbeatRequest())
 
     assert not beside_the_owner
     assert after_a_break, "SDKs open Telemetry again only minutes after a break"

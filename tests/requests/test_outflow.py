@@ -83,7 +83,7 @@ async def test_who_holds_most_and_does_not_read_is_closed_when_others_wait() -> 
 
 
 def test_what_is_no_connection_of_ours_is_not_closed() -> None:
-    """Names that gRPC has for other things, and strangers' addresses."""
+    """Names that gRPC has for other things, and other kinds of addresses."""
     for name in ("", "unix:/tmp/x", "ipv4:192.0.2.1:1", "ipv6:%5B2001:db8::1%5D:1"):
         assert not close_connection(name)
 

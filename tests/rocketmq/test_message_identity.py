@@ -1,4 +1,4 @@
-"""A stranger takes a message's id: its sender is told, or the message is stored, never neither."""
+"""Another client takes a message's id: its sender is told, or the message is stored."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def conflicts(group: MemoryGroup) -> float:
 
 async def steal(group: MemoryGroup, client_id: str, *message_ids: str, body: bytes = b"x") -> None:
     """Store messages under ids that are another producer's."""
-    async with Client(group.addresses[0], client_id=client_id) as stranger:
+    async with Client(group.addresses[0], client_id=client_id) as thief:
         records = [Record(body=body, message_id=each) for each in message_ids]
-        await stranger.append(TOPIC, records, queue_id=0)
+        await thief.append(TOPIC, records, queue_id=0)
 
 
 # -- our own producers ---------------------------------------------------------------------------
@@ -130,12 +130,12 @@ async def test_a_body_that_was_made_to_collide_does_not_pass_for_another(
     """CRC32C is no secret: a repetition is compared with what is stored."""
     monkeypatch.setattr(produce, "digest_of", lambda _: 7)
     mine = message(1, body=b"TRANSFER")
-    await steal(group, "client-1", mine.system_properties.message_id, body=b"STRANGER")
+    await steal(group, "client-1", mine.system_properties.message_id, body=b"STOLEN")
 
     answers = [await client.send(mine) for _ in range(2)]
 
     assert {code(answer.status) for answer in answers} == {"OK"}
-    assert await _all_bodies(group) == [b"STRANGER", b"TRANSFER"]
+    assert await _all_bodies(group) == [b"STOLEN", b"TRANSFER"]
 
 
 async def test_what_consumers_see_is_what_a_message_is(

@@ -90,7 +90,7 @@ def test_counts_what_protobuf_finds(seed: int, kind: Any) -> None:
 
 @given(st.binary(max_size=60), st.sampled_from(KINDS))
 def test_of_bytes_that_protobuf_takes_none_is_overlooked(raw: bytes, kind: Any) -> None:
-    """Whatever a stranger sends: groups, unknown fields, one field twice, tags of many bytes."""
+    """Whatever a client sends: groups, unknown fields, one field twice, tags of many bytes."""
     try:
         found = elements(kind.FromString(raw))
     except DecodeError:

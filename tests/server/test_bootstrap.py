@@ -1,4 +1,4 @@
-"""Which group a disk belongs to: what greetings are judged by, and the tombstone."""
+"""Which group a disk belongs to: what handshakes are judged by, and the tombstone."""
 
 from __future__ import annotations
 
@@ -74,21 +74,21 @@ def test_only_a_leader_knows_all_members() -> None:
     assert authoritative_membership(None) == Membership()
 
 
-async def test_a_follower_hears_a_stranger_whom_a_leader_refuses(tmp_path: Path) -> None:
-    """The stranger may be a member that the follower has not heard of yet."""
+async def test_a_follower_hears_an_unknown_node_that_a_leader_refuses(tmp_path: Path) -> None:
+    """It may be a member that the follower has not heard of yet."""
     own = joining(tmp_path)
     await own.accept(hello("a", own.node_id), lambda: None)
 
-    await own.accept(hello("stranger", own.node_id), lambda: View(Role.FOLLOWER))
+    await own.accept(hello("unknown", own.node_id), lambda: View(Role.FOLLOWER))
 
     with pytest.raises(Refused, match="is not a member of group g"):
-        await own.accept(hello("stranger", own.node_id), lambda: View(Role.LEADER))
+        await own.accept(hello("unknown", own.node_id), lambda: View(Role.LEADER))
 
 
 @pytest.mark.found
 @pytest.mark.parametrize("told", ["", "another"])
 async def test_an_empty_disk_stays_empty_for_another_group(tmp_path: Path, told: str) -> None:
-    """Neither a greeting nor a founding takes it there, and nothing is written (found: S8e)."""
+    """Neither a handshake nor a founding takes it there, and nothing is written (found: S8e)."""
     own = joining(tmp_path, told)
     members = (Member(id=own.node_id, name="b", address="b:1"),)
 

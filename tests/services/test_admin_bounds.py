@@ -1,4 +1,4 @@
-"""What the Admin service takes of a stranger, and what its client takes of a node."""
+"""What the Admin service accepts from any caller, and what its client accepts from a node."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ class BrokerGroup:
         return Appended(queue_id=queue_id, offsets=tuple(stored.offsets), index=stored.index)
 
     def steal(self, *message_ids: str) -> None:
-        """Store messages of a stranger's under a producer's ids."""
+        """Store another client's messages under a producer's ids."""
         records = [Record(body=b"stolen", message_id=each) for each in message_ids]
         self._log.append(self._command(TOPIC, records, 0))
 

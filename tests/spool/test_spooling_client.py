@@ -115,10 +115,10 @@ async def test_full_disks_of_the_group_are_spooled(group: MemoryGroup, tmp_path:
 
 
 @pytest.mark.parametrize("code", ["UNIMPLEMENTED", "PERMISSION_DENIED", "UNKNOWN"])
-async def test_a_stranger_cannot_refuse_a_message(tmp_path: Path, code: str) -> None:
+async def test_another_service_cannot_refuse_a_message(tmp_path: Path, code: str) -> None:
     """A proxy or another service at the address is no group: nothing is rejected for its word."""
 
-    class Stranger(grpc.GenericRpcHandler):
+    class OtherService(grpc.GenericRpcHandler):
         def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
             return grpc.unary_unary_rpc_method_handler(self.answer)
 
@@ -126,7 +126,7 @@ async def test_a_stranger_cannot_refuse_a_message(tmp_path: Path, code: str) -> 
             await context.abort(grpc.StatusCode[code], "who are you?")
 
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers([Stranger()])
+    server.add_generic_rpc_handlers([OtherService()])
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
     async with SpoolingProducer(address, tmp_path / "s", patience_s=0.2) as producer:

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from e2e.cluster import binaries
+from e2e.cluster import golang
 
 INTERVAL = "1s"
 
@@ -97,7 +97,7 @@ class Prometheus:
         with self._log.open("wb") as log:
             self._process = subprocess.Popen(
                 [
-                    binaries.prometheus(),
+                    golang.provide(golang.PROMETHEUS),
                     f"--config.file={directory / 'prometheus.yaml'}",
                     f"--storage.tsdb.path={directory / 'data'}",
                     f"--web.listen-address={self._address}",

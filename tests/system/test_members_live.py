@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
@@ -12,20 +10,15 @@ from dledger.errors import InvalidArgument, NodeRemoved, NotLeader, Refused, Una
 from dledger.files.files import RealFiles
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb.dledger_pb2_grpc import AdminStub
-from dledger.server import node
 from dledger.store.tombstone import load_tombstone
 from dledger.types import Member, NodeId
 from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 async def test_a_learner_gets_the_log_and_becomes_a_voter_by_itself(live: LiveNodes) -> None:
@@ -81,10 +74,10 @@ async def test_a_removed_leader_hands_over_and_stops(live: LiveNodes) -> None:
         await client.append("topic", [b"after"])
 
 
-async def test_a_member_that_missed_its_removal_learns_it_from_whoever_it_greets(
+async def test_a_member_that_missed_its_removal_learns_it_when_it_connects(
     live: LiveNodes,
 ) -> None:
-    """It was down meanwhile: each member refuses its greeting for good, and says why."""
+    """It was down meanwhile: each member refuses its handshake for good, and says why."""
     leader = await live.found(0, 1, 2)
     absent = (leader + 1) % 3
     node_id = live.nodes[absent].node_id
@@ -224,7 +217,7 @@ async def test_repeating_a_change_does_nothing(live: LiveNodes) -> None:
     assert live.status(leader).last_index == last_index
 
 
-async def test_removing_a_stranger_is_a_typed_error(live: LiveNodes) -> None:
+async def test_removing_a_non_member_is_a_typed_error(live: LiveNodes) -> None:
     """It names the id."""
     leader = await live.found(0, 1, 2)
 

@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -29,7 +28,6 @@ from dledger.errors import (
     NodeRemoved,
     Unavailable,
 )
-from dledger.server import node
 from dledger.types import EntryKind, NodeId
 from tests.broker.next_version import CLONE_TOPIC, CloneTopic
 from tests.system.live_nodes import LiveNodes, eventually, eventually_works
@@ -39,13 +37,9 @@ _OLD, _NEW = 1, 2
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that end at once."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 class _Load:

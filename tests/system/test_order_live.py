@@ -17,7 +17,7 @@ from dledger.client import AppendStream, BatchingProducer, SpoolingProducer
 from dledger.client.produce_call import Call, GrpcConnection
 from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.replica.driver import Driver
-from dledger.server import node, replica
+from dledger.server import replica
 from tests.system.live_nodes import LiveNodes, eventually
 
 TOPIC = "orders"
@@ -25,13 +25,9 @@ _EACH = 500
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
-    made = LiveNodes(tmp_path, segment_bytes=16 << 20)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes with larger segments, of no group yet."""
+    return unfounded.where(segment_bytes=16 << 20)
 
 
 def hang_syncs(live: LiveNodes, *numbers: int) -> threading.Event:

@@ -3,26 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from pathlib import Path
 
 import pytest
 
 from dledger.client import Client
 from dledger.errors import Unavailable
 from dledger.requests import forward
-from dledger.server import node
 from tests.system.live_nodes import LiveNodes, eventually
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 async def test_every_node_shows_what_was_acknowledged_just_before(live: LiveNodes) -> None:

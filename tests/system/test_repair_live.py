@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
 from dledger.replica import scrubber
-from dledger.server import node
 from dledger.store.segment import Segment
 from tests.system.live_nodes import LiveNodes, eventually, eventually_works
 
@@ -16,13 +15,9 @@ NAME = "00000000000000000001.seg"
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
 async def filled(live: LiveNodes) -> int:

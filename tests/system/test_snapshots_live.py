@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
-
 import pytest
 
 from dledger.client import Client
 from dledger.errors import InvalidArgument
-from dledger.server import node
 from tests.system.live_nodes import LiveNodes, eventually
 
 _BODY = b"x" * (64 << 10)
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
+def live(unfounded: LiveNodes) -> LiveNodes:
     """Return nodes whose disks are always too full: only the newest segment is kept."""
-    made = LiveNodes(tmp_path, segment_bytes=1 << 20, disk_watermark_percent=1)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+    return unfounded.where(segment_bytes=1 << 20, disk_watermark_percent=1)
 
 
 def _range(live: LiveNodes, number: int) -> tuple[int, int]:

@@ -222,15 +222,9 @@ class ClientIds:
             key: _Key = self._add_run(ids.prefix, batch)
         else:
             count, batch, key = len(ids), _batch(0, len(ids), serial, start), ids
-            serials = range(serial, serial + count)
-            self._others.update(
-                {
-                    each: _batch(0, 0, number & _U32, position)
-                    for each, number, position in zip(
-                        ids, serials, _positions(count, start), strict=True
-                    )
-                }
-            )
+            for number, each in enumerate(ids):
+                place = start + (number << QUEUE_BITS)
+                self._others[each] = _batch(0, 0, serial + number & _U32, place)
         if self._batches:
             self._keys.append(key)
             self._batches.append(batch)

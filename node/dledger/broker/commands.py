@@ -390,7 +390,7 @@ def _rows(leases: Sequence[LeaseRef]) -> list[list[int]]:
 
 
 def _leases(value: object) -> tuple[LeaseRef, ...]:
-    return tuple(LeaseRef(*map(_number, _list(row))) for row in _list(value))
+    return tuple([LeaseRef(*map(_number, _list(row))) for row in _list(value)])
 
 
 def _text(value: object) -> str:

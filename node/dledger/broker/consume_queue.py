@@ -101,7 +101,7 @@ class ConsumeQueue:
 
     def _seal(self) -> None:
         """Seal older runs if there are enough, but for the newest payload's."""
-        last, cut = len(self._open) - 1, _SEALED
+        last, cut = len(self._open.firsts) - 1, _SEALED
         if last < 2 * _SEALED - 1:
             return
         while cut < last and self._open.same_payload(cut - 1, cut):
@@ -129,17 +129,17 @@ class ConsumeQueue:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
         runs, end = self._piece(offset)
         run = runs.at(offset)
-        last = run + 1
-        while last < len(runs) and _continues(runs, run, last):
+        last, count = run + 1, len(runs.firsts)
+        while last < count and _continues(runs, run, last):
             last += 1
-        if last < len(runs):
+        if last < count:
             end = runs.firsts[last]
         payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
         return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
 
     def _piece(self, offset: int) -> tuple[Runs, int]:
         """Return the runs around *offset*, which must exist, and the offset after them."""
-        if self._open and offset >= self._open.firsts[0]:
+        if self._open.firsts and offset >= self._open.firsts[0]:
             return self._open, self.end
         number = bisect_right(self._sealed_firsts, offset) - 1
         return opened(self._sealed[number]), self._begin(number + 1)
@@ -159,8 +159,9 @@ class ConsumeQueue:
         """Yield the runs from offset *start*, at least `first`, on; the first begins at *start*."""
         while start < self.end:
             runs, piece_end = self._piece(start)
-            for run in range(runs.at(start), len(runs)):
-                end = runs.firsts[run + 1] if run + 1 < len(runs) else piece_end
+            count = len(runs.firsts)
+            for run in range(runs.at(start), count):
+                end = runs.firsts[run + 1] if run + 1 < count else piece_end
                 yield Run(first=start, end=end, code=runs.codes[run])
                 start = end
 

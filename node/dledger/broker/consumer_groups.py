@@ -186,27 +186,22 @@ class ConsumerGroups:
         if earlier is not None:
             receive_id, positions = earlier
             group.lease_anew(command.topic, receive_id, positions, until)
-            self._note(group, command.topic, positions)
         else:
             self._receives += 1
             receive_id = self._receives
             positions = self._take(group, command, receive_id, until)
-            self._note(group, command.topic, positions)
             if command.attempt_id and positions:
                 group.remember(command.topic, command.attempt_id, receive_id, positions)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
+        for queue_id, _ in positions:
+            self._changes.leases.add((group.name, command.topic, queue_id))
         return Received(
             topic=topic.name,
             generation=topic.generation,
             receive_id=receive_id,
             visible_at_ms=until,
-            deliveries=tuple(
-                self._delivery(group, command.topic, position) for position in positions
-            ),
+            deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
-
-    def _note(self, group: ConsumerGroup, topic: str, positions: Sequence[tuple[int, int]]) -> None:
-        self._changes.leases.update((group.name, topic, queue_id) for queue_id, _ in positions)
 
     def _take(
         self, group: ConsumerGroup, command: commands.Receive, receive_id: int, until: int
@@ -229,7 +224,7 @@ class ConsumerGroups:
                 receive_id=receive_id,
                 client_id=command.client_id,
             )
-            positions.extend((queue_id, offset) for offset in taken)
+            positions += [(queue_id, offset) for offset in taken]
         return positions
 
     def _delivery(self, group: ConsumerGroup, topic: str, position: tuple[int, int]) -> Delivery:
@@ -247,7 +242,7 @@ class ConsumerGroups:
     def ack(self, command: commands.Ack) -> Acked:
         """Mark messages as consumed."""
         group = self._used(command.group)
-        return Acked(tuple(self._ack(group, command.topic, lease) for lease in command.leases))
+        return Acked(tuple([self._ack(group, command.topic, lease) for lease in command.leases]))
 
     def _ack(self, group: ConsumerGroup, topic: str, lease: LeaseRef) -> bool:
         deliveries = group.own(topic, lease.queue_id)

@@ -50,7 +50,7 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
-from dledger.broker.id_runs import IdRun, Ids, run_from
+from dledger.broker.id_runs import Ids, run_from
 from dledger.broker.message import Columns, Encoding, Message
 
 VERSION = 1
@@ -112,7 +112,7 @@ def _optional_columns(batch: Columns) -> tuple[int, bytes, list[bytes]]:
 
 
 def _texts_column(items: Sequence[str]) -> tuple[bytes, bytes]:
-    return _strings([item.encode() for item in items])
+    return _strings(list(map(str.encode, items)))
 
 
 def _strings(items: Sequence[bytes]) -> tuple[bytes, bytes]:
@@ -194,15 +194,16 @@ class _Strings:
         rows = self._rows()
         return tuple(self.all()) if rows is None else rows.unpack_from(self._data, self._bytes_at)
 
-    def id_run(self) -> IdRun | None:
-        """Return the ids as one run; None if they are not a run."""
+    def ids(self) -> Ids:
+        """Return the same as one run, if they are one."""
         rows = self._rows()
         if rows is None:
-            return None
+            return tuple(self.all())
         size = rows.size // self._count
         run = run_from(self._data[self._bytes_at : self._bytes_at + size], self._count)
-        is_run = run is not None and self._data.startswith(run.joined(), self._bytes_at)
-        return run if is_run else None
+        if run is not None and self._data.startswith(run.joined(), self._bytes_at):
+            return run
+        return rows.unpack_from(self._data, self._bytes_at)
 
     def _rows(self, longest: int = _LONG_ID_BYTES) -> struct.Struct | None:
         """Return the struct that splits strings of one size; None if sizes differ or are large."""
@@ -340,7 +341,7 @@ class ProduceFrame:
 
     def ids(self) -> Ids:
         """Return every message's id, as a run if they count up."""
-        return self._ids.id_run() or self._ids.all_ids()
+        return self._ids.ids()
 
     def id_sizes(self) -> list[int]:
         """Return the bytes of every message's id. Raises MalformedCommandError."""

@@ -14,7 +14,7 @@ from dledger.broker.body_digests import Digests
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
-from dledger.broker.id_runs import IdRun, Ids
+from dledger.broker.id_runs import IdRun
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted
 from dledger.broker.retries import Rows
@@ -175,7 +175,8 @@ class TopicStore:
         if ids is not None:
             digests = batch.body_digests()
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
-            if not self._is_plain(batch, ids):
+            all_have_one = isinstance(ids, IdRun) or b"" not in ids
+            if not (all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)):
                 return self._produce_each(batch, tags, digests, payload)
         queue_id = self._choose_queue(batch)
         queue = self._own(batch.topic, queue_id)
@@ -198,10 +199,6 @@ class TopicStore:
     def _grew(self, topic: str, payload: Payload) -> None:
         size_bytes = payload.end - payload.start
         self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
-
-    def _is_plain(self, batch: ProduceFrame, ids: Ids) -> bool:
-        all_have_one = isinstance(ids, IdRun) or b"" not in ids
-        return all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)
 
     def _produce_each(
         self, batch: ProduceFrame, tags: list[bytes] | None, digests: Digests, payload: Payload

@@ -27,4 +27,8 @@ def record_fields(entry: Entry) -> bytes:
 
 def chains_behind(chain: int, entries: Iterable[Entry]) -> list[int]:
     """Return the chain CRC of each of *entries*, the first of which follows *chain*."""
-    return [chain := crc32c(record_fields(entry), chain) for entry in entries]
+    chains: list[int] = []
+    for entry in entries:
+        chain = crc32c(record_fields(entry), chain)
+        chains.append(chain)
+    return chains

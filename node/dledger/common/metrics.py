@@ -146,7 +146,7 @@ class NodeMetrics:
         )
         self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
-            "Messages dropped before their retention time because the disk was too full",
+            "Messages dropped before their retention time because the disk was above its watermark",
         )
         self.batch_commands = histogram(
             "dledger_batch_commands", "Commands that shared one entry", _COMMANDS

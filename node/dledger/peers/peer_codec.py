@@ -23,7 +23,7 @@ passed through as it was proposed; its CRC is checked once, here, on receipt.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
 from operator import is_
 from typing import Final
@@ -242,7 +242,7 @@ def decode_entries(frame: bytes) -> tuple[Entry, ...]:
     """
     try:
         (count,) = _COUNT.unpack_from(frame)
-        return tuple(_decode_entries(frame, _COUNT.size, count))
+        return _decode_entries(frame, _COUNT.size, count)
     except struct.error as error:
         raise BadFrame(f"entries are truncated: {error}") from error
 
@@ -264,7 +264,7 @@ def _decode_append(
     fields = _APPEND.unpack_from(frame, _HEAD.size)
     previous_index, previous_term, previous_chain, last_chain, commit_index, count = fields
     _check_range(term, previous_index, previous_term, commit_index)
-    entries = tuple(_decode_entries(frame, _HEAD.size + _APPEND.size, count))
+    entries = _decode_entries(frame, _HEAD.size + _APPEND.size, count)
     _check_sequence(entries, previous_index)
     return AppendRequest(
         sender=sender,
@@ -279,8 +279,8 @@ def _decode_append(
     )
 
 
-def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterable[Entry]:
-    view = memoryview(frame)
+def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> tuple[Entry, ...]:
+    view, entries = memoryview(frame), list[Entry]()
     for _ in range(count):
         term, index, timestamp_ms, crc, kind, length = _ENTRY.unpack_from(frame, start)
         _check_range(term, index, timestamp_ms)
@@ -290,16 +290,19 @@ def _decode_entries(frame: bytes | memoryview, start: int, count: int) -> Iterab
         if len(data) != length or crc32c(data) != crc:
             raise BadFrame(f"entry {index} (term {term}) fails its CRC32C")
         FEATURES.check_entry(kind, index, data)
-        yield Entry(
-            term=term,
-            index=index,
-            kind=EntryKind(kind),
-            timestamp_ms=timestamp_ms,
-            crc32c=crc,
-            data=data,
+        entries.append(
+            Entry(
+                term=term,
+                index=index,
+                kind=EntryKind(kind),
+                timestamp_ms=timestamp_ms,
+                crc32c=crc,
+                data=data,
+            )
         )
     if start != len(frame):
         raise BadFrame(f"{len(frame) - start} trailing bytes after the last entry")
+    return tuple(entries)
 
 
 def _check_range(*numbers: int) -> None:

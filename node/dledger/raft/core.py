@@ -84,12 +84,12 @@ class Raft(RaftView):
         self._snapshots = snapshots
         self._config = config
         self._log = RaftLog(log, applied_index, max_unapplied_bytes=config.max_unapplied_bytes)
-        self._memberships = MembershipStack(memberships, config.group_id)
+        self.memberships = MembershipStack(memberships, config.group_id)
         self._timer = ElectionTimer(
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
         )
         self._out = Outbox()
-        self._state = ServerState(
+        self.state = ServerState(
             config.id,
             hard_state=hard_state,
             last_term=self._log.last_term,
@@ -97,29 +97,29 @@ class Raft(RaftView):
             outbox=self._out,
         )
         self._elections = Election(
-            self._state,
+            self.state,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             timer=self._timer,
             timeout_ticks=config.election_timeout_ticks,
             outbox=self._out,
             on_won=self._become_leader,
         )
         self._installing = SnapshotReceiver(
-            self._state, log=self._log, outbox=self._out, accepts=snapshots is not None
+            self.state, log=self._log, outbox=self._out, accepts=snapshots is not None
         )
         self._following = Follower(
-            self._state,
+            self.state,
             elections=self._elections,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             outbox=self._out,
             installing=self._installing,
         )
         self._log_discard = LogDiscard(
-            self._state,
+            self.state,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             elections=self._elections,
             outbox=self._out,
             discard=self._following.discard,
@@ -144,12 +144,12 @@ class Raft(RaftView):
 
     def tick(self) -> None:
         """Let one tick of time pass."""
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is not None:
             leading.tick()
             self._continue_change(leading)
             if not leading.quorum_active():
-                self._state.follow(None, Cause.QUORUM_LOST)
+                self.state.follow(None, Cause.QUORUM_LOST)
                 self._timer.redraw()
         elif self._timer.tick():
             self._elections.on_timeout()
@@ -160,9 +160,9 @@ class Raft(RaftView):
         Ignored: what is not for us, what strangers and removed members say, and what is of a term
         out of reach.
         """
-        if message.recipient != self._state.id or not self._is_heard(message):
+        if message.recipient != self.state.id or not self._is_heard(message):
             return
-        ahead = message.term - self._state.term
+        ahead = message.term - self.state.term
         if ahead > MAX_TERM_JUMP:
             self._out.refused = TermJump(message.sender, message.term)
         elif ahead == 0 or _changes_nothing(message):
@@ -182,7 +182,7 @@ class Raft(RaftView):
             Refused: It is a membership; see `change_membership`.
             Overloaded: Too much is uncommitted, or leadership is being handed over.
         """
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None:
             raise NotLeader(self.leader)
         if kind == EntryKind.MEMBERSHIP:
@@ -209,7 +209,7 @@ class Raft(RaftView):
             Refused: A voter would be added that has not caught up as a learner, or a node that
                 was removed before.
         """
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None:
             raise NotLeader(self.leader)
         following = leading.changes.requested(
@@ -232,14 +232,14 @@ class Raft(RaftView):
             Unavailable: The leader is too new to know what is committed.
             Overloaded: Too many reads wait.
         """
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None:
             raise NotLeader(self.leader)
         leading.read_index(context)
 
     def hard_state_persisted(self, hard_state: HardState) -> None:
         """Take the completion of a Ready's hard state; our own vote counts from now on."""
-        if self._state.persisted(hard_state):
+        if self.state.persisted(hard_state):
             self._elections.own_vote_persisted()
 
     def persisted(self, *, term: int, index: int) -> None:
@@ -247,7 +247,7 @@ class Raft(RaftView):
 
         A completion for entries that were truncated since does not count.
         """
-        leading = self._state.leading
+        leading = self.state.leading
         if self._log.persisted(term, index) and leading is not None:
             self._commit_by_counting(leading)
 
@@ -275,15 +275,15 @@ class Raft(RaftView):
         if last_index is not None and last_index < self._log.last_index:
             self._following.truncate(last_index + 1)
         newest = self._log.last_index
-        self._memberships.replace(pair for pair in memberships if pair[0] <= newest)
+        self.memberships.replace(pair for pair in memberships if pair[0] <= newest)
 
     def introduce(self, node_id: NodeId) -> None:
         """Take a member's word that *node_id* is one, too: by an entry that we do not have yet."""
-        self._memberships.introduce(node_id)
+        self.memberships.introduce(node_id)
 
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
-        if self._state.leading is None:
+        if self.state.leading is None:
             self._elections.start_pre_vote(Cause.ASKED)
 
     def peer_disconnected(self, peer: NodeId) -> None:
@@ -293,8 +293,8 @@ class Raft(RaftView):
         a later heartbeat shows that it lives. If it follows us: expect what is in flight to be
         lost.
         """
-        if self._state.leading is not None:
-            self._state.leading.disconnected(peer)
+        if self.state.leading is not None:
+            self.state.leading.disconnected(peer)
         elif peer == self.leader:
             self._elections.leader_lost()
 
@@ -307,7 +307,7 @@ class Raft(RaftView):
             NotLeader: We do not lead.
             InvalidArgument: The target is not another voter, or there is none.
         """
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None:
             raise NotLeader(self.leader)
         chosen = leading.most_caught_up() if target is None else target
@@ -323,20 +323,20 @@ class Raft(RaftView):
         self._step_down(Cause.STEPPED_DOWN)
 
     def _step_down(self, cause: Cause) -> None:
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None:
             return
         heir = leading.most_caught_up()
         if heir is not None:
             leading.send_timeout_now(heir)
-        self._state.follow(None, cause)
+        self.state.follow(None, cause)
         self._timer.rest()
 
     def entries_available(self) -> None:
         """Ask again for entries that the LogStorage did not have in memory."""
         self._log.apply_blocked = False
-        if self._state.leading is not None:
-            self._state.leading.entries_available()
+        if self.state.leading is not None:
+            self.state.leading.entries_available()
 
     def log_repaired(self, entries: Iterable[Entry] = (), *, whole: bool) -> None:
         """Take which damaged entries can be read again, and whether that is so of all now.
@@ -346,7 +346,7 @@ class Raft(RaftView):
         """
         self._elections.log_is_whole = whole
         here = (entry for entry in entries if self._log.matches(entry.index, entry.term))
-        self._memberships.insert(memberships_in(here))
+        self.memberships.insert(memberships_in(here))
         self.entries_available()
 
     def entry_lost(self, index: int) -> None:
@@ -369,7 +369,7 @@ class Raft(RaftView):
 
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
-        state = self._state
+        state = self.state
         leading = state.leading
         return (
             (leading is not None and leading.pump_due)
@@ -380,12 +380,13 @@ class Raft(RaftView):
 
     def ready(self) -> Ready:
         """Hand everything over; the core considers it taken."""
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is not None and leading.pump_due:
             leading.send_appends()
+        cut_behind, self._log.cut_behind = self._log.cut_behind, None
         return self._out.take(
-            hard_state=self._state.take_hard_state(),
-            cut_behind=self._log.take_cut(),
+            hard_state=self.state.take_hard_state(),
+            cut_behind=cut_behind,
             entries=self._log.take_writes(),
             committed=self._log.take_committed(self._config.max_apply_bytes),
         )
@@ -399,14 +400,14 @@ class Raft(RaftView):
         candidate may be a member that we have not heard of (Raft 6), and was introduced. Answers
         count for members only.
         """
-        sender, leading = message.sender, self._state.leading
-        if sender == self._state.id:
+        sender, leading = message.sender, self.state.leading
+        if sender == self.state.id:
             return False
         if isinstance(message, AnyRequest):
-            return self._memberships.hears(sender, self._log.commit_index)
+            return self.memberships.hears(sender, self._log.commit_index)
         if leading is not None:
             return sender in leading.progress
-        membership = self._memberships.current
+        membership = self.memberships.current
         return membership.get(sender) is not None or not membership.voters
 
     def _enter_higher_term(self, message: Message) -> bool:
@@ -419,7 +420,7 @@ class Raft(RaftView):
         if (is_vote or isinstance(message, DiscardRequest)) and self._elections.lease_is_live():
             return False
         is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
-        self._state.enter(message.term, message.sender if is_leader else None)
+        self.state.enter(message.term, message.sender if is_leader else None)
         return True
 
     def _answer_outdated(self, message: Message) -> None:
@@ -433,11 +434,11 @@ class Raft(RaftView):
             self._config,
             term=self.term,
             log=self._log,
-            memberships=self._memberships,
+            memberships=self.memberships,
             outbox=self._out,
             snapshots=self._snapshots,
         )
-        self._state.lead(leading, cause)
+        self.state.lead(leading, cause)
         # Raft 8: until an entry of our term commits we do not know what is committed.
         self._append_own(leading, kind=EntryKind.NOOP, data=b"", crc32c=0, timestamp_ms=0)
 
@@ -453,7 +454,7 @@ class Raft(RaftView):
         timestamp_ms: int,
     ) -> tuple[int, int]:
         entry = Entry(
-            term=self.term,
+            term=self.state.term,
             index=self._log.last_index + 1,
             kind=kind,
             timestamp_ms=timestamp_ms,
@@ -470,13 +471,13 @@ class Raft(RaftView):
         term, index = self._append_own(
             leading, kind=EntryKind.MEMBERSHIP, data=data, crc32c=crc32c(data), timestamp_ms=0
         )
-        self._memberships.append([(index, membership)])
+        self.memberships.append([(index, membership)])
         leading.membership_changed()
         return term, index
 
     def _continue_change(self, leading: Leader) -> None:
         """Leave a joint membership once it is committed, or promote whoever has caught up."""
-        if leading.changes.done_with is self._memberships.current:
+        if leading.changes.done_with is self.memberships.current:
             return
         following = leading.changes.due(leading.ticks) if not leading.transfer_target else None
         if following is not None:
@@ -485,12 +486,14 @@ class Raft(RaftView):
             self._step_down(Cause.NO_VOTER)
 
     def _commit_by_counting(self, leading: Leader) -> None:
-        self._log.commit_to(leading.commit_point())
+        committed = leading.commit_point()
+        if committed > self._log.commit_index:
+            self._log.commit_to(committed)
         leading.release_committed()
         self._continue_change(leading)
 
     def _on_append_response(self, message: AppendResponse) -> None:
-        leading = self._state.leading
+        leading = self.state.leading
         if leading is None or not leading.on_append_response(message):
             return
         if message.match_index > self._log.commit_index:
@@ -499,12 +502,12 @@ class Raft(RaftView):
             self._continue_change(leading)
 
     def _on_heartbeat_response(self, message: HeartbeatResponse) -> None:
-        if self._state.leading is not None:
-            self._state.leading.on_heartbeat_response(message)
+        if self.state.leading is not None:
+            self.state.leading.on_heartbeat_response(message)
 
     def _on_install_response(self, message: InstallSnapshotResponse) -> None:
-        if self._state.leading is not None:
-            self._state.leading.on_install_response(message)
+        if self.state.leading is not None:
+            self.state.leading.on_install_response(message)
 
 
 def _changes_nothing(message: Message) -> bool:

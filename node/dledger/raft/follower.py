@@ -49,7 +49,7 @@ class Follower:
             return
         if self._state.installing is not None:
             return
-        if message.previous_index < self._log.first_index - 1:
+        if self._log.has_dropped(message.previous_index + 1):
             self._answer_success(message, self._log.first_index - 1)
         # Raft 5.3: the consistency check; a rejection says where the logs may agree.
         elif not self._log.matches(message.previous_index, message.previous_term):

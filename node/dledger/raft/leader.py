@@ -138,20 +138,16 @@ class Leader:
 
     # Proposals
 
-    def has_room(self) -> bool:
-        """Whether a proposal would be let in now, whatever its size."""
-        return not self._refusal()
-
     def admit(self) -> None:
         """Let a proposal in, or not.
 
         Raises:
             Overloaded: Too much waits to be settled, or leadership is being handed over.
         """
-        if refusal := self._refusal():
+        if refusal := self.refusal():
             raise Overloaded(refusal)
 
-    def _refusal(self) -> str:
+    def refusal(self) -> str:
         """Say why no proposal is let in; empty if one is.
 
         Its size does not matter, so that whoever asks before it takes a proposal off its queue
@@ -169,7 +165,7 @@ class Leader:
 
     def appended(self, entry: Entry) -> None:
         """Take note of an entry that we appended in this term."""
-        size_bytes = entry.size_bytes
+        size_bytes = len(entry.data)
         self._unsettled.append((entry.index, size_bytes))
         self._unsettled_bytes += size_bytes
         self.pump_due = True
@@ -223,32 +219,29 @@ class Leader:
     # Followers
 
     def on_append_response(self, message: AppendResponse) -> bool:
-        """Take an answer; returns whether the follower is known to hold more than before."""
+        """Take an answer; returns whether the follower is known to hold more than before.
+
+        One that has another log than ours up to where it says does not count.
+        """
         peer = self.progress[message.sender]
         peer.last_heard_tick = self._ticks
         if not message.success:
             self._on_rejection(peer, message)
             return False
-        if message.match_index > self._log.last_index or not self._is_ours(message):
+        index, log = message.match_index, self._log
+        if index > log.last_index:
             return False
-        advanced = peer.acked(message.match_index)
+        # What is before our log's beginning we cannot tell, and counts for nothing any more.
+        if not log.has_dropped(index + 1) and (ours := log.chain(index)) != message.match_chain:
+            self._out.refused = Divergence(message.sender, index, ours, message.match_chain)
+            return False
+        advanced = peer.acked(index)
         if self._memberships.current.learners:
             self.changes.heard(message.sender, match_index=peer.match_index, tick=self._ticks)
         self.pump_due = True
-        self._finish_transfer(message.sender)
+        if self.transfer_target is not None:
+            self._finish_transfer(message.sender)
         return advanced
-
-    def _is_ours(self, message: AppendResponse) -> bool:
-        """Whether a follower has our log up to where it says; one that has another does not count.
-
-        What is before our log's beginning we cannot tell, and counts for nothing any more.
-        """
-        index = message.match_index
-        if not self._log.knows(index) or self._log.chain(index) == message.match_chain:
-            return True
-        ours = self._log.chain(index)
-        self._out.refused = Divergence(message.sender, index, ours, message.match_chain)
-        return False
 
     def on_heartbeat_response(self, message: HeartbeatResponse) -> None:
         """The follower is there: ask again for whatever seems lost, and confirm reads."""

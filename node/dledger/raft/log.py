@@ -101,7 +101,8 @@ class RaftLog:
         self._before_tail = self.last_term, self.last_chain
         self._next_write = self.last_index + 1
         self._writes: deque[_Write] = deque()
-        self._cut_behind: int | None = None
+        self.cut_behind: int | None = None
+        """Behind this index storage has to let go; None once it was told."""
 
     @property
     def first_index(self) -> int:
@@ -225,7 +226,7 @@ class RaftLog:
     def discard(self, first: int) -> None:
         """Drop [first, last], on the disk as well: nothing comes to take its place there."""
         self.truncate(first)
-        self._cut_behind = first - 1
+        self.cut_behind = first - 1
 
     def install(self, index: int, term: int, chain: int) -> None:
         """Begin anew behind a snapshot that ends in (index, term); no write under way counts."""
@@ -264,13 +265,8 @@ class RaftLog:
         return (
             self._next_write <= self.last_index
             or (self.applied_index < self.commit_index and self.has_committed)
-            or self._cut_behind is not None
+            or self.cut_behind is not None
         )
-
-    def take_cut(self) -> int | None:
-        """Hand the index to storage behind which it has to let go, if there is one."""
-        cut_behind, self._cut_behind = self._cut_behind, None
-        return cut_behind
 
     def take_writes(self) -> tuple[Entry, ...]:
         """Hand the entries that storage has not been given yet to it."""
@@ -288,7 +284,10 @@ class RaftLog:
         under way twice, with a truncation between (A, B, A): then the completion is taken for
         the older one, of which only what was never truncated counts.
         """
-        if (term, index) not in [(write.term, write.index) for write in self._writes]:
+        for write in self._writes:
+            if write.index == index and write.term == term:
+                break
+        else:
             return False
         durable = self.durable_index
         while True:
@@ -315,7 +314,7 @@ class RaftLog:
 
     def take_committed(self, max_bytes: int) -> tuple[Entry, ...]:
         """Hand over the next entries that are committed and durable here."""
-        if not self.has_committed:
+        if self.applied_index == self.commit_index or not self.has_committed:
             return ()
         last = min(self.commit_index, self.durable_index)
         entries = self.slice(self.applied_index + 1, last, max_bytes)

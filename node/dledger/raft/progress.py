@@ -97,7 +97,8 @@ class Progress:
             if self._ends_snapshot(match_index, advanced=advanced):
                 self.probe_from(self.match_index + 1)
         else:
-            self._free_inflight()
+            while self.inflight and self.inflight[0][0] <= self.match_index:
+                self.inflight_bytes -= self.inflight.popleft()[1]
         self.next_index = max(self.next_index, self.match_index + 1)
         return advanced
 
@@ -189,10 +190,6 @@ class Progress:
         """
         installed = self.snapshot is not None and match_index == self.snapshot.last_index
         return installed or (advanced and not self.snapshot_asked)
-
-    def _free_inflight(self) -> None:
-        while self.inflight and self.inflight[0][0] <= self.match_index:
-            self.inflight_bytes -= self.inflight.popleft()[1]
 
     def _is_stale_rejection(self, previous_index: int) -> bool:
         if self.state is ProgressState.SNAPSHOT:

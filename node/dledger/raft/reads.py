@@ -27,12 +27,14 @@ class Reads:
 
     Attributes:
         under_way: Those whose round has begun; false if there is none.
+        round_due: Whether reads wait and no round is under way that they could follow.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._waiting: list[int] = []
         self.under_way: deque[_Batch] = deque()
+        self.round_due = False
         self._count = 0
 
     def ask(self, context: int) -> None:
@@ -45,17 +47,14 @@ class Reads:
             raise Overloaded(f"{self._count} reads wait to be confirmed; at most {self._limit} may")
         self._count += 1
         self._waiting.append(context)
-
-    @property
-    def round_due(self) -> bool:
-        """Whether reads wait and no round is under way that they could follow."""
-        return bool(self._waiting) and not self.under_way
+        self.round_due = not self.under_way
 
     def round_begins(self, number: int, commit_index: int) -> None:
         """Let a round of heartbeats carry all that waits."""
         if self._waiting:
             self.under_way.append(_Batch(number, commit_index, tuple(self._waiting)))
             self._waiting.clear()
+            self.round_due = False
 
     def round_confirmed(self, number: int) -> list[ConfirmedRead]:
         """Return the reads that a quorum's answers to round *number* confirm, oldest first."""
@@ -64,4 +63,5 @@ class Reads:
             batch = self.under_way.popleft()
             confirmed += [ConfirmedRead(context, batch.index) for context in batch.contexts]
         self._count -= len(confirmed)
+        self.round_due = bool(self._waiting) and not self.under_way
         return confirmed

@@ -41,32 +41,32 @@ class Replication:
         """Send what the follower's window allows; returns whether to try again at once."""
         if self.gets_snapshot(peer):
             return self._send_snapshot(peer_id, peer)
-        self._send_entries(peer_id, peer)
-        if peer.probe_due:
-            self._send_probe(peer_id, peer)
-        return False
-
-    def gets_snapshot(self, peer: Progress) -> bool:
-        """Whether the follower is sent a snapshot: our log has not what it needs next (Raft 7)."""
-        return peer.state is ProgressState.SNAPSHOT or self._log.has_dropped(peer.next_index)
-
-    def _send_entries(self, peer_id: NodeId, peer: Progress) -> None:
         config, last_index = self._config, self._log.last_index
         while peer.next_index <= last_index and peer.can_send(
             max_messages=config.max_inflight_appends, max_bytes=config.max_inflight_bytes
         ):
             is_committed = peer.next_index <= self._log.commit_index
             if is_committed and not self._pace.admits(peer_id):
-                return
+                break
             entries = self._log.slice(peer.next_index, last_index, config.max_append_bytes)
             if entries is None:
                 peer.fetching = True
-                return
+                break
             self._send_append(peer_id, peer.next_index - 1, entries)
-            size_bytes = sum([len(entry.data) for entry in entries])
+            size_bytes = 0
+            for entry in entries:
+                size_bytes += len(entry.data)
             peer.sent(last_index=entries[-1].index, size_bytes=size_bytes)
             if is_committed:
                 self._pace.sent(peer_id, size_bytes)
+        if peer.probe_due:
+            peer.probe_due = False
+            self._send_append(peer_id, peer.next_index - 1, ())
+        return False
+
+    def gets_snapshot(self, peer: Progress) -> bool:
+        """Whether the follower is sent a snapshot: our log has not what it needs next (Raft 7)."""
+        return peer.state is ProgressState.SNAPSHOT or self._log.has_dropped(peer.next_index)
 
     def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send the next piece; none of it while the follower refuses, or has it all."""
@@ -98,10 +98,6 @@ class Replication:
             )
         )
         return False
-
-    def _send_probe(self, peer_id: NodeId, peer: Progress) -> None:
-        peer.probe_due = False
-        self._send_append(peer_id, peer.next_index - 1, ())
 
     def _send_append(
         self, peer_id: NodeId, previous_index: int, entries: tuple[Entry, ...]

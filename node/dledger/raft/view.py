@@ -13,12 +13,17 @@ from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
 class RaftView:
-    """The properties of a Raft; `core.Raft` adds what changes them."""
+    """The properties of a Raft; `core.Raft` adds what changes them.
+
+    Attributes:
+        state: Term, vote, role and leader, for who asks often; only the core changes it.
+        memberships: Those of the log, likewise; `current` is in force.
+    """
 
     _config: RaftConfig
     _log: RaftLog
-    _memberships: MembershipStack
-    _state: ServerState
+    memberships: MembershipStack
+    state: ServerState
 
     @property
     def id(self) -> NodeId:
@@ -33,27 +38,27 @@ class RaftView:
     @property
     def role(self) -> Role:
         """What part we play now."""
-        return self._state.role
+        return self.state.role
 
     @property
     def term(self) -> int:
         """The current term; perhaps not durable yet."""
-        return self._state.term
+        return self.state.term
 
     @property
     def vote(self) -> NodeId | None:
         """Whom we voted for in the current term; perhaps not durable yet."""
-        return self._state.vote
+        return self.state.vote
 
     @property
     def durable_hard_state(self) -> HardState:
         """The newest hard state that storage has confirmed."""
-        return self._state.durable
+        return self.state.durable
 
     @property
     def leader(self) -> NodeId | None:
         """Who leads the current term, as far as we know."""
-        return self._state.leader
+        return self.state.leader
 
     @property
     def commit_index(self) -> int:
@@ -64,6 +69,13 @@ class RaftView:
     def applied_index(self) -> int:
         """Up to here, inclusive, entries were handed over for applying."""
         return self._log.applied_index
+
+    @property
+    def awaits_commit_behind(self) -> int | None:
+        """The commit index if this node leads and its log goes on behind it; else None."""
+        log = self._log
+        awaits = self.state.leading is not None and log.commit_index < log.last_index
+        return log.commit_index if awaits else None
 
     @property
     def durable_index(self) -> int:
@@ -87,12 +99,12 @@ class RaftView:
     @property
     def membership(self) -> Membership:
         """The membership in force; empty before the founding entry arrived."""
-        return self._memberships.current
+        return self.memberships.current
 
     @property
     def membership_index(self) -> int:
         """The index of the entry with the membership in force; 0 before the founding entry."""
-        return self._memberships.index
+        return self.memberships.index
 
     @property
     def is_removed(self) -> bool:
@@ -101,63 +113,63 @@ class RaftView:
 
     def removal_index(self, node_id: NodeId) -> int | None:
         """Return the index of the committed entry that removed a node for good; None: none did."""
-        removed = self._memberships.is_removed(node_id, self.commit_index)
-        return self._memberships.removal_index(node_id) if removed else None
+        removed = self.memberships.is_removed(node_id, self.commit_index)
+        return self.memberships.removal_index(node_id) if removed else None
 
     def hears(self, node_id: NodeId) -> bool:
         """Whether what a node asks of us counts: it is a member by our log, or was introduced.
 
         Also one whose removal is not known to be committed; and anyone, while we know no member.
         """
-        return self._memberships.hears(node_id, self.commit_index)
+        return self.memberships.hears(node_id, self.commit_index)
 
     def known_member(self, node_id: NodeId) -> Member | None:
         """Return a node as the newest membership has it that names it; None if it has no say."""
-        return self._memberships.known_member(node_id, self.commit_index)
+        return self.memberships.known_member(node_id, self.commit_index)
 
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""
-        return self._memberships.was_member(node_id)
+        return self.memberships.was_member(node_id)
 
     @property
     def may_campaign(self) -> bool:
         """Whether this node may ask for votes: as a voter, or while its removal is not certain."""
-        return self._memberships.may_campaign(self.id, self.commit_index)
+        return self.memberships.may_campaign(self.id, self.commit_index)
 
     def caught_up_learners(self) -> frozenset[NodeId]:
         """Return the learners that could be voters now; none when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.changes.caught_up(leading.ticks) if leading else frozenset()
 
     @property
     def transfer_target(self) -> NodeId | None:
         """Whom we are handing leadership to, if anyone."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.transfer_target if leading else None
 
     @property
     def has_room(self) -> bool:
         """Whether `Raft.propose` would take an entry now; not when not leading."""
-        leading = self._state.leading
-        return leading is not None and leading.has_room()
+        leading = self.state.leading
+        return leading is not None and not leading.refusal()
 
     def transfer_candidate(self) -> NodeId | None:
         """Return the other voter that holds most of our log; None if none, or when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.most_caught_up() if leading else None
 
     def progress(self) -> Mapping[NodeId, Progress]:
         """Return the leader's view of each other member; empty when not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return dict(leading.progress) if leading else {}
 
     def inactive_voters(self) -> set[NodeId]:
         """Return the voters a leader did not hear for an election timeout; none if not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.inactive_voters() if leading else set()
 
     @property
     def uncommitted_bytes(self) -> int:
         """Data of the entries we appended as leader that no majority has yet; 0 if not leading."""
-        leading = self._state.leading
+        leading = self.state.leading
         return leading.uncommitted_bytes() if leading else 0

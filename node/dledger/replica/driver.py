@@ -74,6 +74,9 @@ class Driver:
     It calls *on_fatal* when nothing that this node sends can be trusted any more, and
     *on_removed*, once and with the entry's index, when a committed change has removed this node
     from its group. *admit* raises FeatureNotReady for a command that some member does not support.
+
+    Attributes:
+        log_clock: The leader's: Unix milliseconds that never go back.
     """
 
     def __init__(
@@ -133,19 +136,19 @@ class Driver:
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
-        self._log_clock = LogClock(clock)
-        self._log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self.log_clock = LogClock(clock)
+        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
         self._proposer = Proposer(
             self.core,
             clock=clock,
-            log_clock=self._log_clock,
+            log_clock=self.log_clock,
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleObserver(
-            self.core, clock=clock, log_clock=self._log_clock, metrics=metrics
+            self.core, clock=clock, log_clock=self.log_clock, metrics=metrics
         )
         self._disk_space = DiskSpaceGuard(config.min_free_bytes)
         self._reads = PendingReads()
@@ -190,7 +193,8 @@ class Driver:
         """
         self._running = True
         self._on_membership(self._membership)
-        self._schedule_tick(self._rng.random() * self._config.tick_s)
+        first_s = self._rng.random() * self._config.tick_s
+        self._tick_handle = asyncio.get_running_loop().call_later(first_s, self._tick)
         self._wake()
 
     async def stop(self) -> None:
@@ -220,7 +224,7 @@ class Driver:
     @property
     def queued_bytes(self) -> int:
         """Bytes of commands that wait to become part of an entry."""
-        return self._proposer.queued_bytes
+        return self._proposer.queue.size_bytes
 
     @property
     def writes_refused(self) -> DiskFull | None:
@@ -251,10 +255,6 @@ class Driver:
         """
         return self._running and self._roles.serves
 
-    def now_ms(self) -> int:
-        """Return the leader's log clock: Unix milliseconds that never go back."""
-        return self._log_clock.now_ms()
-
     def submit(
         self, command: Command, *, grows: bool, line: str = "", producer: str = ""
     ) -> asyncio.Future[object]:
@@ -278,7 +278,7 @@ class Driver:
             FeatureNotReady: Not every member supports this command yet.
         """
         self.check(grows=grows)
-        self._admit(command, self.core.membership)
+        self._admit(command, self.core.memberships.current)
         result = self._proposer.push(command, line=line, producer=producer)
         self._wake()
         return result
@@ -378,21 +378,17 @@ class Driver:
 
     # -- the loop --------------------------------------------------------------------------------
 
-    def _schedule_tick(self, wait_s: float) -> None:
-        self._tick_handle = asyncio.get_running_loop().call_later(wait_s, self._tick)
-
     def _tick(self) -> None:
         if not self._running:
             return
-        self._schedule_tick(self._config.tick_s)
+        loop = asyncio.get_running_loop()
+        self._tick_handle = loop.call_later(self._config.tick_s, self._tick)
         now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
         core = self.core
         if self._takes_steps():
             core.tick()
-        commit_index = core.commit_index
-        waits = commit_index < core.last_index and core.role is Role.LEADER
-        self._commits.look(now_s, waits=waits, commit_index=commit_index)
+        self._commits.look(now_s, core.awaits_commit_behind)
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -412,31 +408,31 @@ class Driver:
             asyncio.get_running_loop().call_soon(self._run)
 
     def _wake_if_due(self) -> None:
-        """Wake up only if needed after a tick, a heartbeat or its response: most change nothing."""
-        if not self._wake_scheduled and (self.core.has_ready() or self._proposer.waits()):
+        """Wake up only if needed after a message, a tick or a sync: most change nothing."""
+        if not self._wake_scheduled and (self._proposer.queue.count or self.core.has_ready()):
             self._wake()
 
     def _run(self) -> None:
+        """Carry out what is due. No installation begins meanwhile: it is a task."""
         self._wake_scheduled = False
+        if not self._takes_steps():
+            return
         try:
-            self._advance()
+            while self._running:
+                if self._proposer.queue.count:
+                    self._proposer.propose(disk_idle=self._persister.idle)
+                if not self.core.has_ready():
+                    break
+                ready = self.core.ready()
+                self._handle(ready)
+                if ready.committed:
+                    self._wake_if_due()  # votes and heartbeats get a turn, however much is to apply
+                    break
         except NewerCommand as error:
             self.outdated(error)
         except Exception as error:
             logger.critical("internal error (a bug in this program)", exc_info=error)
             self._fail("cannot continue after a step that failed halfway", error)
-
-    def _advance(self) -> None:
-        while self._takes_steps():
-            if self._proposer.waits():
-                self._proposer.propose(disk_idle=self._persister.idle)
-            if not self.core.has_ready():
-                break
-            ready = self.core.ready()
-            self._handle(ready)
-            if ready.committed:
-                self._wake()  # votes and heartbeats get their turn, however much there is to apply
-                break
 
     def _handle(self, ready: Ready) -> None:
         self._persister.submit(ready)
@@ -448,7 +444,8 @@ class Driver:
         if ready.reads:
             self._reads.confirmed(ready.reads)
         self._note_membership()
-        self._note_role(ready.role_change)
+        if ready.role_change is not None or not self._roles.knows_start:
+            self._note_role(ready.role_change)
         if ready.refused is not None:
             self._refusals.note(ready.refused)
 
@@ -463,7 +460,7 @@ class Driver:
         """Count this node towards the majority for these entries."""
         self._disk_space.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
-        self._wake()
+        self._wake_if_due()
 
     def cut_durable(self) -> None:
         """Check whether the log is whole after the truncation; if so, this node may campaign."""
@@ -543,29 +540,26 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self._apply_one(entry)
+            self.log_clock.applied(entry.timestamp_ms)
+            self.applied_bytes += len(entry.data)
+            known = self._snapshots is not None and entry.index <= self._snapshots.index
+            applies = entry.kind is EntryKind.DATA and not known
+            results = self._state.apply(entry) if applies else ()
+            self._applied_index = entry.index
+            self._proposer.waiters.applied(entry.term, entry.index, results)
+            if entry.kind is EntryKind.MEMBERSHIP:
+                self._changes.notify()
+            if self._roles.applied(entry.term):
+                self._changes.notify()
         for listener in self._applied_listeners:
             listener()
-
-    def _apply_one(self, entry: Entry) -> None:
-        self._log_clock.applied(entry.timestamp_ms)
-        self.applied_bytes += entry.size_bytes
-        known = self._snapshots is not None and entry.index <= self._snapshots.index
-        applies = entry.kind is EntryKind.DATA and not known
-        results = self._state.apply(entry) if applies else ()
-        self._applied_index = entry.index
-        self._proposer.applied(entry.term, entry.index, results)
-        if entry.kind is EntryKind.MEMBERSHIP:
-            self._changes.notify()
-        if self._roles.applied(entry.term):
-            self._changes.notify()
 
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """Restart the log after *info*; the state may be ahead of it (`snapshots`)."""
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
-            self._log_clock.applied(self._snapshots.now_ms)
+            self.log_clock.applied(self._snapshots.now_ms)
         self.core.snapshot_finished(
             info,
             installed=memberships is not None,
@@ -580,7 +574,7 @@ class Driver:
     # -- membership and role ---------------------------------------------------------------------
 
     def _note_membership(self) -> None:
-        membership = self.core.membership
+        membership = self.core.memberships.current
         if membership is not self._membership:
             self._membership = membership
             self._is_member = membership.get(self._id) is not None
@@ -593,8 +587,6 @@ class Driver:
             on_removed(removal_index)
 
     def _note_role(self, change: RoleChange | None) -> None:
-        if change is None and self._roles.knows_start:
-            return
         before = self._roles.changed(change)
         if before is None:
             return

@@ -63,21 +63,20 @@ class CommitWatch:
 
     def __init__(self) -> None:
         self._since_s: float | None = None
-        self._commit_index = 0
+        self._waits_behind: int | None = None
 
-    def look(self, now_s: float, *, waits: bool, commit_index: int) -> None:
+    def look(self, now_s: float, waits_behind: int | None) -> None:
         """Record the state at this tick.
 
         Args:
             now_s: The current time, monotonic seconds.
-            waits: Whether this node leads and its log has an uncommitted entry.
-            commit_index: The commit index.
+            waits_behind: The commit index if this node leads and has an entry behind it; else None.
         """
-        if not waits:
+        if waits_behind is None:
             self._since_s = None
-        elif self._since_s is None or commit_index != self._commit_index:
+        elif self._since_s is None or waits_behind != self._waits_behind:
             self._since_s = now_s
-        self._commit_index = commit_index
+        self._waits_behind = waits_behind
 
     def waited_s(self, now_s: float) -> float:
         """Return for how long entries have waited without any being committed; 0 if none waits."""

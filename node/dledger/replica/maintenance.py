@@ -153,7 +153,7 @@ class Maintenance:
     async def _propose_retention(self, usage: DiskUsage) -> None:
         if not self._driver.is_serving_leader():
             return
-        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.now_ms())
+        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.log_clock.now_ms())
         index, of_age = decided
         if index <= self._state.first_index:
             return

@@ -128,7 +128,8 @@ class Persister:
             self._votes.append((self._sequence, ready.after_hard_state))
         if ready.after_entries:
             self._acks.append((self._sequence, ready.after_entries))
-        self._release()
+        if ready.after_hard_state or ready.after_entries:
+            self._release()
 
     def stop(self) -> None:
         """Start no more writes and send nothing more; running writes finish."""
@@ -180,10 +181,10 @@ class Persister:
         self.busy_since_s = self._now_s()
         self._log_writer.run(
             partial(_write_and_sync, self._log, batches),
-            lambda error: self._log_done(error, batches),
+            partial(self._log_done, batches),
         )
 
-    def _log_done(self, error: BaseException | None, batches: list[_Batch]) -> None:
+    def _log_done(self, batches: list[_Batch], error: BaseException | None) -> None:
         if isinstance(error, DiskFull):
             self._keep_for_retry(error, batches)
             return
@@ -192,13 +193,16 @@ class Persister:
             return
         started_s, self.busy_since_s = self.busy_since_s, None
         self._metrics.sync_seconds.observe(self._now_s() - (started_s or 0.0))
-        self._metrics.sync_bytes.inc(sum([len(e.data) for one in batches for e in one.entries]))
         self._log_durable = batches[-1].sequence
+        size_bytes = 0
         for one in batches:  # one at a time: the same entry may be in two of them
             if one.cut_behind is not None:
                 self._events.cut_durable()
+            for entry in one.entries:
+                size_bytes += len(entry.data)
             if one.entries:
                 self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
+        self._metrics.sync_bytes.inc(size_bytes)
         self._write_log()
         self._release()
         self._tell_drained()
@@ -230,25 +234,22 @@ class Persister:
         """
         if not self._votes and not self._acks:
             return  # as on a leader, nearly always
-        votes_up_to = self._durable_up_to(
-            clean=not self._hard_state_busy and not self._hard_states,
-            durable=self._hard_state_durable,
-        )
-        log_up_to = self._durable_up_to(clean=self.idle, durable=self._log_durable)
+        voting = self._hard_state_busy or self._hard_states
+        votes_up_to = self._hard_state_durable if voting else self._sequence
+        log_up_to = self._sequence if self.idle else self._log_durable
         acks_up_to = min(votes_up_to, log_up_to)
         is_cut = log_up_to >= self._newest_cut
-        self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)
-        self._send_held(self._acks, acks_up_to)
-
-    def _durable_up_to(self, *, clean: bool, durable: int) -> int:
-        return self._sequence if clean else durable
+        if self._votes:
+            self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)
+        if self._acks:
+            self._send_held(self._acks, acks_up_to)
 
     def _withdraw_acks(self, first: int) -> None:
         """Drop acks for entries at *first* and above, which are being replaced or removed.
 
         They may be written in the same sync as their replacements, and so never be on disk.
         """
-        if any(ack.match_index >= first for _, acks in self._acks for ack in acks):
+        if self._acks and any(a.match_index >= first for _, acks in self._acks for a in acks):
             kept = ((n, [a for a in acks if a.match_index < first]) for n, acks in self._acks)
             self._acks = deque(((n, tuple(acks)) for n, acks in kept if acks), MAX_HELD)
 

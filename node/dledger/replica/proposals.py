@@ -110,10 +110,10 @@ class ProposalQueue:
         Raises:
             Overloaded: The queue is full.
         """
-        command, held = proposal.command, self.size_bytes
+        command = proposal.command
         if self.count >= self._max_commands:
             raise Overloaded(f"{self.count} commands are queued; back off and retry")
-        if self.count and held + len(command) > self._max_bytes:
+        if self.count and (held := self.size_bytes) + len(command) > self._max_bytes:
             raise Overloaded(
                 f"the proposal queue holds {held} of {self._max_bytes} bytes; back off and retry"
             )
@@ -221,7 +221,11 @@ class Waiters:
                 _fail(proposal, _lost(index))
             return
         for proposal, result in zip(proposals, results, strict=bool(proposals)):
-            _resolve(proposal, result)
+            if not proposal.result.done():
+                if isinstance(result, DledgerError):
+                    proposal.result.set_exception(result)
+                else:
+                    proposal.result.set_result(result)
             self._on_applied(proposal.proposed_s)
 
     def fail_all(self) -> None:
@@ -237,15 +241,6 @@ def _lost(index: int) -> LeadershipLost:
         f"leadership ended before entry {index} was known to be committed; "
         "retry with the same idempotency key"
     )
-
-
-def _resolve(proposal: Proposal, result: object) -> None:
-    if proposal.result.done():
-        return
-    if isinstance(result, DledgerError):
-        proposal.result.set_exception(result)
-    else:
-        proposal.result.set_result(result)
 
 
 def _fail(proposal: Proposal, error: DledgerError) -> None:

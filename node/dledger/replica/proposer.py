@@ -9,7 +9,6 @@ a full one does not wait for that, and a few may be in flight together.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -49,7 +48,12 @@ class EntrySizes:
 
 
 class Proposer:
-    """The commands that one node was asked to commit and has not answered yet."""
+    """The commands that one node was asked to commit and has not answered yet.
+
+    Attributes:
+        queue: Those that wait to become part of an entry.
+        waiters: The callers of those in an entry, who wait for it to be applied.
+    """
 
     def __init__(
         self,
@@ -63,17 +67,8 @@ class Proposer:
     ) -> None:
         self._core, self._clock, self._log_clock, self._metrics = core, clock, log_clock, metrics
         self._sizes = sizes
-        self._queue = ProposalQueue(max_queued_bytes, max_entry_bytes=sizes.max_bytes)
-        self._waiters = Waiters(self._answered)
-
-    @property
-    def queued_bytes(self) -> int:
-        """Bytes of commands waiting to become part of an entry."""
-        return self._queue.size_bytes
-
-    def waits(self) -> bool:
-        """Whether a command is waiting to become part of an entry."""
-        return self._queue.count > 0
+        self.queue = ProposalQueue(max_queued_bytes, max_entry_bytes=sizes.max_bytes)
+        self.waiters = Waiters(self._answered)
 
     def push(
         self, command: Command, *, line: str = "", producer: str = ""
@@ -84,7 +79,7 @@ class Proposer:
             Overloaded: The queue is full.
         """
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._queue.push(Proposal(command, result, self._clock.monotonic_s(), line, producer))
+        self.queue.push(Proposal(command, result, self._clock.monotonic_s(), line, producer))
         return result
 
     def propose(self, *, disk_idle: bool) -> None:
@@ -93,44 +88,38 @@ class Proposer:
         A command leaves the queue only if it enters the log. If a batch were refused here, later
         ones could go in once there is room, and one producer's batches would be out of order.
         """
-        while self._queue.count and self._may_propose(disk_idle=disk_idle):
-            batch = self._queue.take_batch()
-            if batch:
-                self._propose(batch)
-
-    def _propose(self, batch: Sequence[Proposal]) -> None:
-        data = b"".join([closed(proposal.command) for proposal in batch])
-        term, index = self._core.propose(
-            kind=EntryKind.DATA,
-            data=data,
-            crc32c=crc32c(data),
-            timestamp_ms=self._log_clock.now_ms(),
-        )
-        self._waiters.add(term, index, batch)
-        self._metrics.batch(len(batch), len(data))
+        while self.queue.count and self._may_propose(disk_idle=disk_idle):
+            batch = self.queue.take_batch()
+            if not batch:
+                continue
+            data = b"".join([closed(proposal.command) for proposal in batch])
+            term, index = self._core.propose(
+                kind=EntryKind.DATA,
+                data=data,
+                crc32c=crc32c(data),
+                timestamp_ms=self._log_clock.now_ms(),
+            )
+            self.waiters.add(term, index, batch)
+            self._metrics.batch(len(batch), len(data))
 
     def _may_propose(self, *, disk_idle: bool) -> bool:
         if not self._core.has_room:
             return False  # a commit, a sync, or the end of a transfer or of our term wakes us
-        size_bytes, ahead = self._queue.size_bytes, len(self._waiters)
+        size_bytes, ahead = self.queue.size_bytes, len(self.waiters)
         if disk_idle:
             return (
                 not ahead or size_bytes >= self._sizes.worth_bytes
             ) and not self._core.has_ready()
         return size_bytes >= self._sizes.early_bytes and ahead < _PIPELINE_ENTRIES
 
-    def applied(self, term: int, index: int, results: Sequence[object]) -> None:
-        """Deliver an applied entry's results, one per command."""
-        self._waiters.applied(term, index, results)
-
     def _answered(self, proposed_s: float) -> None:
         self._metrics.append_seconds.observe(self._clock.monotonic_s() - proposed_s)
 
     def outcome_lost(self) -> None:
         """Fail callers whose command is in an entry: this node will not learn its outcome."""
-        self._waiters.fail_all()
+        self.waiters.fail_all()
 
     def refuse(self, error: DledgerError) -> None:
         """Refuse the queued commands with *error*; those in an entry have an unknown outcome."""
-        self._queue.fail_all(error)
-        self._waiters.fail_all()
+        self.queue.fail_all(error)
+        self.waiters.fail_all()

@@ -48,12 +48,13 @@ class RoleObserver:
 
         Before that its state machine may lack entries that the old leader acknowledged.
         """
-        return self._core.role is Role.LEADER and self._term_applied == self._core.term
+        state = self._core.state
+        return state.role is Role.LEADER and self._term_applied == state.term
 
     def receiving(self, message: Message) -> None:
         """Record a message before the core steps it: a sign that the leader is alive or gone."""
         alive = isinstance(message, AppendRequest | HeartbeatRequest)
-        if alive and message.term >= self._core.term:
+        if alive and message.term >= self._core.state.term:
             self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
         elif isinstance(message, TimeoutNow):
             self.leader_lost("Transfer")
@@ -87,7 +88,7 @@ class RoleObserver:
 
     def applied(self, term: int) -> bool:
         """Record the term of an applied entry; return whether this node starts serving now."""
-        if term != self._core.term or term == self._term_applied:
+        if term == self._term_applied or term != self._core.state.term:
             return False
         self._term_applied = term
         if self._core.role is not Role.LEADER:

@@ -108,7 +108,7 @@ class AdmissionControl:
         if request.before_bytes is not None and request.before_bytes <= _NEXT_BYTES:
             return
         request.room = min(request.before_bytes or mine.expected_bytes, self._share)
-        if not mine.waiting and self._fits(request) and not self._is_awaited():
+        if not mine.waiting and self._fits(request) and not (self._lines and self._is_awaited()):
             self._let_in(request)
         elif self.waiting < MAX_WAITING:
             await self._wait(request)
@@ -121,15 +121,15 @@ class AdmissionControl:
         mine = request.connection
         mine.expected_bytes = max(size_bytes, mine.expected_bytes // 2, _NEXT_BYTES)
         self._keep(request, size_bytes)
-        self._is_read(request)
-        self._admit()
+        if self._lines:
+            self._admit()
 
     def leave(self, request: Request) -> None:
         """Release the room of *request*: it was answered, or did not arrive."""
         self._keep(request, 0)
-        self._is_read(request)
         self._forget(request)
-        self._admit()
+        if self._lines:
+            self._admit()
 
     # -- turns -----------------------------------------------------------------------------------
 
@@ -210,12 +210,13 @@ class AdmissionControl:
     # -- reading --------------------------------------------------------------------------------
 
     def _keep(self, request: Request, size_bytes: int) -> None:
-        """Set what *request* counts from now on; a slow one counted for its connection only."""
+        """Set what *request*, which is read no longer, counts from now on.
+
+        A slow one counted for its connection only.
+        """
         self.taken += size_bytes - (0 if request in self._slow else request.room)
         request.connection.taken += size_bytes - request.room
         request.room = size_bytes
-
-    def _is_read(self, request: Request) -> None:
         self._arriving.pop(request, None)
         self._slow.pop(request, None)
 
@@ -231,10 +232,11 @@ class AdmissionControl:
 
     def _part_slow(self, now_s: float) -> None:
         overdue = [each for each in self._arriving if now_s - each.since_s >= _PROMPT_S]
+        if not overdue:
+            return
         for request in [each for each in overdue if each.patient]:
             overdue.remove(request)
             self._keep(request, 0)
-            self._is_read(request)
         for request in overdue[: MAX_SLOW - len(self._slow)]:
             self.taken -= request.room
             del self._arriving[request]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dledger.common.metrics import NodeMetrics, Requests
+from dledger.common.metrics import NodeMetrics
 from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
@@ -50,11 +50,6 @@ class RequestContext:
     queue_followers: QueueFollowers
     locality: LeaderLocality
     broken: UnreadableMessages
-
-    @property
-    def requests(self) -> Requests:
-        """Where answers are counted by method and code."""
-        return self.metrics.requests
 
     def intake_of(self, *, peer_port: bool) -> AdmissionControl:
         """Return the admission control for requests through a peer port or a client port."""

@@ -213,30 +213,27 @@ class Relay:
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
             raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
         self._held_bytes += size_bytes
+        wait_s, unknown = _RETRY_S, False
         try:
-            return await self._run(caller, attempt)
+            while True:
+                try:
+                    return await attempt()
+                except (Unavailable, DiskFull, RateLimited, Relayed) as error:
+                    if not self._may_retry(caller, error):
+                        if unknown and _says_nothing_happened(error):
+                            raise _unknown(error) from error
+                        raise
+                    unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
+                leader = self._engine.leader()
+                await self.pause(caller, wait_s)
+                changed = self._engine.leader() != leader
+                wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
         finally:
             self._held_bytes -= size_bytes
 
-    async def _run(self, caller: Caller, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        wait_s, unknown = _RETRY_S, False
-        while True:
-            try:
-                return await attempt()
-            except Unavailable as error:
-                if caller.remaining_s() <= 0 or (caller.forwarded and not self._is_elect()):
-                    if unknown and _says_nothing_happened(error):
-                        raise _unknown(error) from error
-                    raise
-                unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
-            except (DiskFull, RateLimited, Relayed) as error:
-                if unknown and _says_nothing_happened(error):
-                    raise _unknown(error) from error
-                raise
-            leader = self._engine.leader()
-            await self.pause(caller, wait_s)
-            changed = self._engine.leader() != leader
-            wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+    def _may_retry(self, caller: Caller, error: DledgerError) -> bool:
+        awaits = not caller.forwarded or self._is_elect()
+        return isinstance(error, Unavailable) and awaits and caller.remaining_s() > 0
 
     def _is_elect(self) -> bool:
         """Whether this node has won an election and serves once it has applied older entries.

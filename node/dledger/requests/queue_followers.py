@@ -27,7 +27,7 @@ class QueueFollowers:
 
     def notify(self, changes: StateChanges) -> None:
         """Wake the readers of queues that got messages, or that were deleted."""
-        for key in changes.arrived:
+        for key in self._waiting.keys() & changes.arrived:
             self._wake(key)
         for topic, queues in changes.topics_gone:
             for queue_id in range(queues):

@@ -60,9 +60,10 @@ class TopicResolver:
             RateLimited: It does not exist, and too many were created on demand just now.
             LimitReached: It does not exist, and the group has the maximum number already.
         """
-        groups, command = self._engine.state.groups, CreateGroup(name=name).encode()
+        groups = self._engine.state.groups
         if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
             return
+        command = CreateGroup(name=name).encode()
         if groups.exists(name):
             await self._propose("group", name, command)
         else:

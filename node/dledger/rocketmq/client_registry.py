@@ -77,12 +77,6 @@ class _Seen:
     own_at_s: float = float("-inf")
     host: str = ""
 
-    def believes(self, caller: Caller, now_s: float) -> bool:
-        """Whether a call with the client's id may be its own."""
-        if now_s - self.own_at_s >= _OWN_S:
-            return True
-        return caller.has_telemetry and caller.host == self.host
-
     def is_alive(self, now_s: float) -> bool:
         """Whether it called recently, and had Telemetry not too long ago."""
         with_telemetry_s = max(self.since_s, self.own_at_s)
@@ -131,8 +125,11 @@ class ClientRegistry:
             self._seen.popitem(last=False)
 
     def _believes(self, caller: Caller) -> bool:
+        """Whether a call with a client's id may be its own."""
         known = self._seen.get(caller.client_id)
-        return known is None or known.believes(caller, asyncio.get_running_loop().time())
+        if known is None or asyncio.get_running_loop().time() - known.own_at_s >= _OWN_S:
+            return True
+        return caller.has_telemetry and caller.host == known.host
 
     def answered(self, command: Receive, received: Received, caller: Caller) -> None:
         """Note that a RECEIVE's whole response was sent, so that its leases may be renewed.

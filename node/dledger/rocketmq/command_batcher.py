@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from dledger.requests.engine import Engine
@@ -114,11 +115,11 @@ class CommandBatcher(Generic[_Key, _Row]):
         if shared is not None and shared.has_room(len(rows), size_bytes):
             self._engine.check(self._kind)
             return shared.add(rows, size_bytes)
-        shared = _Shared(self._kind, lambda shared, rows: self._close(key, shared, rows))
+        shared = _Shared(self._kind, partial(self._close, key))
         request = shared.add(rows, size_bytes)
         result = self._engine.submit(shared, line=line, producer=producer)
         self._open[key] = shared
-        result.add_done_callback(lambda result: self._settle(key, shared, result))
+        result.add_done_callback(partial(self._settle, key, shared))
         return request
 
     def _close(self, key: _Key, shared: _Shared[_Row], rows: Sequence[_Row]) -> bytes:

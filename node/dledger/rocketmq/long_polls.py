@@ -141,7 +141,7 @@ class LongPollQueue:
             A turn, to be given back; or None: nothing arrived within *timeout_s*, there is no room
             to wait, or the caller should check whether this node still leads.
         """
-        if self._holds_attempt(want):
+        if want.attempt_id and self._holds_attempt(want):
             return Turn(self, None, 0, counted=False)
         if timeout_s > 0 and self.may_wait:
             waiter = _Waiter(want, self._line(want))
@@ -186,7 +186,8 @@ class LongPollQueue:
 
     def notify(self, changes: StateChanges) -> None:
         """Give turns to the polls that *changes* can serve; end the wait for deleted topics."""
-        self._end_lines(changes)
+        if changes.topics_gone or changes.groups_gone:
+            self._end_lines(changes)
         for topic, queue_id in changes.arrived:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
                 if lines := self._lines.get(place):

@@ -10,6 +10,7 @@ import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -59,9 +60,6 @@ class _Method:
     @property
     def path(self) -> str:
         return f"/{SERVICE_NAME}/{self.name}"
-
-    def parse(self, raw: bytes) -> Any:
-        return _parsed(self.name, raw)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +115,7 @@ class MessagingHandlers:
             try:
                 async with self._admission.request(context, method.name) as raw:
                     return await self._context.relay.run(
-                        caller, len(raw), lambda: self._unary_once(method, raw, caller)
+                        caller, len(raw), partial(self._unary_once, method, raw, caller)
                     )
             except DledgerError as error:
                 await self._abort_if_relayed(context, caller, error)
@@ -132,7 +130,7 @@ class MessagingHandlers:
         context = self._context
         leads = context.engine.is_leader()
         if leads or method.here is not None:
-            request = method.parse(raw)
+            request = _parsed(method.name, raw)
             if leads or (method.here is not None and method.here(request)):
                 self._parts.clients.seen(caller)
                 context.locality.note(caller.through)
@@ -207,7 +205,7 @@ class MessagingHandlers:
                     yield answer
 
     def _answer(self, method: str, response: Any) -> bytes:
-        self._context.requests.answered(method, code_name(response.status.code))
+        self._context.metrics.requests.answered(method, code_name(response.status.code))
         return bytes(response.SerializeToString())
 
     def _failed(self, method: str, error: DledgerError) -> bytes:

@@ -13,12 +13,12 @@ from dledger.rpc.status import Code, Rejected
 
 def topic_name(resource: Any) -> str:
     """Return the topic that a ``Resource`` names, or raise Rejected (ILLEGAL_TOPIC)."""
-    return _checked("topic", _full_name(resource), Code.ILLEGAL_TOPIC)
+    return _full_name("topic", resource, Code.ILLEGAL_TOPIC)
 
 
 def group_name(resource: Any) -> str:
     """Return the group that a ``Resource`` names, or raise Rejected (ILLEGAL_CONSUMER_GROUP)."""
-    return _checked("consumer group", _full_name(resource), Code.ILLEGAL_CONSUMER_GROUP)
+    return _full_name("consumer group", resource, Code.ILLEGAL_CONSUMER_GROUP)
 
 
 def is_client_id(text: str) -> bool:
@@ -39,13 +39,11 @@ def client_id(caller: Caller) -> str:
     return caller.client_id
 
 
-def _full_name(resource: Any) -> str:
+def _full_name(what: str, resource: Any, code: int) -> str:
     namespace: str = resource.resource_namespace
     name: str = resource.name
-    return f"{namespace}%{name}" if namespace and name else name
-
-
-def _checked(what: str, name: str, code: int) -> str:
+    if namespace and name:
+        name = f"{namespace}%{name}"
     if not is_name(name):
         raise Rejected(
             code,

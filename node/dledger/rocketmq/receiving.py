@@ -117,7 +117,7 @@ class Receiver:
             topic=received.topic,
             generation=received.generation,
         )
-        largest_bytes = max(one.payload.end - one.payload.start for one in received.deliveries)
+        largest_bytes = max([one.payload.end - one.payload.start for one in received.deliveries])
         async with self._outflow.room(caller.connection, largest_bytes):
             async for message in self._messages(poll, received, receipts):
                 yield message

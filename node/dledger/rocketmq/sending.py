@@ -63,8 +63,11 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sender = client_id(caller)
         topic = topic_of(request.messages)
-        messages = [message_of(message) for message in request.messages]
-        size_bytes = sum([len(message.body) for message in messages])
+        messages: list[Message] = []
+        size_bytes = 0
+        for each in request.messages:
+            messages.append(message_of(each))
+            size_bytes += len(each.body)
         check_total(size_bytes)
         await self._resolver.topic(topic)
         host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
@@ -138,7 +141,9 @@ def topic_of(messages: Any) -> str:
         raise Rejected(
             Code.BAD_REQUEST, f"a request carries 1 to {MAX_MESSAGES} messages, not {len(messages)}"
         )
-    topics = {topic_name(message.topic) for message in messages}
+    topics = set[str]()
+    for message in messages:
+        topics.add(topic_name(message.topic))
     if len(topics) > 1:
         raise Rejected(
             Code.BAD_REQUEST, f"one request sends to one topic, not to {', '.join(sorted(topics))}"

@@ -168,7 +168,7 @@ class NodeEngine:
 
     def now_ms(self) -> int:
         """Return the leader's log clock, Unix milliseconds."""
-        return self._joined().now_ms()
+        return self._joined().log_clock.now_ms()
 
     def on_applied(self, listener: Callable[[], None]) -> None:
         """Call *listener* after each batch of applied entries."""

@@ -72,7 +72,7 @@ class NativeHandlers:
         await abort(context, error, *more)
 
     def _answered(self, method: str, code: grpc.StatusCode = grpc.StatusCode.OK) -> None:
-        self._context.requests.answered(method, code.name)
+        self._context.metrics.requests.answered(method, code.name)
 
 
 def method_of(path: str) -> str:

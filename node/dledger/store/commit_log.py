@@ -182,13 +182,14 @@ class CommitLog(LogReader):
     def _write(self, segment: Segment, entries: Sequence[Entry]) -> None:
         encoded = encode_records(entries, chain=segment.last_chain, position=segment.end)
         file = self._disk.open(segment)
-        with disk_full_on_enospc("keep the identities of records"):
-            self._watermark.reserve(len(segment.positions) + len(entries))
+        self._watermark.reserve(len(segment.positions) + len(entries))
         segment.scrub(file)
         segment.dirty_end = segment.end + encoded.size_bytes
         with disk_full_on_enospc(f"write segment {segment.name}"):
             file.pwritev(encoded.buffers, segment.end)
-        memberships = [(e.index, _membership(e, segment)) for e in entries if _is_membership(e)]
+        memberships = [
+            (e.index, _membership(e, segment)) for e in entries if e.kind is EntryKind.MEMBERSHIP
+        ]
         with self._state.lock:
             self._index.add(encoded, entries, memberships)
             self._recent.add(entries)
@@ -361,16 +362,16 @@ class CommitLog(LogReader):
     def _sync(self) -> None:
         if self._watermark.mark.index == self._index.last_index:
             return
-        last = self._index.segments[-1]
+        last, newest = self._index.segments[-1], self._index.last_index
         last.sync(self._disk.open(last))
         first = max(last.first_index, self._state.rows_index + 1)
         self._watermark.advance(
-            index=self._index.last_index,
+            index=newest,
             chain=last.last_chain,
             at=first - last.first_index,
-            rows=self._index.rows(last, first, last.last_index),
+            rows=self._index.rows(last, first, newest),
         )
-        self._state.rows_index = self._index.last_index
+        self._state.rows_index = newest
 
     def repair(self, entries: Iterable[Entry]) -> tuple[Entry, ...]:
         """Write the *entries* that match a faulty slot's identity exactly, and return them.
@@ -423,12 +424,9 @@ class CommitLog(LogReader):
             raise ValueError(
                 f"expected entry {self._index.last_index + 1} or an earlier one, got {first}"
             )
-        if [entry.index for entry in entries] != list(range(first, first + len(entries))):
-            raise ValueError(f"the entries from {first} on are not consecutive")
-
-
-def _is_membership(entry: Entry) -> bool:
-    return entry.kind is EntryKind.MEMBERSHIP
+        for index, entry in enumerate(entries, first):
+            if entry.index != index:
+                raise ValueError(f"the entries from {first} on are not consecutive")
 
 
 def _membership(entry: Entry, segment: Segment) -> Membership:

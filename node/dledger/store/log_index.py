@@ -118,7 +118,7 @@ class LogIndex:
         for entry in entries:
             self.runs.append(entry.index, entry.term)
         self.memberships += memberships
-        self.special.update(index for index, _ in memberships)
+        self.special.update(dict(memberships))
         self.last_index = entries[-1].index
 
     def forget_behind(self, last: int) -> None:

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Collection
 from pathlib import Path
 
-from dledger.errors import CorruptRecord
+from dledger.errors import CorruptRecord, DiskFull
 from dledger.files.files import Files, Mode
 from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
@@ -159,9 +159,7 @@ def has_room_for_rows(watermark: Watermark, segment: Segment) -> bool:
     """
     try:
         watermark.reserve(len(segment.positions))
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+    except DiskFull:
         return False
     return True
 

@@ -107,6 +107,7 @@ class Segment:
         end: The byte after the last record; from here on the file holds zeros.
         dirty_end: If above `end`, bytes [end, dirty_end) may hold an old or torn write and must be
             zeroed before the next record is written.
+        name: The file's name.
         dropped_end: The bytes below were dropped from the page cache (ADR 16).
     """
 
@@ -119,11 +120,10 @@ class Segment:
     dropped_end: int = 0
     positions: array[int] = field(default_factory=lambda: array("I"))
     chains: array[int] = field(default_factory=lambda: array("I"))
+    name: str = field(init=False)
 
-    @property
-    def name(self) -> str:
-        """The file's name."""
-        return segment_name(self.first_index)
+    def __post_init__(self) -> None:
+        self.name = segment_name(self.first_index)
 
     @property
     def path(self) -> Path:
@@ -147,9 +147,10 @@ class Segment:
 
     def position(self, index: int) -> int:
         """Return the byte at which record *index* begins; for last_index + 1, the end."""
-        if index > self.last_index:
-            return self.end
-        return self.positions[index - self.first_index] * ALIGNMENT_BYTES
+        number = index - self.first_index
+        return (
+            self.positions[number] * ALIGNMENT_BYTES if number < len(self.positions) else self.end
+        )
 
     def chain(self, index: int) -> int:
         """Return the chain CRC of record *index*, or of the one before the segment."""

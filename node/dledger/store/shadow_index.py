@@ -61,34 +61,30 @@ def identities(
     last: int | None = None,
 ) -> list[RecordIdentity]:
     """Return the identities of those records of [first, last] that the segment holds."""
-    stop = segment.last_index if last is None else min(last, segment.last_index)
-    return [
-        RecordIdentity(
-            entry_index=index,
-            term=runs.term(index),
-            chain=segment.chain(index),
-            start=segment.position(index),
-            end=segment.position(index + 1),
-            is_membership=index in memberships,
-        )
-        for index in range(max(first, segment.first_index), stop + 1)
-    ]
+    newest = segment.last_index
+    first, stop = max(first, segment.first_index), newest if last is None else min(last, newest)
+    found: list[RecordIdentity] = []
+    end = segment.position(first)
+    for index in range(first, stop + 1):
+        start, end = end, segment.position(index + 1)
+        term, chain = runs.term(index), segment.chain(index)
+        found.append(RecordIdentity(index, term, chain, start, end, index in memberships))
+    return found
 
 
 def encode_rows(identities: Iterable[RecordIdentity]) -> bytes:
     """Return the rows of consecutive records."""
-    return b"".join(map(_encode_row, identities))
-
-
-def _encode_row(identity: RecordIdentity) -> bytes:
-    fields = _ROW.pack(
-        identity.entry_index | (_MEMBERSHIP if identity.is_membership else 0),
-        identity.term,
-        identity.chain,
-        identity.start // ALIGNMENT_BYTES,
-        (identity.end - identity.start) // ALIGNMENT_BYTES,
-    )
-    return fields + _U32.pack(crc32c(fields))
+    rows: list[bytes] = []
+    for identity in identities:
+        fields = _ROW.pack(
+            identity.entry_index | (_MEMBERSHIP if identity.is_membership else 0),
+            identity.term,
+            identity.chain,
+            identity.start // ALIGNMENT_BYTES,
+            (identity.end - identity.start) // ALIGNMENT_BYTES,
+        )
+        rows += (fields, _U32.pack(crc32c(fields)))
+    return b"".join(rows)
 
 
 class RowIdentities:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dledger.errors import CorruptFile
-from dledger.files.files import File, Files, Mode
+from dledger.files.files import File, Files, Mode, disk_full_on_enospc
 from dledger.store.format import (
     SLOT_BYTES,
     SLOT_STRIDE_BYTES,
@@ -80,12 +80,14 @@ class Watermark:
         """Allocate room for *count* rows, filled with zeros, so that no sync has to allocate.
 
         Raises:
-            OSError: There is no room (ENOSPC), or the disk failed.
+            DiskFull: There is no room.
+            OSError: The disk failed.
         """
         missing = WATERMARK_BYTES + count * ROW_BYTES - self._size
         if missing > 0:
             growth = bytes(-(-missing // _GROWTH_BYTES) * _GROWTH_BYTES)
-            self._file.pwritev([growth], self._size)
+            with disk_full_on_enospc("keep the identities of records"):
+                self._file.pwritev([growth], self._size)
             self._size += len(growth)
 
     def advance(self, *, index: int, chain: int, at: int = 0, rows: bytes = b"") -> None:

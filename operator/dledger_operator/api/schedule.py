@@ -35,7 +35,7 @@ def fault(expression: str) -> str:
         if columns != 5:
             return f"{expression!r} has {columns} fields, not minute hour day month weekday"
         if _RANDOM.search(expression):
-            return f"{expression!r} asks for a random time, which this operator does not know"
+            return f"{expression!r} asks for a random time, which this operator does not support"
     try:
         croniter(expression, _ANY_TIME).get_prev(datetime)
     except (CroniterError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""What the API server or a node refused lately, so that the same is not asked for every second.
+"""Requests that the API server or a node refused, so that they are not repeated every second.
 
 One for each BrokerGroup and BrokerBackup; the reconcilers fill it, plans and statuses see it as
 `Observed.refusals`.
@@ -12,8 +12,8 @@ from typing import Final
 from dledger_operator.observed.observed import Ref
 
 RETRY_S: Final = 15.0
-"""What was refused is tried again after this long, or when the spec changes. What stands in the way
-is mended by people, in minutes, and each attempt is an error in the API server's audit log."""
+"""What was refused is tried again after this long, or when the spec changes. The causes are
+fixed by people, in minutes, and each attempt is an error in the API server's audit log."""
 
 
 class Backoff:

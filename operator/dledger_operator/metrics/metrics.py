@@ -53,23 +53,17 @@ class BackupMetrics:
         self, registry: CollectorRegistry, *, now_s: Callable[[], float] = time.time
     ) -> None:
         self._now_s = now_s
-        self._last_success = Gauge(
+        gauge = partial(Gauge, labelnames=_GROUP, registry=registry)
+        self._last_success = gauge(
             "dledger_backup_last_success_timestamp_seconds",
             "When the newest backup was completed, in Unix seconds.",
-            _GROUP,
-            registry=registry,
         )
-        self._age = Gauge(
+        self._age = gauge(
             "dledger_backup_age_seconds",
             "Since the newest backup was completed; since the group was created if none was yet.",
-            _GROUP,
-            registry=registry,
         )
         self._failures = Counter(
-            "dledger_backup_failures_total",
-            "Backups that failed.",
-            _GROUP,
-            registry=registry,
+            "dledger_backup_failures_total", "Backups that failed.", _GROUP, registry=registry
         )
         self._shown: set[tuple[str, str]] = set()
 
@@ -107,29 +101,25 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
+        gauge = partial(Gauge, labelnames=_GROUP, registry=registry)
+        counter = partial(Counter, labelnames=_GROUP, registry=registry)
         self.reconcile_seconds = Histogram(
             "dledger_operator_reconcile_seconds",
             "Time to observe one group, plan, act and write its status.",
             buckets=(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10),
             registry=registry,
         )
-        self._rounds = Counter(
+        self._rounds = counter(
             "dledger_operator_rounds_total",
             "Rounds of a group: about one a second, more while things change.",
-            _GROUP,
-            registry=registry,
         )
-        self._errors = Counter(
+        self._errors = counter(
             "dledger_operator_reconcile_errors_total",
             "Rounds of a group that ended in an error and are tried again.",
-            _GROUP,
-            registry=registry,
         )
-        self._runaway = Gauge(
+        self._runaway = gauge(
             "dledger_operator_runaway",
             f"1 when a group had more than {RUNAWAY_ROUNDS} rounds in a minute, else 0.",
-            _GROUP,
-            registry=registry,
         )
         self.writes = Counter(
             "dledger_operator_writes_total",
@@ -151,13 +141,7 @@ class Metrics:
             (*_GROUP, "condition"),
             registry=registry,
         )
-        self._replicas = Gauge(
-            "dledger_operator_group_ready_replicas",
-            "Ready pods of a group.",
-            _GROUP,
-            registry=registry,
-        )
-
+        self._replicas = gauge("dledger_operator_group_ready_replicas", "Ready pods of a group.")
         self.backups = BackupMetrics(registry)
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}

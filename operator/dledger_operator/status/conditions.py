@@ -111,7 +111,7 @@ def _waiting_sentence(facts: _Facts) -> str:
         case Empty():
             return "no disk is in a group yet; the group is being founded"
         case NotRestored():
-            return "not founded: the first disk, it alone, should carry a restored log"
+            return "not founded: only the first disk should carry a restored log"
         case _:
             return "the nodes have not elected their first leader yet"
 

@@ -1,4 +1,4 @@
-"""What a stranger at the peers' ports gets: whole nodes on real disks and ports.
+"""What an unknown node gets at the peers' ports: whole nodes on real disks and ports.
 
 It reaches both ports and knows every id, as `Admin.Status` tells them to anyone.
 """
@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
 import grpc
@@ -22,7 +21,6 @@ from dledger.peers.peer_codec import encode
 from dledger.peers.peer_link import SERVICE
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
-from dledger.server import node
 from dledger.types import NodeId
 from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
 
@@ -31,32 +29,28 @@ TRAP = "127.0.0.66"
 
 
 @pytest.fixture
-async def live(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[LiveNodes]:
-    """Return nodes that run until the test ends; then they wait neither for calls nor an heir."""
-    made = LiveNodes(tmp_path)
-    monkeypatch.setattr(node, "_CALLS_GRACE_S", 0)
-    yield made
-    monkeypatch.setattr(node, "_TRANSFER_DEADLINE_S", 0)
-    await made.stop()
+def live(unfounded: LiveNodes) -> LiveNodes:
+    """Return nodes of no group yet."""
+    return unfounded
 
 
-class Stranger:
-    """Greets a node as it likes, and sends it frames if it gets a ticket."""
+class UnknownNode:
+    """Opens a handshake with any fields, and sends frames if it gets a connect token."""
 
     def __init__(self, live: LiveNodes, number: int, **said: Any) -> None:
         self.address = live.peer_address(number)
         self.handshake = {
             "group_id": GROUP_ID,
             "sender_id": "made-up",
-            "sender_name": "stranger",
+            "sender_name": "unknown",
             "recipient_id": live.nodes[number].node_id,
             "endpoint": {"host": TRAP, "port": 1},
         } | said
         self._ended = asyncio.Event()
 
     @contextlib.asynccontextmanager
-    async def greets(self) -> AsyncIterator[ConnectToken]:
-        """Hold a greeted stream. Raises AioRpcError if it is refused."""
+    async def connected(self) -> AsyncIterator[ConnectToken]:
+        """Hold a control stream. Raises AioRpcError if it is refused."""
 
         async def nothing() -> AsyncIterator[bytes]:
             await self._ended.wait()
@@ -64,8 +58,8 @@ class Stranger:
             yield b""
 
         async with grpc.aio.insecure_channel(self.address) as channel:
-            greeting = ((METADATA_KEY, json.dumps(self.handshake)),)
-            call = channel.stream_stream(f"/{SERVICE}/Control")(nothing(), metadata=greeting)
+            handshake = ((METADATA_KEY, json.dumps(self.handshake)),)
+            call = channel.stream_stream(f"/{SERVICE}/Control")(nothing(), metadata=handshake)
             answer = {key: value for key, value in await call.initial_metadata()}  # noqa: C416
             if CONNECT_TOKEN_KEY not in answer:
                 async for _ in call:
@@ -77,16 +71,16 @@ class Stranger:
     async def refusal(self) -> str:
         """Return why it is refused."""
         with pytest.raises(grpc.aio.AioRpcError) as refused:
-            async with self.greets():
+            async with self.connected():
                 pass
         return str(refused.value.details())
 
 
-async def _send(ticket: ConnectToken, *messages: Message) -> None:
+async def _send(connect_token: ConnectToken, *messages: Message) -> None:
     """Send frames, and wait until the node has read or refused them."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", ticket.port)
+    reader, writer = await asyncio.open_connection("127.0.0.1", connect_token.port)
     frames = b"".join(prefix(frame) + frame for frame in map(encode, messages))
-    writer.write(ticket.token + frames + (1 << 31).to_bytes(4, "little"))
+    writer.write(connect_token.token + frames + (1 << 31).to_bytes(4, "little"))
     with contextlib.suppress(ConnectionResetError):
         await reader.read()
     writer.close()
@@ -99,13 +93,13 @@ async def test_who_is_no_member_is_refused_by_name(live: LiveNodes) -> None:
     await eventually(lambda: all(len(live.status(number).members) == 3 for number in range(3)))
     terms = [live.status(number).term for number in range(3)]
 
-    refusals = [await Stranger(live, number).refusal() for number in range(3)]
+    refusals = [await UnknownNode(live, number).refusal() for number in range(3)]
 
-    assert all("'stranger' ('made-up') is not a member of group" in why for why in refusals)
+    assert all("'unknown' ('made-up') is not a member of group" in why for why in refusals)
     assert [live.status(number).term for number in range(3)] == terms
 
 
-async def test_a_members_name_gives_a_stranger_no_term(live: LiveNodes) -> None:
+async def test_a_members_name_gives_an_unknown_node_no_term(live: LiveNodes) -> None:
     """A number that no group comes to ends the connection, a jump is passed over (found: S5)."""
     leader = await live.found(0, 1, 2)
     follower = (leader + 1) % 3
@@ -114,11 +108,11 @@ async def test_a_members_name_gives_a_stranger_no_term(live: LiveNodes) -> None:
     heartbeat = {"commit_index": 0, "commit_chain": 0, "round": 1}
     vote = {"last_index": 0, "last_term": 0, "last_chain": 0, "transfer": True}
 
-    async with Stranger(live, follower, sender_id=ids["sender"]).greets() as ticket:
+    async with UnknownNode(live, follower, sender_id=ids["sender"]).connected() as connect_token:
         for wrong in (2**64 - 1, 2**63 - 1, 2**62):
-            await _send(ticket, HeartbeatRequest(**ids, term=wrong, **heartbeat))
-            await _send(ticket, VoteRequest(**ids, term=wrong, **vote))
-        await _send(ticket, VoteRequest(**ids, term=2**62 - 1, **vote))
+            await _send(connect_token, HeartbeatRequest(**ids, term=wrong, **heartbeat))
+            await _send(connect_token, VoteRequest(**ids, term=wrong, **vote))
+        await _send(connect_token, VoteRequest(**ids, term=2**62 - 1, **vote))
 
     refused = live.nodes[follower]._metrics.registry.get_sample_value
     labels = {"group": "orders", "node": f"orders-{follower}", "reason": "TermJump"}
@@ -128,8 +122,8 @@ async def test_a_members_name_gives_a_stranger_no_term(live: LiveNodes) -> None:
         await client.append("topic", [b"goes on"], queue_id=0)
 
 
-async def test_a_members_name_gives_a_stranger_no_traffic(live: LiveNodes) -> None:
-    """No route and no forwarded call leads where a greeting said (found: S8a)."""
+async def test_a_members_name_gives_an_unknown_node_no_traffic(live: LiveNodes) -> None:
+    """No route and no forwarded call goes where a handshake pointed (found: S8a)."""
     leader = await live.found(0, 1, 2)
     asked = (leader + 1) % 3
     await eventually(lambda: len(live.nodes[asked].engine.endpoints()) == 3)
@@ -137,12 +131,12 @@ async def test_a_members_name_gives_a_stranger_no_traffic(live: LiveNodes) -> No
 
     for number in {0, 1, 2} - {asked}:
         sender = {"sender_id": live.nodes[number].node_id, "sender_name": f"orders-{number}"}
-        async with Stranger(live, asked, **sender).greets():
+        async with UnknownNode(live, asked, **sender).connected():
             assert live.nodes[asked].engine.endpoints() == before
             assert live.nodes[asked]._peers._links[NodeId(sender["sender_id"])].connected
 
     known = live.nodes[asked].engine.leader()
-    assert known is not None  # its connection is not taken for broken when the stranger's ends
+    assert known is not None  # its connection is not taken for broken when the unknown node's ends
     assert known.address == live.peer_address(leader)
     async with live.client(asked) as client:
         await client.append("topic", [b"forwarded"], queue_id=0)
@@ -164,17 +158,17 @@ async def test_words_that_are_none_are_refused(
     await live.found(0)
 
     with pytest.raises(grpc.aio.AioRpcError, match=why):
-        async with Stranger(live, 0, **said).greets():
+        async with UnknownNode(live, 0, **said).connected():
             pass
 
     assert not [line for line in caplog.text.splitlines() if line.startswith("2026")]
 
 
 async def test_an_empty_node_waits_for_its_own_group(live: LiveNodes) -> None:
-    """Whoever greets it first in another's name is refused (found: S8e)."""
+    """The first to connect in another's name is refused (found: S8e)."""
     await live.start(0)
 
-    why = await Stranger(live, 0, group_id="EVIL-group").refusal()
+    why = await UnknownNode(live, 0, group_id="EVIL-group").refusal()
 
     assert f"may only join group '{GROUP_ID}', not 'EVIL-group'" in why
     assert live.status(0).group_id == ""
