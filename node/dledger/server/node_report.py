@@ -79,7 +79,7 @@ def node_status(
         feature_level=facts.feature_level,
         told_group_id=facts.told_group_id,
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
-        now_ms=driver.now_ms() if driver and driver.is_serving_leader() else 0,
+        now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
     )
 
 
