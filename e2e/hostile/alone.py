@@ -28,11 +28,13 @@ from dledger_operator.cluster import nodes
 from dledger_operator.decisions.checks import problems
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.resources import Platform, desired
-from dledger_pipeline.archive.archive import object_name
-from dledger_pipeline.archive.hashed_json import encode_hashed
+from dledger_pipeline.archive.archive import ManifestRow, object_name
+from dledger_pipeline.archive.catalog import publish
+from dledger_pipeline.archive.manifest import RestorePoint, first_manifest
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.log.messages import decode
 from dledger_pipeline.log.records import ENTRY_SCHEMA, RecordBytes, parse
+from dledger_pipeline.object_store.store import Store
 from e2e.harness.checks import Check, at_most
 from e2e.harness.nodes import allocate, node_command, status
 from e2e.harness.processes import ChildProcess
@@ -88,20 +90,15 @@ def parquet_bomb(work: Path) -> list[Check]:
     )  # fmt: skip
     data = sink.getvalue().to_pybytes()
     sha = hashlib.sha256(data).hexdigest()
-    folder = work / "p01" / "gid"
-    name = object_name(1, 1, sha)
-    for part in ("data", "manifests"):
-        (folder / part).mkdir(parents=True)
-    (folder / name).write_bytes(data)
-    row = {
-        "name": name, "first_index": 1, "last_index": 1, "records": 1, "record_bytes": 100,
-        "object_bytes": len(data), "sha256": sha, "first_chain": 0, "last_chain": 0,
-        "last_term": 0, "first_timestamp_ms": 0, "last_timestamp_ms": 0,
-    }  # fmt: skip
-    body = {"group": "orders", "group_id": "gid", "term": 0, "first_index": 1, "last_index": 1,
-            "last_timestamp_ms": 0, "files": [row]}  # fmt: skip
-    (folder / "manifests" / f"{1:020}.json").write_bytes(encode_hashed(body))
-    (folder / "HEAD").write_bytes(encode_hashed({"group_id": "gid", "last_index": 1}))
+    store = Store.open(f"file://{work}/p01")
+    row = ManifestRow(
+        name=object_name(1, 1, sha), first_index=1, last_index=1, records=1, record_bytes=100,
+        object_bytes=len(data), sha256=sha, first_chain=0, last_chain=0, last_term=0,
+        first_timestamp_ms=0, last_timestamp_ms=0,
+    )  # fmt: skip
+    store.create(f"gid/{row.name}", data)
+    point = RestorePoint(last_index=1, kept_from=1, as_of_ms=0)
+    publish(store, first_manifest("orders", "gid", [row]).seen(point))
     program = (
         "import resource, sys\n"
         "from dledger_pipeline.__main__ import main\n"

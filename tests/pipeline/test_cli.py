@@ -263,3 +263,89 @@ def test_a_group_that_cannot_be_reached_is_exit_code_4(
 
     said = capsys.readouterr().err.splitlines()[-1]
     assert "127.0.0.1:1: no connection (Connection refused); does a node run there" in said
+
+
+def test_backups_are_listed(archive: Store, capsys: pytest.CaptureFixture[str]) -> None:
+    """One line each, damaged ones too; with ``--json`` all of them in one object."""
+    backup(archive, _ENTRIES, (50, 70))
+    flip(archive, f"{GROUP_ID}/manifests/{1:010}.json")
+
+    assert main(["list", "--store", archive.url]) == 0
+    first, second, _ = capsys.readouterr().out.splitlines()
+    assert f"{GROUP_ID}/manifests/{1:010}.json" in first
+    assert "2  1970-01-01T00:00:01.190Z  restores to [1, 120]" in second
+
+    assert main(["list", "--store", archive.url, "--json"]) == 0
+    damaged, whole = json.loads(capsys.readouterr().out)["backups"]
+    assert (damaged["number"], "error" in damaged) == (1, True)
+    assert (whole["restorable"], whole["objects"]) == ([[1, 120]], 2)
+
+
+def test_an_older_backup_is_restored_by_its_number(
+    archive: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    """When the newest manifest is damaged or lost: only if one asks for it."""
+    backup(archive, _ENTRIES, (50, 70))
+    newest = f"{GROUP_ID}/manifests/{2:010}.json"
+    restore = ("restore", "--store", archive.url, "--data", str(tmp_path / "data"), "--name", "a/b")
+    flip(archive, newest)
+    assert newest in refused(*restore)
+    archive.delete(newest)
+    assert "`--manifest 1`; `dledger-pipeline repair`" in refused(*restore)
+
+    assert main([*restore, "--manifest", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["number"] == 1
+
+
+def test_what_was_lost_is_repaired(
+    archive: Store, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    """A new manifest of the objects that are there; and the old error is gone."""
+    for name in (*archive.list(f"{GROUP_ID}/manifests"), *archive.list(f"{GROUP_ID}/chunks")):
+        archive.delete(name)
+    assert "is missing" in refused("verify", "--store", archive.url, "--group-id", GROUP_ID)
+
+    assert main(["repair", "--store", archive.url, "--json"]) == 0
+    repaired = json.loads(capsys.readouterr().out)
+    assert (repaired["number"], repaired["restorable"]) == (2, [[1, 120]])
+    assert main(["verify", "--store", archive.url, "--deep"]) == 0
+
+
+def test_what_would_be_deleted_is_shown_first(
+    archive: Store, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """``--dry-run`` deletes nothing; without it the same is gone."""
+    orphan = tmp_path / "store" / GROUP_ID / "data" / "orphan.parquet"
+    orphan.write_bytes(b"left by a killed run")
+    os.utime(orphan, (1, 1))
+    gc = ["gc", "--store", archive.url, "--keep-days", "7", "--json"]
+
+    assert main([*gc, "--dry-run"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert (shown["objects"], shown["freedBytes"], orphan.exists()) == (1, 20, True)
+    assert main(gc) == 0
+    assert json.loads(capsys.readouterr().out) == shown | {"dryRun": False}
+    assert not orphan.exists()
+    assert catalog.load(archive).last_index == 120
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("1969-12-31T00:00:00Z", "is before the first message"),
+        ("2030-01-01T00:00:00Z", "the backup does not reach"),
+    ],
+)
+def test_a_time_that_the_backup_does_not_hold_is_refused_with_both_ends(
+    archive: Store, tmp_path: Path, refused: Callable[..., str], target: str, words: str
+) -> None:
+    """A typing error in the year does not found an empty group."""
+    data = tmp_path / "data"
+
+    said = refused(
+        "restore", "--store", archive.url, "--data", str(data), "--name", "a/b", "--to-time", target
+    )
+
+    assert words in said
+    assert "to a time in [1970-01-01T00:00:00.010Z, 1970-01-01T00:00:01.190Z]" in said
+    assert not data.exists()
