@@ -129,7 +129,7 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
             f"{nodes.addresses[0]} belongs to group {nodes.group_id}, not to {request.group_id}"
         )
     previous = newest(request.store, nodes.group_id)
-    if previous is not None and 0 < request.last_index <= previous.last_index:
+    if previous is not None and 0 < request.last_index < previous.last_index:
         progress(f"{previous.name} has entry {request.last_index} already")
         return _result(previous, new_objects=0)
     plan = _plan(request, nodes, previous, progress)
