@@ -337,7 +337,7 @@ class Compactions(Target):
         found = compacted.load(store, GROUP_ID, ["t"])
         if found.messages < 0 or found.dropped < 0 or not isinstance(found.name, str):
             raise Broken(f"it counts {found.messages} messages and {found.dropped} dropped ones")
-        found.encode(None)
+        encode_hashed(asdict(found))
         rows = 0
         for file in found.files:
             for batch in _range(store, file).read():

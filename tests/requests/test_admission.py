@@ -234,7 +234,9 @@ async def test_a_request_larger_than_its_method_has_is_refused(method: str, limi
     answered.set()
 
     assert len(await served(admission, Call(bytes(limit)), answered, method)) == limit
-    with pytest.raises(Rejected, match=f"{method} has at most {limit} bytes"):
+    with pytest.raises(
+        Rejected, match=f"{method} request has {limit + 1} bytes; the limit is {limit}"
+    ):
         await served(admission, Call(bytes(limit + 1)), answered, method)
 
     assert admission.taken == 0

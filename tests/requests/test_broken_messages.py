@@ -187,5 +187,5 @@ async def test_readers_go_on_behind_a_broken_message(
     assert [r.offset for answer in answers for r in answer.records] == [0, 2, 3]
     assert answers[-1].next_offset == 4
     assert found == [(0, b"0"), (2, b"2"), (3, b"0")]
-    assert "offset 1 is left out" in caplog.text
+    assert "offset 1 is skipped" in caplog.text
     assert broken(group) == 1
