@@ -39,23 +39,24 @@ from dledger_pipeline.errors import (
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, backup, batches, contents, entries, flip
 
-HOUR_MS = 3_600_000
+TURN_MS = 4 * 3_600_000
+PER_DAY = 6
 DAY_S = 86_400
-PER_HOUR = 3
+PER_TURN = 3
 
 
 class Played:
-    """A group whose log grows by some entries an hour, and its store."""
+    """A group whose log grows by some entries in four hours, and its store."""
 
-    def __init__(self, store: Store, hours: int) -> None:
-        count = 1 + PER_HOUR * hours
+    def __init__(self, store: Store, turns: int) -> None:
+        count = 1 + PER_TURN * turns
         bodies = [CreateTopic(name=f"t{n}", type="NORMAL", queues=1).encode() for n in range(count)]
         self.log = [
             Entry(
                 term=1,
                 index=n,
                 kind=EntryKind.DATA,
-                timestamp_ms=HOUR_MS * (1 + (n - 1) // PER_HOUR),
+                timestamp_ms=TURN_MS * (1 + (n - 1) // PER_TURN),
                 crc32c=crc32c(body),
                 data=body,
             )
@@ -63,7 +64,7 @@ class Played:
         ]
         self.store = store
         self.state = BrokerState()
-        self.hour = 0
+        self.turn = 0
 
     def rows(self, previous: Manifest | None, last: int) -> list[ManifestRow]:
         """Archive what is new."""
@@ -86,30 +87,30 @@ class Played:
             body=b"",
         )
         data = b"".join(encode_snapshot(snapshot, self.state.freeze().pieces()))
-        return write_base(self.store, GROUP_ID, data, now_ms=self.hour * HOUR_MS)
+        return write_base(self.store, GROUP_ID, data, now_ms=self.turn * TURN_MS)
 
-    def backup(self, *, base_every: int = 24, kept_hours: int = 24) -> Manifest:
-        """Make the backup of the next hour."""
-        self.hour += 1
-        last = PER_HOUR * self.hour
+    def backup(self) -> Manifest:
+        """Make the next backup; each day one has a base, and nodes keep a day."""
+        self.turn += 1
+        last = PER_TURN * self.turn
         previous = newest(self.store, GROUP_ID)
         rows = self.rows(previous, last)
-        kept_from = max(1, PER_HOUR * (self.hour - kept_hours) + 1)
+        kept_from = max(1, PER_TURN * (self.turn - PER_DAY) + 1)
         base = None
-        if previous is not None and self.hour % base_every == 0:
+        if previous is not None and self.turn % PER_DAY == 0:
             base = self.base(last, rows[-1].last_chain, kept_from)
         if previous is None:
             made = first_manifest("orders", GROUP_ID, rows)
         else:
             made = previous.followed_by(rows, base=base)
-        point = RestorePoint(last_index=last, kept_from=kept_from, as_of_ms=HOUR_MS * self.hour)
+        point = RestorePoint(last_index=last, kept_from=kept_from, as_of_ms=TURN_MS * self.turn)
         return publish(self.store, made.seen(point))
 
 
 @pytest.fixture
 def played(tmp_path: Path) -> Played:
     """Return a group without any backup yet."""
-    return Played(Store.open(f"file://{tmp_path}/store"), 400)
+    return Played(Store.open(f"file://{tmp_path}/store"), 100)
 
 
 def age(store_path: Path, days: float) -> None:
@@ -122,11 +123,11 @@ def age(store_path: Path, days: float) -> None:
 
 
 def test_a_store_stays_as_large_as_its_retention_asks(played: Played, tmp_path: Path) -> None:
-    """Hourly backups for 16 days, kept for two: no more objects after the fourth day."""
+    """Six backups a day for 16 days, kept for two: no more objects after the fourth day."""
     sizes: list[tuple[int, int]] = []
-    for hour in range(16 * 24):
+    for turn in range(16 * PER_DAY):
         played.backup()
-        if hour % 24 == 23:
+        if turn % PER_DAY == PER_DAY - 1:
             age(tmp_path / "store", 1.5)
             expire(played.store, GROUP_ID, Retention(keep_days=2), dry_run=False, told=_quiet)
             left = contents(played.store)
@@ -134,13 +135,13 @@ def test_a_store_stays_as_large_as_its_retention_asks(played: Played, tmp_path: 
             verify(played.store)
 
     assert max(sizes[5:]) <= max(sizes[4:6])
-    assert sizes[-1][1] <= 4 * 24
+    assert sizes[-1][1] <= 4 * PER_DAY
     whole = load(played.store)
-    with pytest.raises(TargetNotAvailable, match=r"to an entry in \[\d+, 1152\]"):
+    with pytest.raises(TargetNotAvailable, match=r"to an entry in \[\d+, 288\]"):
         whole.start_for(1)
-    for hours_ago in (0, 30, 47):
-        index = PER_HOUR * (played.hour - hours_ago)
-        directory = tmp_path / f"restored-{hours_ago}"
+    for turns_ago in (0, 7, 11):
+        index = PER_TURN * (played.turn - turns_ago)
+        directory = tmp_path / f"restored-{turns_ago}"
         found = restore(played.store, None, directory, name="dev/node-0", target_index=index)
         assert (found.last_index, found.first_index > 1) == (index, True)
 
@@ -161,7 +162,7 @@ def test_what_is_young_is_kept(played: Played, tmp_path: Path) -> None:
     found = expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
     assert (found.objects, found.freed_bytes) == (1, orphan.object_bytes)
     assert f"{GROUP_ID}/{orphan.name}" not in contents(played.store)
-    assert verify(played.store).records == PER_HOUR
+    assert verify(played.store).records == PER_TURN
 
 
 def test_temporary_files_of_killed_writers_go(played: Played, tmp_path: Path) -> None:
@@ -201,7 +202,7 @@ def test_a_backup_that_is_published_meanwhile_stops_it(
 
     def listed(prefix: str = "") -> object:
         found = list(sweep(prefix))
-        if prefix.endswith("/chunks") and played.hour == 1:
+        if prefix.endswith("/chunks") and played.turn == 1:
             played.backup()
         return found
 
@@ -238,10 +239,10 @@ def test_what_is_locked_is_told_and_the_rest_goes(
 
 def test_a_lost_manifest_and_its_chunks_are_rebuilt(played: Played, tmp_path: Path) -> None:
     """With the bases, and past objects that other runs left."""
-    for _ in range(30):
+    for _ in range(15):
         played.backup()
     whole = load(played.store)
-    write_range(played.store, GROUP_ID, batches(played.log[:40]), previous_chain=0)
+    write_range(played.store, GROUP_ID, batches(played.log[:20]), previous_chain=0)
     write_range(played.store, GROUP_ID, batches(entries(5, seed=9)), previous_chain=0)
     for name in (*played.store.list(f"{GROUP_ID}/chunks"), f"{GROUP_ID}/{whole.name}"):
         played.store.delete(name)
@@ -250,9 +251,12 @@ def test_a_lost_manifest_and_its_chunks_are_rebuilt(played: Played, tmp_path: Pa
 
     made = publish(played.store, rebuilt(played.store, GROUP_ID, _quiet))
 
-    assert (made.number, made.first_index, made.last_index) == (31, 1, whole.last_index)
+    assert (made.number, made.first_index, made.last_index) == (16, 1, whole.last_index)
     assert made.last_chain == whole.last_chain
-    assert [each.applied_index for each in made.bases] == [24 * PER_HOUR]
+    assert [each.applied_index for each in made.bases] == [
+        PER_DAY * PER_TURN,
+        2 * PER_DAY * PER_TURN,
+    ]
     assert verify(played.store, scratch=tmp_path / "scratch").last_index == whole.last_index
 
 
@@ -274,7 +278,7 @@ def test_damaged_objects_are_left_out_of_what_is_rebuilt(tmp_path: Path) -> None
 
 def test_a_truncated_or_foreign_base_is_named(played: Played, tmp_path: Path) -> None:
     """By restore and by verify; nothing is left that a node could start from."""
-    for _ in range(25):
+    for _ in range(7):
         played.backup()
     name = f"{GROUP_ID}/{load(played.store).bases[0].name}"
     whole = played.store.get(name).to_pybytes()
