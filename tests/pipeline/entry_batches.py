@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -46,6 +47,24 @@ def entry_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
         for entry in entries
     ]
     return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A range of entries that is a batch in memory."""
+
+    batch: pa.RecordBatch
+
+    @property
+    def first_index(self) -> int:
+        return self.batch.column("index")[0].as_py()
+
+    @property
+    def last_index(self) -> int:
+        return self.batch.column("index")[-1].as_py()
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        yield self.batch
 
 
 def data_entries(*bodies: bytes, first_index: int = 1) -> list[Entry]:

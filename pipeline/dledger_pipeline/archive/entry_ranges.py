@@ -18,15 +18,12 @@ import pyarrow as pa
 from dledger.errors import CorruptRecord
 from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from dledger_pipeline.archive.archive import ManifestRow, read_range
-from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_nodes
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
 
-ALL: Final = (1 << 63) - 1
-"""The last index there can be."""
 _TRIES: Final = 12
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 2.0
@@ -145,11 +142,9 @@ class ExportedRange:
                 yield parse(chunk)
 
 
-def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:
-    """Return the ranges of a backup."""
-    return [
-        ArchivedRange(store=store, group_id=manifest.group_id, row=row) for row in manifest.files
-    ]
+def archived(store: Store, group_id: str, files: Iterable[ManifestRow]) -> list[ArchivedRange]:
+    """Return the ranges of some files of a group's backup."""
+    return [ArchivedRange(store=store, group_id=group_id, row=row) for row in files]
 
 
 def on_disk(directory: Path) -> list[SegmentRange]:

@@ -1,9 +1,10 @@
 """The queue offsets of messages, as the broker itself assigned them.
 
 The rules have one home, `dledger.broker`: the log is applied to the broker's own state, entry after
-entry from the first one on, and the result of a PRODUCE command says which of its messages are new,
-in which queue and at which offsets. Repeats of a stored id are left out, and so is what belonged to
-a topic that was deleted later. Called by the data source and by `compact`.
+entry, and the result of a PRODUCE command says which of its messages are new, in which queue and at
+which offsets. The state is that before entry 1, or a base's: its queues say where the messages are
+that it still refers to. Repeats of a stored id are left out, and so is what belonged to a topic
+that was deleted later. Called by the data source and by `compact`.
 """
 
 from __future__ import annotations
@@ -17,26 +18,53 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.broker.command_frame import MalformedCommandError, split
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
+from dledger.broker.topics import Topic
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive.entry_ranges import EntryRange
+from dledger_pipeline.archive.bases import read_base, state_of
+from dledger_pipeline.archive.entry_ranges import EntryRange, archived, within
+from dledger_pipeline.archive.manifest import MAX_INDEX, Manifest
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
+from dledger_pipeline.object_store.store import Store
 
 _QueueSlice: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """A row of `QUEUE_SLICE_SCHEMA`."""
 
 
 class QueueOffsets:
-    """Assigns queue offsets to the messages of a log that is added from entry 1 on.
+    """Assigns queue offsets to the messages of a log that is added entry after entry.
 
     Takes the memory of a broker: 3 to 7 bytes a batch of messages, and the ids it remembers.
     """
 
-    def __init__(self) -> None:
-        self._state = BrokerState()
-        self._ends: dict[tuple[int, int], int] = {}
+    def __init__(self, state: BrokerState | None = None) -> None:
+        """Begin before entry 1, or behind the entries that *state* includes; it is changed."""
+        self._state = BrokerState() if state is None else state
+        self._ends = {
+            (topic.generation, queue_id): queue.end for topic, queue_id, queue in self._queues()
+        }
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that was added, or that the state included."""
+        return self._state.applied_index
+
+    def held(self) -> pa.RecordBatch:
+        """Return the slices (`QUEUE_SLICE_SCHEMA`) of the messages that the state refers to now."""
+        found = sorted(
+            each
+            for topic, queue_id, queue in self._queues()
+            for each in _held(queue, queue_id, topic.generation)
+        )
+        return _batch(found)
+
+    def _queues(self) -> Iterator[tuple[Topic, int, ConsumeQueue]]:
+        for topic in self._state.topics.all():
+            for queue_id, queue in enumerate(self._state.topics.queues(topic.name)):
+                yield topic, queue_id, queue
 
     def add(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Apply the next entries; return the slices (`QUEUE_SLICE_SCHEMA`) of their messages.
@@ -125,28 +153,81 @@ class MessageRange:
             yield decode(entries, _within(entries, self.slices), columns)
 
 
-def message_ranges(ranges: Iterable[EntryRange]) -> Iterator[MessageRange]:
-    """Yield each of *ranges*, from entry 1 on, with its queue offsets: one pass over all entries.
+def message_ranges(
+    ranges: Iterable[EntryRange], state: BrokerState | None = None, last_index: int = MAX_INDEX
+) -> Iterator[MessageRange]:
+    """Yield each of *ranges* with its queue offsets, after one pass over all entries.
 
     Messages of a topic that is deleted in one of *ranges* are left out of those before it.
 
+    Args:
+        ranges: Without a gap from entry 1 on, or from one that *state* includes or follows it.
+        state: That of a base; it is changed. Entries that it includes are not read: those of their
+            messages that it does not refer to any more are left out.
+        last_index: Later entries have not happened yet.
+
     Raises:
-        LogIncomplete: The first range does not begin with entry 1.
+        LogIncomplete: An entry is missing.
         CorruptRecord, PipelineError: The entries cannot be read.
     """
-    offsets = QueueOffsets()
-    found = [
-        (each, pa.concat_batches([offsets.add(batch) for batch in each.read()])) for each in ranges
-    ]
+    offsets = QueueOffsets(state)
+    held = offsets.held()
+    found = [(each, _slices(each, offsets, held, last_index)) for each in ranges]
     for each, slices in found:
         yield MessageRange(each, offsets.of_topics_left(slices))
 
 
+def archived_messages(
+    store: Store, manifest: Manifest, first_index: int = 1, last_index: int = MAX_INDEX
+) -> Iterator[MessageRange]:
+    """Yield the messages of a backup in the entries [*first_index*, *last_index*], or more.
+
+    They are those of the newest run that begins at or below *last_index*, from its oldest base on.
+
+    Raises:
+        LogIncomplete: No base stands for what is missing before a run.
+        StoreError, BackupError: The store, or what it holds, is at fault.
+    """
+    wanted = manifest.message_files(first_index, last_index)
+    state = None
+    if wanted.base is not None:
+        snapshot = read_base(store, manifest.group_id, wanted.base)
+        state = state_of(wanted.base.name, snapshot)
+    ranges = archived(store, manifest.group_id, wanted.files)
+    yield from message_ranges(ranges, state, last_index)
+
+
+def _slices(
+    each: EntryRange, offsets: QueueOffsets, held: pa.RecordBatch, last_index: int
+) -> pa.RecordBatch:
+    """Return the slices of a range up to *last_index*: from the state, else by adding entries."""
+    last_index = min(each.last_index, last_index)
+    found = [_between(held, each.first_index, last_index)]
+    if offsets.applied_index < last_index:
+        rest = within(each.read(), offsets.applied_index + 1, last_index)
+        found += [offsets.add(batch) for batch in rest]
+    return pa.concat_batches(found)
+
+
 def _within(entries: pa.RecordBatch, slices: pa.RecordBatch) -> pa.RecordBatch:
     """Return those of *slices* that lie in *entries*."""
-    bounds = [entries.column("index")[0].as_py(), entries.column("index")[-1].as_py() + 1]
-    start, end = np.searchsorted(np.asarray(slices.column("index")), bounds)
+    return _between(slices, entries.column("index")[0].as_py(), entries.column("index")[-1].as_py())
+
+
+def _between(slices: pa.RecordBatch, first_index: int, last_index: int) -> pa.RecordBatch:
+    start, end = np.searchsorted(np.asarray(slices.column("index")), [first_index, last_index + 1])
     return slices.slice(start, end - start)
+
+
+def _held(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_QueueSlice]:
+    """Yield the slices of a queue's messages, ascending."""
+    offset = queue.first
+    while offset < queue.end:
+        position, rows = queue.stretch(offset)
+        payload = position.payload
+        place = (payload.index, payload.start, payload.end, position.row)
+        yield (*place, rows, queue_id, offset, generation)
+        offset += rows
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:

@@ -23,8 +23,9 @@ from pyspark.sql.types import StructType
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
-from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.archive.entry_ranges import EntryRange, archived, live, on_disk, within
+from dledger_pipeline.archive.manifest import MAX_INDEX
+from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages, message_ranges
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
@@ -99,7 +100,7 @@ class ReadOptions:
             view=view,
             topics=_list(given.get("topics", "")),
             first_index=_index("firstIndex", given.get("firstindex", "1")),
-            last_index=_index("lastIndex", given.get("lastindex", str(ALL))),
+            last_index=_index("lastIndex", given.get("lastindex", str(MAX_INDEX))),
         )
 
     def opened(self) -> Store:
@@ -135,7 +136,7 @@ def _list(value: str) -> tuple[str, ...]:
 
 
 def _index(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= ALL:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_INDEX:
         raise InvalidArgument(f"option {name} must be an index, 1 or more, not {value!r}")
     return int(value)
 
@@ -173,8 +174,9 @@ class LedgerReader(DataSourceReader):
 
     def partitions(self) -> Sequence[Part]:
         """Return a part for each range that has something to be read; raises what planning does."""
-        first, last = self._options.first_index, self._options.last_index
-        return [Part(share) for share in _shares(self._options, last) if share.last_index >= first]
+        first_index = self._options.first_index
+        shares = _shares(self._options)
+        return [Part(share) for share in shares if share.last_index >= first_index]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
@@ -185,14 +187,21 @@ class LedgerReader(DataSourceReader):
             yield batch.cast(ENTRY_VIEW) if options.view is View.ENTRIES else batch
 
 
-def _shares(
-    options: ReadOptions, last_index: int
-) -> Iterator[EntryRange | MessageRange | CompactedRange]:
+def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
     if options.view is View.COMPACTED:
         yield from _compacted(options)
         return
-    ranges = [each for each in _ranges(options) if each.first_index <= last_index]
-    yield from message_ranges(ranges) if options.view is View.MESSAGES else ranges
+    if options.view is View.MESSAGES and options.store:
+        store = options.opened()
+        manifest = catalog.load(store, options.group_id)
+        first_index, last_index = options.first_index, options.last_index
+        yield from archived_messages(store, manifest, first_index, last_index)
+        return
+    ranges = [each for each in _ranges(options) if each.first_index <= options.last_index]
+    if options.view is View.MESSAGES:
+        yield from message_ranges(ranges, last_index=options.last_index)
+    else:
+        yield from ranges
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
@@ -205,7 +214,8 @@ def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
     if options.store:
         store = options.opened()
-        return archived(store, catalog.load(store, options.group_id))
+        manifest = catalog.load(store, options.group_id)
+        return archived(store, manifest.group_id, manifest.files)
     return on_disk(Path(options.data)) if options.data else live(options.endpoint)
 
 
