@@ -3,7 +3,7 @@
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
 running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
 messages. Queue offsets are found in one pass over the log while Spark plans (`queue_offsets`); the
-tasks then read in parallel. Users call `register`.
+tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dledger.errors import InvalidArgument
@@ -31,6 +31,8 @@ from dledger_pipeline.object_store.store import Store
 
 FORMAT: Final = "dledger"
 _SOURCES: Final = ("store", "data", "endpoint")
+_PATH: Final = "path"
+"""What Spark makes of ``load(url)``: the store's URL."""
 _OPTIONS: Final = (
     *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
@@ -87,7 +89,7 @@ class ReadOptions:
         Raises:
             InvalidArgument: One is unknown, malformed or missing; names it.
         """
-        given = {name.lower(): value for name, value in options.items() if value}
+        given = _with_path({name.lower(): value for name, value in options.items() if value})
         view = _view(given.get("view", View.MESSAGES))
         _check_names(given, view)
         return cls(
@@ -103,9 +105,23 @@ class ReadOptions:
             last_index=_index("lastIndex", given.get("lastindex", str(MAX_INDEX))),
         )
 
+    def schema(self) -> pa.Schema:
+        """Return the columns of the rows."""
+        return ENTRY_VIEW if self.view is View.ENTRIES else MESSAGE_SCHEMA
+
     def opened(self) -> Store:
         """Return the store. Raises StoreError, StoreDenied."""
         return Store.open(self.store or "", self.store_endpoint, allow_http=self.allow_http)
+
+
+def _with_path(given: dict[str, str]) -> dict[str, str]:
+    if "paths" in given:
+        raise InvalidArgument("load takes one URL, that of a store")
+    if _PATH in given:
+        if "store" in given:
+            raise InvalidArgument("the store is given twice, by load(URL) and by option store")
+        given["store"] = given.pop(_PATH)
+    return given
 
 
 def _check_names(given: Mapping[str, str], view: View) -> None:
@@ -149,7 +165,7 @@ class Part(InputPartition):
 
 
 class LedgerDataSource(DataSource):
-    """The format ``dledger``; `register` makes it known to a session."""
+    """The format ``dledger``."""
 
     @classmethod
     def name(cls) -> str:
@@ -158,19 +174,33 @@ class LedgerDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the chosen view. Raises InvalidArgument."""
-        view = ReadOptions.of(self.options).view
-        return from_arrow_schema(ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA)
+        return from_arrow_schema(ReadOptions.of(self.options).schema())
 
-    def reader(self, schema: StructType) -> LedgerReader:  # noqa: ARG002, Spark passes it
-        """Return the reader. Raises InvalidArgument."""
-        return LedgerReader(ReadOptions.of(self.options))
+    def reader(self, schema: StructType) -> LedgerReader:
+        """Return the reader; Spark calls it on the driver, before it starts any task.
+
+        Raises:
+            InvalidArgument: An option is wrong, or *schema*, which a user may have given, is not
+                that of the view; it may allow nulls.
+        """
+        options = ReadOptions.of(self.options)
+        own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
+        if given != own:
+            raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
+        return LedgerReader(options, to_arrow_schema(schema))
+
+
+def _ddl(schema: StructType) -> str:
+    """Return names and types, without what may be null."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
 
 
 class LedgerReader(DataSourceReader):
     """Plans on the driver, reads in the workers."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        """Yield rows of *schema*."""
+        self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[Part]:
         """Return a part for each range that has something to be read; raises what planning does."""
@@ -184,7 +214,7 @@ class LedgerReader(DataSourceReader):
             return
         options = self._options
         for batch in within(partition.share.read(), options.first_index, options.last_index):
-            yield batch.cast(ENTRY_VIEW) if options.view is View.ENTRIES else batch
+            yield batch if batch.schema == self._schema else batch.cast(self._schema)
 
 
 def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
@@ -220,5 +250,8 @@ def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("dledger")`` known to *spark*."""
+    """Make the format known to *spark*, where this package is not on Spark's own Python path.
+
+    ``addPyFiles``, for example, is too late for Spark to find it by itself.
+    """
     spark.dataSource.register(LedgerDataSource)
