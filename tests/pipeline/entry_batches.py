@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA
 
 TEXT = st.text(max_size=12)
@@ -63,7 +64,13 @@ class Held:
     def last_index(self) -> int:
         return self.batch.column("index")[-1].as_py()
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def bounds(self) -> Bounds:
+        return {"index": (self.first_index, self.last_index)}
+
+    def read(
+        self, may_hold: MayHold = anything, columns: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         yield self.batch
 
 

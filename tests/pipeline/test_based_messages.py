@@ -11,6 +11,7 @@ from dledger.broker.commands import DeleteTopic
 from dledger.broker.state import BrokerState
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.queue_offsets import archived_messages
+from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.object_store.store import Store
 from tests.broker.log import Log
 from tests.pipeline.logs import based_backup
@@ -52,12 +53,12 @@ def gapped(store: Store, log: Log, *more: int) -> Manifest:
 
 def read(store: Store, manifest: Manifest, first: int = 1, last: int = 10**6) -> list[Any]:
     """Return the messages of a range of entries."""
+    selection = Selection(first_index=first, last_index=last)
     rows = [
         row
-        for each in archived_messages(store, manifest, first, last)
+        for each in archived_messages(store, manifest, selection)
         for batch in each.read()
         for row in batch.to_pylist()
-        if first <= row["index"] <= last
     ]
     return sorted(({**row, "properties": dict(row["properties"])} for row in rows), key=place)
 

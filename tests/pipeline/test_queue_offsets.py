@@ -13,6 +13,7 @@ from dledger.broker.produce import VERSION, ProduceFrame
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
+from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import decode
 from tests.broker.log import Log
@@ -128,7 +129,8 @@ def test_entries_that_come_after_the_last_one_have_not_happened() -> None:
     last = len(log.entries)
     log.append(DeleteTopic(name="t", generation=1).encode())
 
-    (found,) = message_ranges([Held(entry_batch(log.entries))], last_index=last)
+    whole = Held(entry_batch(log.entries))
+    (found,) = message_ranges([whole], selection=Selection(last_index=last))
 
     assert found.slices.num_rows == 1
 

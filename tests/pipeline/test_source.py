@@ -91,8 +91,8 @@ def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_pa
         ({"paths": '["file:///x", "file:///y"]'}, "load takes one URL"),
         ({"data": "x", "vew": "entries"}, "unknown option 'vew'"),
         ({"data": "x", "view": "rows"}, "option view must be one of"),
-        ({"data": "x", "firstIndex": "0"}, "option firstIndex must be an index"),
-        ({"data": "x", "lastIndex": "²"}, "option lastIndex must be an index"),
+        ({"data": "x", "firstIndex": "0"}, "option firstIndex must be a number, 1 or more"),
+        ({"data": "x", "lastIndex": "²"}, "option lastIndex must be a number"),
         ({"data": "x", "topics": "a"}, "view compacted needs the option topics"),
         (
             {"data": "x", "view": "compacted", "topics": "a"},

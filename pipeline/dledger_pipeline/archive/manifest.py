@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
-MAX_INDEX: Final = (1 << 63) - 1
-"""The last index there can be."""
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHUNK_FILES: Final = 1000
 """Rows of a full chunk: some 100 KB compressed, which is rewritten until the chunk is full."""
 
@@ -457,3 +458,19 @@ def told_time(time_ms: int) -> str:
     """Return a time as in RFC 3339, UTC."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_ms(text: str, *, up: bool = False) -> int:
+    """Return the Unix milliseconds of a time in RFC 3339, rounded down, or *up*.
+
+    Raises:
+        InvalidArgument: It is none, or has no time zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is not a time of RFC 3339") from None
+    if moment.tzinfo is None:
+        raise InvalidArgument(f"{text!r} has no time zone; add Z for UTC")
+    since, ms = moment - _EPOCH, timedelta(milliseconds=1)
+    return -(-since // ms) if up else since // ms

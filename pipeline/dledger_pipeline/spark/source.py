@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -23,9 +24,16 @@ from pyspark.sql.types import StructType
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.entry_ranges import EntryRange, archived, live, on_disk, within
-from dledger_pipeline.archive.manifest import MAX_INDEX
+from dledger_pipeline.archive.entry_ranges import EntryRange, archived, live, on_disk
+from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages, message_ranges
+from dledger_pipeline.archive.selection import (
+    MAX_INDEX,
+    Bounds,
+    Selection,
+    overlap,
+    rows_within,
+)
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
@@ -35,8 +43,11 @@ _PATH: Final = "path"
 """What Spark makes of ``load(url)``: the store's URL."""
 _OPTIONS: Final = (
     *_SOURCES,
-    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
+    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "columns"),
+    *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
 )
+_OF_MESSAGES: Final = ("topic", "queue", "from", "to")
+"""Options that mean nothing to entries."""
 
 ENTRY_VIEW: Final = pa.schema(
     [
@@ -68,7 +79,8 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         topics: Of a compaction: which one.
-        first_index, last_index: Only what is in the entries [first_index, last_index].
+        columns: Which columns of the view, in which order.
+        selection: Which rows.
     """
 
     store: str | None
@@ -79,8 +91,8 @@ class ReadOptions:
     group_id: str | None
     view: View
     topics: tuple[str, ...]
-    first_index: int
-    last_index: int
+    columns: tuple[str, ...]
+    selection: Selection
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -101,13 +113,13 @@ class ReadOptions:
             group_id=given.get("groupid"),
             view=view,
             topics=_list(given.get("topics", "")),
-            first_index=_index("firstIndex", given.get("firstindex", "1")),
-            last_index=_index("lastIndex", given.get("lastindex", str(MAX_INDEX))),
+            columns=_columns(given, view),
+            selection=_selection(given),
         )
 
     def schema(self) -> pa.Schema:
         """Return the columns of the rows."""
-        return ENTRY_VIEW if self.view is View.ENTRIES else MESSAGE_SCHEMA
+        return pa.schema([_schema(self.view).field(name) for name in self.columns])
 
     def opened(self) -> Store:
         """Return the store. Raises StoreError, StoreDenied."""
@@ -139,6 +151,9 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
         raise InvalidArgument("view compacted needs the option topics, and no other view has it")
     if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
+    of_messages = [name for name in _OF_MESSAGES if name in given]
+    if view is View.ENTRIES and of_messages:
+        raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
 
 
 def _view(value: str) -> View:
@@ -151,10 +166,52 @@ def _list(value: str) -> tuple[str, ...]:
     return tuple(filter(None, (item.strip() for item in value.split(","))))
 
 
-def _index(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= MAX_INDEX:
-        raise InvalidArgument(f"option {name} must be an index, 1 or more, not {value!r}")
+def _schema(view: View) -> pa.Schema:
+    return ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA
+
+
+def _columns(given: Mapping[str, str], view: View) -> tuple[str, ...]:
+    known = _schema(view).names
+    columns = _list(given.get("columns", "")) or tuple(known)
+    for name in columns:
+        if name not in known:
+            raise InvalidArgument(
+                f"view {view} has no column {name!r}; its columns are {', '.join(known)}"
+            )
+    if len({*columns}) < len(columns):
+        raise InvalidArgument(f"option columns has a column twice: {given['columns']}")
+    return columns
+
+
+def _selection(given: Mapping[str, str]) -> Selection:
+    first_ms = _time("fromTime", given, up=True)
+    last_ms = _time("toTime", given)
+    is_timed = first_ms is not None or last_ms is not None
+    return Selection(
+        first_index=_number("firstIndex", given, 1, low=1),
+        last_index=_number("lastIndex", given, MAX_INDEX, low=1),
+        first_ms=max(first_ms or 1, 1) if is_timed else 0,  # 0: an entry without a time
+        last_ms=MAX_INDEX if last_ms is None else last_ms,
+        topic=given.get("topic"),
+        queue_id=_number("queue", given, 0) if "queue" in given else None,
+        first_offset=_number("from", given, 0),
+        last_offset=_number("to", given, MAX_INDEX),
+    )
+
+
+def _number(name: str, given: Mapping[str, str], default: int, *, low: int = 0) -> int:
+    value = given.get(name.lower(), str(default))
+    if not value.isascii() or not value.isdigit() or not low <= int(value) <= MAX_INDEX:
+        raise InvalidArgument(f"option {name} must be a number, {low} or more, not {value!r}")
     return int(value)
+
+
+def _time(name: str, given: Mapping[str, str], *, up: bool = False) -> int | None:
+    value = given.get(name.lower())
+    try:
+        return None if value is None else time_ms(value, up=up)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option {name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,35 +260,56 @@ class LedgerReader(DataSourceReader):
         self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[Part]:
-        """Return a part for each range that has something to be read; raises what planning does."""
-        first_index = self._options.first_index
-        shares = _shares(self._options)
-        return [Part(share) for share in shares if share.last_index >= first_index]
+        """Return a part for each range that may have rows; raises what planning does."""
+        return [Part(share) for share in _shares(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
         if not isinstance(partition, Part):  # Spark's own, where there are no parts
             return
-        options = self._options
-        for batch in within(partition.share.read(), options.first_index, options.last_index):
+        for batch in _rows(partition.share, self._options):
             yield batch if batch.schema == self._schema else batch.cast(self._schema)
 
 
+def _rows(
+    share: EntryRange | MessageRange | CompactedRange, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(share, MessageRange):
+        yield from share.read(options.columns)
+        return
+    bounds = _bounds(options)
+    needed = tuple({*options.columns, *bounds})
+    for batch in share.read(partial(overlap, bounds), needed):
+        found = rows_within(batch, bounds)
+        if found.num_rows:
+            yield found.select(options.columns)
+
+
+def _bounds(options: ReadOptions) -> Bounds:
+    selection = options.selection
+    is_entries = options.view is View.ENTRIES
+    return selection.of_entries() if is_entries else selection.of_messages()
+
+
 def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
-    if options.view is View.COMPACTED:
-        yield from _compacted(options)
-        return
-    if options.view is View.MESSAGES and options.store:
-        store = options.opened()
-        manifest = catalog.load(store, options.group_id)
-        first_index, last_index = options.first_index, options.last_index
-        yield from archived_messages(store, manifest, first_index, last_index)
-        return
-    ranges = [each for each in _ranges(options) if each.first_index <= options.last_index]
+    """Yield what may have rows that are asked for."""
     if options.view is View.MESSAGES:
-        yield from message_ranges(ranges, last_index=options.last_index)
-    else:
-        yield from ranges
+        yield from (each for each in _messages(options) if each.slices.num_rows)
+        return
+    ranges = _compacted(options) if options.view is View.COMPACTED else _ranges(options)
+    bounds = _bounds(options)
+    yield from (each for each in ranges if overlap(each.bounds, bounds))
+
+
+def _messages(options: ReadOptions) -> Iterator[MessageRange]:
+    selection = options.selection
+    if options.store:
+        store = options.opened()
+        yield from archived_messages(store, catalog.load(store, options.group_id), selection)
+        return
+    ranges = _ranges(options)
+    early = [each for each in ranges if each.first_index <= selection.last_index]
+    yield from message_ranges(early, selection=selection)
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
