@@ -8,8 +8,8 @@ tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -36,6 +36,7 @@ from dledger_pipeline.archive.selection import (
 )
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.spark import pushdown
 
 FORMAT: Final = "dledger"
 _SOURCES: Final = ("store", "data", "endpoint")
@@ -45,6 +46,7 @@ _OPTIONS: Final = (
     *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "columns"),
     *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
+    "pushdown",
 )
 _OF_MESSAGES: Final = ("topic", "queue", "from", "to")
 """Options that mean nothing to entries."""
@@ -71,6 +73,13 @@ class View(StrEnum):
     COMPACTED = "compacted"
 
 
+_PUSHED: Final = {
+    View.ENTRIES: pushdown.OF_ENTRIES,
+    View.MESSAGES: pushdown.OF_MESSAGES,
+    View.COMPACTED: pushdown.OF_COMPACTED,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What to read: the options of ``spark.read``, checked.
@@ -81,6 +90,7 @@ class ReadOptions:
         topics: Of a compaction: which one.
         columns: Which columns of the view, in which order.
         selection: Which rows.
+        pushdown: Whether Spark may narrow the selection by a query's conditions.
     """
 
     store: str | None
@@ -93,6 +103,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     columns: tuple[str, ...]
     selection: Selection
+    pushdown: bool
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -115,6 +126,7 @@ class ReadOptions:
             topics=_list(given.get("topics", "")),
             columns=_columns(given, view),
             selection=_selection(given),
+            pushdown=given.get("pushdown", "").lower() == "true",
         )
 
     def schema(self) -> pa.Schema:
@@ -244,7 +256,8 @@ class LedgerDataSource(DataSource):
         own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
         if given != own:
             raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
-        return LedgerReader(options, to_arrow_schema(schema))
+        kind = PushdownReader if options.pushdown else LedgerReader
+        return kind(options, to_arrow_schema(schema))
 
 
 def _ddl(schema: StructType) -> str:
@@ -269,6 +282,21 @@ class LedgerReader(DataSourceReader):
             return
         for batch in _rows(partition.share, self._options):
             yield batch if batch.schema == self._schema else batch.cast(self._schema)
+
+
+class PushdownReader(LedgerReader):
+    """Has conditions of SQL pushed down.
+
+    A reader that has `pushFilters` fails every query while Spark's setting
+    spark.sql.python.filterPushdown.enabled is false, as it is by default: so it takes an option.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
+        """Narrow the selection; return the conditions that Spark has to check."""
+        options = self._options
+        selection, rest = pushdown.pushed(options.selection, filters, _PUSHED[options.view])
+        self._options = replace(options, selection=selection)
+        return rest
 
 
 def _rows(
