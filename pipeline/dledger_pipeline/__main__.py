@@ -6,13 +6,13 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 from dledger.common.version import VERSION
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, InvalidArgument
 from dledger_pipeline.archive.expiry import Retention
+from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
@@ -343,12 +343,9 @@ def _setting(text: str) -> tuple[str, str]:
 
 def _time_ms(text: str) -> int:
     try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is not an RFC 3339 time") from None
-    if moment.tzinfo is None:
-        raise argparse.ArgumentTypeError(f"{text!r} has no time zone; add Z for UTC")
-    return int(moment.timestamp() * 1000)
+        return time_ms(text)
+    except InvalidArgument as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 if __name__ == "__main__":

@@ -193,8 +193,8 @@ class LogIncomplete(MessageError):
 
     def __init__(self, index: int, expected: int) -> None:
         super().__init__(
-            f"expected entry {expected}, found entry {index}: queue offsets need the log from "
-            "entry 1 on, without a gap"
+            f"expected entry {expected}, found entry {index}: queue offsets need the log without a "
+            "gap, from entry 1 or a backup's base on"
         )
         self.index, self.expected = index, expected
 

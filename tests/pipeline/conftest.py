@@ -11,7 +11,6 @@ from pyspark.sql import SparkSession
 
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import spark_session
-from dledger_pipeline.spark.source import register
 from tests.pipeline.live_group import LiveGroup, live_group
 from tests.pipeline.s3_server import S3Server, s3_server
 
@@ -37,7 +36,6 @@ def spark() -> Iterator[SparkSession]:
     """Return the one Spark session of all tests, which jobs under test join."""
     settings = {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"}
     with spark_session("tests", "local[2]", settings) as session:
-        register(session)
         yield session
     _end_java()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA
 
 TEXT = st.text(max_size=12)
@@ -46,6 +48,30 @@ def entry_batch(entries: Sequence[Entry]) -> pa.RecordBatch:
         for entry in entries
     ]
     return pa.RecordBatch.from_pylist(rows, schema=ENTRY_SCHEMA)
+
+
+@dataclass(frozen=True)
+class Held:
+    """A range of entries that is a batch in memory."""
+
+    batch: pa.RecordBatch
+
+    @property
+    def first_index(self) -> int:
+        return self.batch.column("index")[0].as_py()
+
+    @property
+    def last_index(self) -> int:
+        return self.batch.column("index")[-1].as_py()
+
+    @property
+    def bounds(self) -> Bounds:
+        return {"index": (self.first_index, self.last_index)}
+
+    def read(
+        self, may_hold: MayHold = anything, columns: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        yield self.batch
 
 
 def data_entries(*bodies: bytes, first_index: int = 1) -> list[Entry]:

@@ -13,15 +13,19 @@ from typing import Any
 import pyarrow as pa
 from crc32c import crc32c
 
+from dledger.broker.state import BrokerState
 from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
-from dledger.store.format import encode_records
+from dledger.store.format import Base, encode_records
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.archive import ManifestRow, write_range
+from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import newest, publish
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.manifest import (
+    BaseRow,
     ChunkRow,
     Manifest,
     RestorePoint,
@@ -126,6 +130,51 @@ def backup(
     previous = newest(store, group_id)
     rows = archived(store, log_entries, ranges, group_id)
     return publish(store, manifest(rows, group_id, number=previous.number + 1 if previous else 1))
+
+
+def based_backup(
+    store: Store,
+    log_entries: Sequence[Entry],
+    runs: Sequence[tuple[int, int]],
+    bases: Sequence[tuple[BrokerState, int]],
+    *,
+    size: int = 20,
+) -> Manifest:
+    """Publish a backup that has only the entries [first, last] of *runs*, in ranges of *size*.
+
+    *bases* are states, each with the oldest entry that a node with it still has.
+    """
+    chains = [0, *batches(log_entries)[0].column("chain_crc32c").to_pylist()]
+    rows = [
+        write_range(
+            store,
+            GROUP_ID,
+            batches(log_entries[at - 1 : min(at - 1 + size, last)], chain=chains[at - 1]),
+            previous_chain=chains[at - 1],
+        )
+        for first, last in runs
+        for at in range(first, last + 1, size)
+    ]
+    made = replace(
+        first_manifest("orders", GROUP_ID, rows),
+        bases=tuple(_base(store, state, first, chains) for state, first in bases),
+    )
+    point = RestorePoint(last_index=made.last_index, kept_from=1, as_of_ms=made.last_timestamp_ms)
+    return publish(store, made.seen(point))
+
+
+def _base(store: Store, state: BrokerState, first_index: int, chains: Sequence[int]) -> BaseRow:
+    """Write a snapshot of a state."""
+    applied = state.applied_index
+    snapshot = Snapshot(
+        group_id=GROUP_ID,
+        applied=Base(index=applied, term=1, chain=chains[applied]),
+        base=Base(index=first_index - 1, term=int(first_index > 1), chain=chains[first_index - 1]),
+        memberships=(),
+        body=b"",
+    )
+    data = b"".join(encode_snapshot(snapshot, state.freeze().pieces()))
+    return write_base(store, GROUP_ID, data, now_ms=0)
 
 
 def manifest(rows: Sequence[ManifestRow], group_id: str = GROUP_ID, *, number: int = 1) -> Manifest:

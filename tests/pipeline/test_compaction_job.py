@@ -10,7 +10,8 @@ from pyspark.sql import SparkSession
 
 from dledger.broker.message import Message
 from dledger_pipeline.archive import catalog, compacted
-from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.object_store.store import Store
@@ -94,13 +95,13 @@ def test_an_error_in_a_task_is_what_the_task_raised(
 ) -> None:
     """Not a stack trace of Spark's; and nothing is published."""
 
-    def then_damaged(entries: Any) -> list[MessageRange]:
-        ranges = list(message_ranges(entries))
+    def then_damaged(store: Store, manifest: Manifest) -> list[MessageRange]:
+        ranges = list(archived_messages(store, manifest))
         for each in (tmp_path / "store").rglob("*.parquet"):
             each.unlink()
         return ranges
 
-    monkeypatch.setattr("dledger_pipeline.jobs.compact.message_ranges", then_damaged)
+    monkeypatch.setattr("dledger_pipeline.jobs.compact.archived_messages", then_damaged)
 
     with pytest.raises(ObjectMissing, match=r"^object .*parquet is missing"):
         _compact(store, "orders")

@@ -10,12 +10,14 @@ from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
-from dledger.types import EntryKind
-from dledger_pipeline.archive.queue_offsets import QueueOffsets
+from dledger.broker.state import BrokerState
+from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
+from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import decode
 from tests.broker.log import Log
-from tests.pipeline.entry_batches import data_entries, entry_batch, produced
+from tests.pipeline.entry_batches import Held, data_entries, entry_batch, produced
 
 _COMMAND = st.builds(
     lambda ids, topic, queue_id, client: produced(
@@ -69,18 +71,88 @@ def test_every_message_of_every_queue_is_placed_once(entries: list[bytes], cut: 
     ]
 
     assert found == sorted(found, key=lambda row: row[3])
-    assert sorted(found) == _held(log)
+    assert sorted(found) == _held(log.state, log.entries)
 
 
-def _held(log: Log) -> list[tuple[str, int, int, int, str]]:
+@given(st.lists(_ENTRY, max_size=8), st.integers(3, 12), st.integers(1, 12), st.integers(1, 4))
+def test_messages_behind_a_base_are_those_of_a_node_that_starts_from_it(
+    entries: list[bytes], applied: int, kept_from: int, size: int
+) -> None:
+    """Those that its state refers to and later ones, at their places, repeats known."""
+    log = _log(entries)
+    applied = min(applied, len(log.entries))
+    kept_from = min(kept_from, applied + 1)
+    base = _state(log, applied, kept_from)
+    first = min(kept_from, len(log.entries))
+    ranges = [
+        Held(entry_batch(log.entries[at : at + size]))
+        for at in range(first - 1, len(log.entries), size)
+    ]
+
+    found = [
+        (row["topic"], row["queue_id"], row["queue_offset"], row["index"], row["message_id"])
+        for each in message_ranges(ranges, BrokerState.decode(base))
+        for batch in each.read()
+        for row in batch.to_pylist()
+    ]
+
+    node = BrokerState.decode(base)
+    for entry in log.entries[applied:]:
+        node.apply(entry)
+    assert found == sorted(found, key=lambda row: row[3])
+    assert sorted(found) == _held(node, log.entries)
+
+
+def test_a_base_with_very_many_messages_is_read_from_where_it_begins() -> None:
+    """Old runs are sealed in the state, and retention may end in the middle of them."""
+    log = _log([])
+    for n in range(2500):
+        log.produce(f"{n}", f"{n}", topic="t", queue_id=n % 2)
+    kept_from = 300
+    base = BrokerState.decode(_state(log, 2000, kept_from))
+    part = Held(entry_batch(log.entries[kept_from - 1 :]))
+
+    (found,) = message_ranges([part], base)
+
+    rows = [row for batch in found.read() for row in batch.to_pylist()]
+    places = [
+        (row["topic"], row["queue_id"], row["queue_offset"], row["index"], row["message_id"])
+        for row in rows
+    ]
+    assert sorted(places) == [row for row in _held(log.state, log.entries) if row[3] >= kept_from]
+
+
+def test_entries_that_come_after_the_last_one_have_not_happened() -> None:
+    """A topic that is deleted later in the same range still has its messages."""
+    log = _log([])
+    log.produce("a", topic="t")
+    last = len(log.entries)
+    log.append(DeleteTopic(name="t", generation=1).encode())
+
+    whole = Held(entry_batch(log.entries))
+    (found,) = message_ranges([whole], selection=Selection(last_index=last))
+
+    assert found.slices.num_rows == 1
+
+
+def _state(log: Log, applied: int, kept_from: int) -> bytes:
+    """Return a node's state at an entry, without the messages below another."""
+    state = BrokerState()
+    for entry in log.entries[:applied]:
+        state.apply(entry)
+    state.forget_before(kept_from)
+    return state.encode()
+
+
+def _held(state: BrokerState, entries: list[Entry]) -> list[tuple[str, int, int, int, str]]:
     """Read every queue of the broker's state, message after message."""
     rows = []
-    for topic in log.state.topics.all():
-        for queue_id, queue in enumerate(log.state.topics.queues(topic.name)):
-            for offset in range(queue.end):
+    for topic in state.topics.all():
+        for queue_id, queue in enumerate(state.topics.queues(topic.name)):
+            for offset in range(queue.first, queue.end):
                 position = queue.locate(offset)
                 payload = position.payload
-                data = log.entries[payload.index - 1].data
+                data = entries[payload.index - 1].data
                 message = ProduceFrame(data, payload.start, payload.end).message(position.row)
                 rows.append((topic.name, queue_id, offset, payload.index, message.message_id))
     return rows

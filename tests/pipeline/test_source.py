@@ -10,8 +10,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from dledger.errors import InvalidArgument
+from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.source import ReadOptions
-from tests.pipeline.logs import data_directory
+from tests.pipeline.logs import backup, data_directory
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 
 
@@ -86,10 +87,12 @@ def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_pa
     [
         ({}, "one of the options store, data, endpoint"),
         ({"data": "x", "store": "file:///x"}, "given: store, data"),
+        ({"path": "file:///x", "store": "file:///x"}, "the store is given twice"),
+        ({"paths": '["file:///x", "file:///y"]'}, "load takes one URL"),
         ({"data": "x", "vew": "entries"}, "unknown option 'vew'"),
         ({"data": "x", "view": "rows"}, "option view must be one of"),
-        ({"data": "x", "firstIndex": "0"}, "option firstIndex must be an index"),
-        ({"data": "x", "lastIndex": "²"}, "option lastIndex must be an index"),
+        ({"data": "x", "firstIndex": "0"}, "option firstIndex must be a number, 1 or more"),
+        ({"data": "x", "lastIndex": "²"}, "option lastIndex must be a number"),
         ({"data": "x", "topics": "a"}, "view compacted needs the option topics"),
         (
             {"data": "x", "view": "compacted", "topics": "a"},
@@ -107,3 +110,35 @@ def test_wrong_options_reach_the_user_of_spark(spark: SparkSession) -> None:
     """The typed error is in what Spark raises."""
     with pytest.raises(AnalysisException, match="InvalidArgument: unknown option 'vew'"):
         _read(spark, data="x", vew="entries")
+
+
+def test_a_store_is_loaded_by_its_url(spark: SparkSession, tmp_path: Path) -> None:
+    """As the files of other formats are; nothing was registered before."""
+    store = Store.open(f"file://{tmp_path}/store")
+    backup(store, checked_entries(message_log()), (30, 100))
+
+    frame = spark.read.format("dledger").load(store.url)
+
+    assert _rows(frame) == consumed(message_log())
+
+
+def test_a_schema_of_the_view_may_be_given(spark: SparkSession, directory: Path) -> None:
+    """As DDL, which says nothing of nulls."""
+    frame = _read(spark, data=str(directory))
+    columns = ", ".join(f"{each.name} {each.dataType.simpleString()}" for each in frame.schema)
+
+    given = spark.read.format("dledger").schema(columns).option("data", str(directory)).load()
+
+    assert _rows(given) == _rows(frame)
+
+
+def test_another_schema_is_refused_before_any_task(spark: SparkSession, directory: Path) -> None:
+    """The error says what the columns are."""
+    reader = spark.read.format("dledger").schema("topic string, body string")
+
+    with pytest.raises(
+        AnalysisException,
+        match=r"InvalidArgument: the schema given, topic string, body string, is not .*"
+        r"topic string, queue_id int, queue_offset bigint",
+    ):
+        reader.option("data", str(directory)).load().collect()

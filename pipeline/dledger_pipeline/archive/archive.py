@@ -8,7 +8,7 @@ give other bytes for the same entries.) Used by the backup job, `restore` and `v
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
+from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
 from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.object_store.store import Store
@@ -112,11 +113,24 @@ def write_range(
     return row
 
 
-def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
+def read_range(
+    store: Store,
+    group_id: str,
+    row: ManifestRow,
+    may_hold: MayHold = anything,
+    columns: Sequence[str] = (),
+) -> pa.Table:
     """Return the entries of *row* (`records.ENTRY_SCHEMA`); the object's hash is checked.
 
     CRCs are not checked here, since the entries were checked before they were written with that
     hash; `prefetch.read_checked` does it again.
+
+    Args:
+        store: The store's root.
+        group_id: The group's folder.
+        row: Which object.
+        may_hold: Row groups that cannot are left out, unread.
+        columns: Which; all when empty.
 
     Raises:
         ObjectMissing: The object is not there.
@@ -131,8 +145,11 @@ def read_range(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
         schema=ENTRY_SCHEMA,
         rows=row.records,
         inflated_bytes=row.record_bytes + _COLUMN_BYTES * row.records + _PAGES_BYTES,
+        may_hold=may_hold,
+        columns=columns and [*{"index": None, **dict.fromkeys(columns)}],
     )
-    _check_ends(table, row, name)
+    if may_hold is anything:
+        _check_ends(table, row, name)
     return table
 
 
@@ -145,8 +162,12 @@ def read_object(
     schema: pa.Schema,
     rows: int,
     inflated_bytes: int,
+    may_hold: MayHold = anything,
+    columns: Sequence[str] = (),
 ) -> pa.Table:
     """Return the rows of a Parquet object, after checking everything that its manifest states.
+
+    Row groups are left out where *may_hold* says so of their statistics. *columns*: empty for all.
 
     Raises:
         ObjectMissing: The object is not there.
@@ -159,10 +180,28 @@ def read_object(
     if found != sha256:
         raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {sha256}")
     file = opened(data, name, schema=schema, rows=rows, inflated_bytes=inflated_bytes)
+    names = list(columns or schema.names)
+    groups = [
+        number
+        for number in range(file.metadata.num_row_groups)
+        if may_hold(_statistics(file.metadata.row_group(number)))
+    ]
+    if not groups:
+        return schema.empty_table().select(names)
     try:
-        return file.read().replace_schema_metadata(None)
+        return file.read_row_groups(groups, names).select(names).replace_schema_metadata(None)
     except (pa.ArrowException, OSError) as error:
         raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+
+
+def _statistics(group: Any) -> Bounds:
+    """Return the lowest and highest values of a row group's columns, where they are known."""
+    chunks = (group.column(number) for number in range(group.num_columns))
+    return {
+        chunk.path_in_schema: (chunk.statistics.min, chunk.statistics.max)
+        for chunk in chunks
+        if chunk.statistics is not None and chunk.statistics.has_min_max
+    }
 
 
 def describe_object(store: Store, group_id: str, name: str, object_bytes: int) -> ManifestRow:

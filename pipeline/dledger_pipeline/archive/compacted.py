@@ -13,7 +13,7 @@ only, so that a rerun finds what it would write. Used by the compaction job and 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -30,6 +30,7 @@ from dledger_pipeline.archive.hashed_json import (
     row_of,
 )
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
+from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.errors import CorruptManifest, NoBackup
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
@@ -109,12 +110,18 @@ class CompactedRange:
     file: CompactedFile
 
     @property
-    def last_index(self) -> int:
-        """The last entry that its messages come from."""
-        return self.file.last_index
+    def bounds(self) -> Bounds:
+        """The indexes, as the manifest states them."""
+        return {"index": (self.file.first_index, self.file.last_index)}
 
-    def read(self) -> Iterator[pa.RecordBatch]:
-        """Yield messages (`MESSAGE_SCHEMA`); raises ObjectMissing, CorruptObject, StoreError."""
+    def read(
+        self, may_hold: MayHold = anything, columns: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
+        """Yield messages (`MESSAGE_SCHEMA`, or *columns* of it), without row groups of no use.
+
+        Raises:
+            ObjectMissing, CorruptObject, StoreError: The object cannot be read.
+        """
         file = self.file
         yield from read_object(
             self.store,
@@ -124,6 +131,8 @@ class CompactedRange:
             schema=MESSAGE_SCHEMA,
             rows=file.messages,
             inflated_bytes=file.inflated_bytes,
+            may_hold=may_hold,
+            columns=columns,
         ).to_batches()
 
 

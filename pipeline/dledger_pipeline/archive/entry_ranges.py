@@ -18,15 +18,13 @@ import pyarrow as pa
 from dledger.errors import CorruptRecord
 from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from dledger_pipeline.archive.archive import ManifestRow, read_range
-from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_nodes
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
 
-ALL: Final = (1 << 63) - 1
-"""The last index there can be."""
 _TRIES: Final = 12
 _RETRY_S: Final = 0.5
 _MAX_RETRY_S: Final = 2.0
@@ -44,8 +42,18 @@ class EntryRange(Protocol):
     def last_index(self) -> int:
         """The last entry."""
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def bounds(self) -> Bounds:
+        """What is known of the entries' columns without reading them."""
+
+    def read(
+        self, may_hold: MayHold = anything, columns: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the entries (`records.ENTRY_SCHEMA`), all checked.
+
+        Args:
+            may_hold: Entries may be left out where it says so of bounds that they are within.
+            columns: Which are needed, all when empty; others may be left out.
 
         Raises:
             CorruptRecord, PipelineError: They cannot be read; names the segment or the object.
@@ -70,9 +78,18 @@ class ArchivedRange:
         """The last entry."""
         return self.row.last_index
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def bounds(self) -> Bounds:
+        """Indexes and timestamps, as the manifest states them."""
+        row = self.row
+        times = (row.first_timestamp_ms, row.last_timestamp_ms)
+        return {"index": (row.first_index, row.last_index), "timestamp_ms": times}
+
+    def read(
+        self, may_hold: MayHold = anything, columns: Sequence[str] = ()
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the entries; raises ObjectMissing, CorruptObject, StoreError."""
-        yield from read_range(self.store, self.group_id, self.row).to_batches()
+        yield from read_range(self.store, self.group_id, self.row, may_hold, columns).to_batches()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +105,16 @@ class SegmentRange:
     last_index: int
     last_chain: int | None
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def bounds(self) -> Bounds:
+        """The indexes."""
+        return {"index": (self.first_index, self.last_index)}
+
+    def read(
+        self,
+        may_hold: MayHold = anything,  # noqa: ARG002, a segment is read from its start
+        columns: Sequence[str] = (),  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the entries; raises CorruptRecord."""
         chain = None
         for chunk in read_segment(self.path, last_index=self.last_index):
@@ -113,7 +139,16 @@ class ExportedRange:
     last_index: int
     previous_chain: int
 
-    def read(self) -> Iterator[pa.RecordBatch]:
+    @property
+    def bounds(self) -> Bounds:
+        """The indexes."""
+        return {"index": (self.first_index, self.last_index)}
+
+    def read(
+        self,
+        may_hold: MayHold = anything,  # noqa: ARG002, a node sends all that it is asked for
+        columns: Sequence[str] = (),  # noqa: ARG002
+    ) -> Iterator[pa.RecordBatch]:
         """Yield the entries, continuing at another node if one fails.
 
         Raises:
@@ -145,11 +180,9 @@ class ExportedRange:
                 yield parse(chunk)
 
 
-def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:
-    """Return the ranges of a backup."""
-    return [
-        ArchivedRange(store=store, group_id=manifest.group_id, row=row) for row in manifest.files
-    ]
+def archived(store: Store, group_id: str, files: Iterable[ManifestRow]) -> list[ArchivedRange]:
+    """Return the ranges of some files of a group's backup."""
+    return [ArchivedRange(store=store, group_id=group_id, row=row) for row in files]
 
 
 def on_disk(directory: Path) -> list[SegmentRange]:

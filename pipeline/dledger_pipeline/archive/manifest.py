@@ -10,13 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from typing import Final
 
+from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 CHUNK_FILES: Final = 1000
 """Rows of a full chunk: some 100 KB compressed, which is rewritten until the chunk is full."""
 
@@ -104,6 +107,14 @@ class Start:
 
     base: BaseRow | None
     first_index: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MessageFiles:
+    """The files that messages are read from, with *base* (None: nothing) before the first one."""
+
+    base: BaseRow | None
+    files: tuple[ManifestRow, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -294,6 +305,28 @@ class Manifest:
                 found.append((1 if first == 1 else max(min(starts), first), last))
         return found
 
+    def message_files(self, first_index: int = 1, last_index: int = MAX_INDEX) -> MessageFiles:
+        """Return what to read for the messages in the entries [*first_index*, *last_index*].
+
+        That is the newest run that begins at or below *last_index*. A message's queue offset
+        follows from the state before it; older ones are known if the state still refers to them.
+        So the base is the newest that includes nothing of the range, else the run's oldest.
+        """
+        runs = self.runs()
+        first, last = next((run for run in reversed(runs) if run[0] <= last_index), runs[0])
+        bases = [
+            base
+            for base in self.bases
+            if first <= base.first_index <= last + 1 and base.applied_index <= last
+        ]
+        before = [one for one in bases if one.applied_index < min(first_index, last_index + 1)]
+        oldest = None if first == 1 else next(iter(bases), None)
+        base = before[-1] if before else oldest
+        start = before[-1].applied_index + 1 if before else first
+        end = min(last, last_index)
+        files = [row for row in self.files if start <= row.last_index and row.first_index <= end]
+        return MessageFiles(base=base, files=tuple(files))
+
     def range_told(self) -> str:
         """Return what can be restored, for people."""
         ranges = ", ".join(f"[{first}, {last}]" for first, last in self.restorable())
@@ -425,3 +458,19 @@ def told_time(time_ms: int) -> str:
     """Return a time as in RFC 3339, UTC."""
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def time_ms(text: str, *, up: bool = False) -> int:
+    """Return the Unix milliseconds of a time in RFC 3339, rounded down, or *up*.
+
+    Raises:
+        InvalidArgument: It is none, or has no time zone.
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise InvalidArgument(f"{text!r} is not a time of RFC 3339") from None
+    if moment.tzinfo is None:
+        raise InvalidArgument(f"{text!r} has no time zone; add Z for UTC")
+    since, ms = moment - _EPOCH, timedelta(milliseconds=1)
+    return -(-since // ms) if up else since // ms

@@ -1,42 +1,75 @@
 """The queue offsets of messages, as the broker itself assigned them.
 
 The rules have one home, `dledger.broker`: the log is applied to the broker's own state, entry after
-entry from the first one on, and the result of a PRODUCE command says which of its messages are new,
-in which queue and at which offsets. Repeats of a stored id are left out, and so is what belonged to
-a topic that was deleted later. Called by the data source and by `compact`.
+entry, and the result of a PRODUCE command says which of its messages are new, in which queue and at
+which offsets. The state is that before entry 1, or a base's: its queues say where the messages are
+that it still refers to. Repeats of a stored id are left out, and so is what belonged to a topic
+that was deleted later. Called by the data source and by `compact`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from functools import partial
+from typing import Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dledger.broker.command_frame import MalformedCommandError, split
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
+from dledger.broker.topics import Topic
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive.entry_ranges import EntryRange
+from dledger_pipeline.archive.bases import read_base, state_of
+from dledger_pipeline.archive.entry_ranges import EntryRange, archived, within
+from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Bounds, Selection, overlap
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
+from dledger_pipeline.object_store.store import Store
 
 _QueueSlice: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """A row of `QUEUE_SLICE_SCHEMA`."""
+_APPLIED: Final = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
+"""What the broker's state needs of an entry."""
+_DECODED: Final = ("index", "term", "timestamp_ms", "body")
+"""What messages are made of."""
 
 
 class QueueOffsets:
-    """Assigns queue offsets to the messages of a log that is added from entry 1 on.
+    """Assigns queue offsets to the messages of a log that is added entry after entry.
 
     Takes the memory of a broker: 3 to 7 bytes a batch of messages, and the ids it remembers.
     """
 
-    def __init__(self) -> None:
-        self._state = BrokerState()
-        self._ends: dict[tuple[int, int], int] = {}
+    def __init__(self, state: BrokerState | None = None) -> None:
+        """Begin before entry 1, or behind the entries that *state* includes; it is changed."""
+        self._state = BrokerState() if state is None else state
+        self._ends = {
+            (topic.generation, queue_id): queue.end for topic, queue_id, queue in self._queues()
+        }
+
+    @property
+    def applied_index(self) -> int:
+        """The newest entry that was added, or that the state included."""
+        return self._state.applied_index
+
+    def held(self) -> pa.RecordBatch:
+        """Return the slices (`QUEUE_SLICE_SCHEMA`) of the messages that the state refers to now."""
+        found = sorted(
+            each
+            for topic, queue_id, queue in self._queues()
+            for each in _held(queue, queue_id, topic.generation)
+        )
+        return _batch(found)
+
+    def _queues(self) -> Iterator[tuple[Topic, int, ConsumeQueue]]:
+        for topic in self._state.topics.all():
+            for queue_id, queue in enumerate(self._state.topics.queues(topic.name)):
+                yield topic, queue_id, queue
 
     def add(self, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Apply the next entries; return the slices (`QUEUE_SLICE_SCHEMA`) of their messages.
@@ -47,8 +80,7 @@ class QueueOffsets:
         Raises:
             LogIncomplete: There are entries missing before these.
         """
-        columns = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
-        rows = zip(*(entries.column(name).to_pylist() for name in columns), strict=True)
+        rows = zip(*(entries.column(name).to_pylist() for name in _APPLIED), strict=True)
         found = [
             queue_slice
             for index, term, kind, timestamp_ms, crc, body in rows
@@ -65,10 +97,19 @@ class QueueOffsets:
         ]
         return _batch(found)
 
-    def of_topics_left(self, slices: pa.RecordBatch) -> pa.RecordBatch:
-        """Return those of *slices* whose topic still exists after all entries that were added."""
-        topics = pa.array([topic.generation for topic in self._state.topics.all()], pa.int64())
-        return slices.filter(pc.is_in(slices.column("generation"), value_set=topics))
+    def of_topics_left(
+        self, slices: pa.RecordBatch, selection: Selection = EVERYTHING
+    ) -> pa.RecordBatch:
+        """Return what of *slices* is asked for, but for times.
+
+        Nothing is of a topic that does not exist any more after all entries that were added.
+        """
+        topics = [
+            topic.generation
+            for topic in self._state.topics.all()
+            if selection.topic in (None, topic.name)
+        ]
+        return selection.of_slices(slices, topics)
 
     def _apply(self, entry: Entry) -> Iterator[_QueueSlice]:
         if entry.index != self._state.applied_index + 1:
@@ -97,10 +138,17 @@ class QueueOffsets:
 
 @dataclass(frozen=True, slots=True)
 class MessageRange:
-    """Entries with the queue offsets of their messages: what a worker needs to read. Pickles."""
+    """Entries with the queue offsets of their messages: what a worker needs to read. Pickles.
+
+    Attributes:
+        entries: Where the messages are.
+        slices: Their places; those of *selection*, but for times.
+        selection: Which messages are asked for.
+    """
 
     entries: EntryRange
     slices: pa.RecordBatch
+    selection: Selection = EVERYTHING
 
     @property
     def first_index(self) -> int:
@@ -121,32 +169,107 @@ class MessageRange:
             MalformedMessage: See `messages.decode`.
             CorruptRecord, PipelineError: The entries cannot be read.
         """
-        for entries in self.entries.read():
-            yield decode(entries, _within(entries, self.slices), columns)
+        for entries in self.entries.read(self._may_hold, _DECODED):
+            slices = self.selection.at_times(_within(entries, self.slices), entries)
+            if slices.num_rows:
+                yield decode(entries, slices, columns)
+
+    def _may_hold(self, bounds: Bounds) -> bool:
+        """Whether entries within *bounds* can hold messages that are asked for."""
+        low, high = bounds.get("index", (1, MAX_INDEX))
+        is_there = _between(self.slices, low, high).num_rows > 0
+        return is_there and overlap(bounds, self.selection.of_entries())
 
 
-def message_ranges(ranges: Iterable[EntryRange]) -> Iterator[MessageRange]:
-    """Yield each of *ranges*, from entry 1 on, with its queue offsets: one pass over all entries.
+def message_ranges(
+    ranges: Iterable[EntryRange],
+    state: BrokerState | None = None,
+    selection: Selection = EVERYTHING,
+) -> Iterator[MessageRange]:
+    """Yield each of *ranges* with its queue offsets, after one pass over all entries.
 
-    Messages of a topic that is deleted in one of *ranges* are left out of those before it.
+    Messages of a topic that is deleted in one of *ranges* are left out of those before it; entries
+    above the last index that is asked for have not happened yet.
+
+    Args:
+        ranges: Without a gap from entry 1 on, or from one that *state* includes or follows it.
+        state: That of a base; it is changed. Entries that it includes are not read: those of their
+            messages that it does not refer to any more are left out.
+        selection: Which messages are asked for; a range may have none of them.
 
     Raises:
-        LogIncomplete: The first range does not begin with entry 1.
+        LogIncomplete: An entry is missing.
         CorruptRecord, PipelineError: The entries cannot be read.
     """
-    offsets = QueueOffsets()
-    found = [
-        (each, pa.concat_batches([offsets.add(batch) for batch in each.read()])) for each in ranges
-    ]
+    offsets = QueueOffsets(state)
+    held = offsets.held()
+    found = [(each, _slices(each, offsets, held, selection.last_index)) for each in ranges]
     for each, slices in found:
-        yield MessageRange(each, offsets.of_topics_left(slices))
+        wanted = offsets.of_topics_left(slices, selection)
+        if not overlap(each.bounds, selection.of_entries()):
+            wanted = wanted.slice(0, 0)
+        yield MessageRange(each, wanted, selection)
+
+
+def archived_messages(
+    store: Store, manifest: Manifest, selection: Selection = EVERYTHING
+) -> Iterator[MessageRange]:
+    """Yield the messages of a backup that are asked for, in ranges that may have none of them.
+
+    They are those of the newest run that begins at or below the last index, from its oldest base
+    on.
+
+    Raises:
+        LogIncomplete: No base stands for what is missing before a run.
+        StoreError, BackupError: The store, or what it holds, is at fault.
+    """
+    in_time = (r.first_index for r in manifest.files if r.last_timestamp_ms >= selection.first_ms)
+    first_index = max(selection.first_index, next(in_time, MAX_INDEX))
+    if first_index > manifest.last_index:
+        return
+    wanted = manifest.message_files(first_index, selection.last_index)
+    state = None
+    if wanted.base is not None:
+        snapshot = read_base(store, manifest.group_id, wanted.base)
+        state = state_of(wanted.base.name, snapshot)
+    ranges = archived(store, manifest.group_id, wanted.files)
+    yield from message_ranges(ranges, state, selection)
+
+
+def _slices(
+    each: EntryRange, offsets: QueueOffsets, held: pa.RecordBatch, last_index: int
+) -> pa.RecordBatch:
+    """Return the slices of a range up to *last_index*: from the state, else by adding entries."""
+    first_index, last_index = offsets.applied_index + 1, min(each.last_index, last_index)
+    found = [_between(held, each.first_index, last_index)]
+    if first_index <= last_index:
+        behind = partial(overlap, {"index": (first_index, last_index)})
+        rest = within(each.read(behind, _APPLIED), first_index, last_index)
+        found += [offsets.add(batch) for batch in rest]
+    return pa.concat_batches(found)
 
 
 def _within(entries: pa.RecordBatch, slices: pa.RecordBatch) -> pa.RecordBatch:
     """Return those of *slices* that lie in *entries*."""
-    bounds = [entries.column("index")[0].as_py(), entries.column("index")[-1].as_py() + 1]
-    start, end = np.searchsorted(np.asarray(slices.column("index")), bounds)
-    return slices.slice(start, end - start)
+    indexes = entries.column("index")
+    return _between(slices, indexes[0].as_py(), indexes[-1].as_py())
+
+
+def _between(slices: pa.RecordBatch, first_index: int, last_index: int) -> pa.RecordBatch:
+    indexes = np.asarray(slices.column("index"))
+    start = np.searchsorted(indexes, first_index)
+    return slices.slice(start, np.searchsorted(indexes, last_index, "right") - start)
+
+
+def _held(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_QueueSlice]:
+    """Yield the slices of a queue's messages, ascending."""
+    offset = queue.first
+    while offset < queue.end:
+        position, rows = queue.stretch(offset)
+        payload = position.payload
+        place = (payload.index, payload.start, payload.end, position.row)
+        yield (*place, rows, queue_id, offset, generation)
+        offset += rows
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:

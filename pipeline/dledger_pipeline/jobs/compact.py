@@ -18,8 +18,7 @@ from pyspark.sql import functions as sf
 from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
-from dledger_pipeline.archive.entry_ranges import archived
-from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
@@ -62,7 +61,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     """
     store = request.store
     manifest = load(store, request.group_id)
-    ranges = list(message_ranges(archived(store, manifest)))
+    ranges = list(archived_messages(store, manifest))
     cut = count(len(ranges), "range")
     progress(f"found queue offsets of entries up to {manifest.last_index} in {cut}")
     compaction = Compaction(

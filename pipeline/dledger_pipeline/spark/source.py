@@ -3,38 +3,54 @@
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
 running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
 messages. Queue offsets are found in one pass over the log while Spark plans (`queue_offsets`); the
-tasks then read in parallel. Users call `register`.
+tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.entry_ranges import ALL, EntryRange, archived, live, on_disk, within
-from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
+from dledger_pipeline.archive.entry_ranges import EntryRange, archived, live, on_disk
+from dledger_pipeline.archive.manifest import time_ms
+from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages, message_ranges
+from dledger_pipeline.archive.selection import (
+    MAX_INDEX,
+    Bounds,
+    Selection,
+    overlap,
+    rows_within,
+)
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.log.records import ENTRY_SCHEMA
 from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.spark import pushdown
 
 FORMAT: Final = "dledger"
 _SOURCES: Final = ("store", "data", "endpoint")
+_PATH: Final = "path"
+"""What Spark makes of ``load(url)``: the store's URL."""
 _OPTIONS: Final = (
     *_SOURCES,
-    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "firstIndex", "lastIndex"),
+    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "columns"),
+    *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
+    "pushdown",
 )
+_OF_MESSAGES: Final = ("topic", "queue", "from", "to")
+"""Options that mean nothing to entries."""
 
 _SPARK_TYPES: Final = {
     pa.uint8(): pa.int16(),
@@ -55,6 +71,13 @@ class View(StrEnum):
     COMPACTED = "compacted"
 
 
+_PUSHED: Final = {
+    View.ENTRIES: pushdown.OF_ENTRIES,
+    View.MESSAGES: pushdown.OF_MESSAGES,
+    View.COMPACTED: pushdown.OF_COMPACTED,
+}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """What to read: the options of ``spark.read``, checked.
@@ -63,7 +86,9 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         topics: Of a compaction: which one.
-        first_index, last_index: Only rows from entries [first_index, last_index].
+            columns: Which columns of the view, in which order.
+        selection: Which rows.
+        pushdown: Whether Spark may narrow the selection by a query's conditions.
     """
 
     store: str | None
@@ -74,8 +99,9 @@ class ReadOptions:
     group_id: str | None
     view: View
     topics: tuple[str, ...]
-    first_index: int
-    last_index: int
+    columns: tuple[str, ...]
+    selection: Selection
+    pushdown: bool
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -84,7 +110,7 @@ class ReadOptions:
         Raises:
             InvalidArgument: One is unknown, malformed or missing; names it.
         """
-        given = {name.lower(): value for name, value in options.items() if value}
+        given = _with_path({name.lower(): value for name, value in options.items() if value})
         view = _view(given.get("view", View.MESSAGES))
         _check_names(given, view)
         return cls(
@@ -96,13 +122,28 @@ class ReadOptions:
             group_id=given.get("groupid"),
             view=view,
             topics=_list(given.get("topics", "")),
-            first_index=_index("firstIndex", given.get("firstindex", "1")),
-            last_index=_index("lastIndex", given.get("lastindex", str(ALL))),
+            columns=_columns(given, view),
+            selection=_selection(given),
+            pushdown=given.get("pushdown", "").lower() == "true",
         )
+
+    def schema(self) -> pa.Schema:
+        """Return the columns of the rows."""
+        return pa.schema([_schema(self.view).field(name) for name in self.columns])
 
     def opened(self) -> Store:
         """Return the store. Raises StoreError, StoreDenied."""
         return Store.open(self.store or "", self.store_endpoint, allow_http=self.allow_http)
+
+
+def _with_path(given: dict[str, str]) -> dict[str, str]:
+    if "paths" in given:
+        raise InvalidArgument("load takes one URL, that of a store")
+    if _PATH in given:
+        if "store" in given:
+            raise InvalidArgument("the store is given twice, by load(URL) and by option store")
+        given["store"] = given.pop(_PATH)
+    return given
 
 
 def _check_names(given: Mapping[str, str], view: View) -> None:
@@ -120,6 +161,9 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
         raise InvalidArgument("view compacted needs the option topics, and no other view has it")
     if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
+    of_messages = [name for name in _OF_MESSAGES if name in given]
+    if view is View.ENTRIES and of_messages:
+        raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
 
 
 def _view(value: str) -> View:
@@ -132,10 +176,52 @@ def _list(value: str) -> tuple[str, ...]:
     return tuple(filter(None, (item.strip() for item in value.split(","))))
 
 
-def _index(name: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= ALL:
-        raise InvalidArgument(f"option {name} must be an index, 1 or more, not {value!r}")
+def _schema(view: View) -> pa.Schema:
+    return ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA
+
+
+def _columns(given: Mapping[str, str], view: View) -> tuple[str, ...]:
+    known = _schema(view).names
+    columns = _list(given.get("columns", "")) or tuple(known)
+    for name in columns:
+        if name not in known:
+            raise InvalidArgument(
+                f"view {view} has no column {name!r}; its columns are {', '.join(known)}"
+            )
+    if len({*columns}) < len(columns):
+        raise InvalidArgument(f"option columns has a column twice: {given['columns']}")
+    return columns
+
+
+def _selection(given: Mapping[str, str]) -> Selection:
+    first_ms = _time("fromTime", given, up=True)
+    last_ms = _time("toTime", given)
+    is_timed = first_ms is not None or last_ms is not None
+    return Selection(
+        first_index=_number("firstIndex", given, 1, low=1),
+        last_index=_number("lastIndex", given, MAX_INDEX, low=1),
+        first_ms=max(first_ms or 1, 1) if is_timed else 0,  # 0: an entry without a time
+        last_ms=MAX_INDEX if last_ms is None else last_ms,
+        topic=given.get("topic"),
+        queue_id=_number("queue", given, 0) if "queue" in given else None,
+        first_offset=_number("from", given, 0),
+        last_offset=_number("to", given, MAX_INDEX),
+    )
+
+
+def _number(name: str, given: Mapping[str, str], default: int, *, low: int = 0) -> int:
+    value = given.get(name.lower(), str(default))
+    if not value.isascii() or not value.isdigit() or not low <= int(value) <= MAX_INDEX:
+        raise InvalidArgument(f"option {name} must be a number, {low} or more, not {value!r}")
     return int(value)
+
+
+def _time(name: str, given: Mapping[str, str], *, up: bool = False) -> int | None:
+    value = given.get(name.lower())
+    try:
+        return None if value is None else time_ms(value, up=up)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"option {name}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +232,7 @@ class Part(InputPartition):
 
 
 class LedgerDataSource(DataSource):
-    """The format ``dledger``; `register` makes it known to a session."""
+    """The format ``dledger``."""
 
     @classmethod
     def name(cls) -> str:
@@ -155,42 +241,101 @@ class LedgerDataSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the chosen view. Raises InvalidArgument."""
-        view = ReadOptions.of(self.options).view
-        return from_arrow_schema(ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA)
+        return from_arrow_schema(ReadOptions.of(self.options).schema())
 
-    def reader(self, schema: StructType) -> LedgerReader:  # noqa: ARG002, Spark passes it
-        """Return the reader. Raises InvalidArgument."""
-        return LedgerReader(ReadOptions.of(self.options))
+    def reader(self, schema: StructType) -> LedgerReader:
+        """Return the reader; Spark calls it on the driver, before it starts any task.
+
+        Raises:
+            InvalidArgument: An option is wrong, or *schema*, which a user may have given, is not
+                that of the view; it may allow nulls.
+        """
+        options = ReadOptions.of(self.options)
+        own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
+        if given != own:
+            raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
+        kind = PushdownReader if options.pushdown else LedgerReader
+        return kind(options, to_arrow_schema(schema))
+
+
+def _ddl(schema: StructType) -> str:
+    """Return names and types, without what may be null."""
+    return ", ".join(f"{field.name} {field.dataType.simpleString()}" for field in schema)
 
 
 class LedgerReader(DataSourceReader):
     """Plans on the driver, reads in the workers."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, schema: pa.Schema) -> None:
+        """Yield rows of *schema*."""
+        self._options, self._schema = options, schema
 
     def partitions(self) -> Sequence[Part]:
-        """Return a part for each range that has something to be read; raises what planning does."""
-        first, last = self._options.first_index, self._options.last_index
-        return [Part(share) for share in _shares(self._options, last) if share.last_index >= first]
+        """Return a part for each range that may have rows; raises what planning does."""
+        return [Part(share) for share in _shares(self._options)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
         if not isinstance(partition, Part):  # Spark passes its own if there are no parts
             return
+        for batch in _rows(partition.share, self._options):
+            yield batch if batch.schema == self._schema else batch.cast(self._schema)
+
+
+class PushdownReader(LedgerReader):
+    """Has conditions of SQL pushed down.
+
+    A reader that has `pushFilters` fails every query while Spark's setting
+    spark.sql.python.filterPushdown.enabled is false, as it is by default: so it takes an option.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
+        """Narrow the selection; return the conditions that Spark has to check."""
         options = self._options
-        for batch in within(partition.share.read(), options.first_index, options.last_index):
-            yield batch.cast(ENTRY_VIEW) if options.view is View.ENTRIES else batch
+        selection, rest = pushdown.pushed(options.selection, filters, _PUSHED[options.view])
+        self._options = replace(options, selection=selection)
+        return rest
 
 
-def _shares(
-    options: ReadOptions, last_index: int
-) -> Iterator[EntryRange | MessageRange | CompactedRange]:
-    if options.view is View.COMPACTED:
-        yield from _compacted(options)
+def _rows(
+    share: EntryRange | MessageRange | CompactedRange, options: ReadOptions
+) -> Iterator[pa.RecordBatch]:
+    if isinstance(share, MessageRange):
+        yield from share.read(options.columns)
         return
-    ranges = [each for each in _ranges(options) if each.first_index <= last_index]
-    yield from message_ranges(ranges) if options.view is View.MESSAGES else ranges
+    bounds = _bounds(options)
+    needed = tuple({*options.columns, *bounds})
+    for batch in share.read(partial(overlap, bounds), needed):
+        found = rows_within(batch, bounds)
+        if found.num_rows:
+            yield found.select(options.columns)
+
+
+def _bounds(options: ReadOptions) -> Bounds:
+    selection = options.selection
+    is_entries = options.view is View.ENTRIES
+    return selection.of_entries() if is_entries else selection.of_messages()
+
+
+def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
+    """Yield what may have rows that are asked for."""
+    if options.view is View.MESSAGES:
+        yield from (each for each in _messages(options) if each.slices.num_rows)
+        return
+    ranges = _compacted(options) if options.view is View.COMPACTED else _ranges(options)
+    bounds = _bounds(options)
+    yield from (each for each in ranges if overlap(each.bounds, bounds))
+
+
+def _messages(options: ReadOptions) -> Iterator[MessageRange]:
+    selection = options.selection
+    if options.store:
+        store = options.opened()
+        yield from archived_messages(store, catalog.load(store, options.group_id), selection)
+        return
+    ranges = _ranges(options)
+    early = [each for each in ranges if each.first_index <= selection.last_index]
+    yield from message_ranges(early, selection=selection)
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
@@ -203,10 +348,14 @@ def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
     if options.store:
         store = options.opened()
-        return archived(store, catalog.load(store, options.group_id))
+        manifest = catalog.load(store, options.group_id)
+        return archived(store, manifest.group_id, manifest.files)
     return on_disk(Path(options.data)) if options.data else live(options.endpoint)
 
 
 def register(spark: SparkSession) -> None:
-    """Make ``spark.read.format("dledger")`` known to *spark*."""
+    """Make the format known to *spark*, where this package is not on Spark's own Python path.
+
+    ``addPyFiles``, for example, is too late for Spark to find it by itself.
+    """
     spark.dataSource.register(LedgerDataSource)
