@@ -21,6 +21,7 @@ from dledger_pipeline.archive.archive import ManifestRow, read_range
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_nodes
+from dledger_pipeline.log.pacing import Pace
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
@@ -105,6 +106,7 @@ class ExportedRange:
 
     Attributes:
         previous_chain: The chain CRC of the entry before the first one.
+        bytes_per_s: How fast a node may be read, in bytes of records; 0: as fast as it can.
     """
 
     addresses: tuple[str, ...]
@@ -112,6 +114,7 @@ class ExportedRange:
     first_index: int
     last_index: int
     previous_chain: int
+    bytes_per_s: float = 0.0
 
     def read(self) -> Iterator[pa.RecordBatch]:
         """Yield the entries, continuing at another node if one fails.
@@ -120,10 +123,10 @@ class ExportedRange:
             NodeUnavailable: No node has sent more for 20 seconds.
             RangeNotAvailable, ForeignGroup, CorruptRecord: A node does not have the entries.
         """
-        following, chain = self.first_index, self.previous_chain
+        following, chain, pace = self.first_index, self.previous_chain, Pace(self.bytes_per_s)
         for attempt in range(_TRIES):
             try:
-                for batch in self._read_from(attempt, following, chain):
+                for batch in self._read_from(attempt, following, chain, pace):
                     following = batch.column("index")[-1].as_py() + 1
                     chain = batch.column("chain_crc32c")[-1].as_py()
                     yield batch
@@ -134,7 +137,9 @@ class ExportedRange:
             else:
                 return
 
-    def _read_from(self, attempt: int, first_index: int, chain: int) -> Iterator[pa.RecordBatch]:
+    def _read_from(
+        self, attempt: int, first_index: int, chain: int, pace: Pace
+    ) -> Iterator[pa.RecordBatch]:
         address = self.addresses[attempt % len(self.addresses)]
         with ExportClient(address) as exporter:
             for chunk in exporter.read(self.group_id, first_index, self.last_index):
@@ -143,6 +148,7 @@ class ExportedRange:
                         chunk.segment, chunk.offset, f"{address} has another log before this record"
                     )
                 yield parse(chunk)
+                pace.has_read(len(chunk.data))
 
 
 def archived(store: Store, manifest: Manifest) -> list[ArchivedRange]:

@@ -1,4 +1,4 @@
-"""Backup: copies the log committed since the last backup to a store, range by range in Spark tasks.
+"""Backup: copies the log committed since the last backup to a store, range by range in tasks.
 
 The driver asks a node how to cut the log and gives each task one range; a task reads its range from
 the node, checks it, and writes one object. The driver publishes the manifest when all objects
@@ -9,13 +9,10 @@ snapshot of a node. Called by the command line.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Final
-
-import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, read_range, write_range
 from dledger_pipeline.archive.bases import write_base
@@ -38,6 +35,15 @@ from dledger_pipeline.errors import (
     VersionConflict,
 )
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
+from dledger_pipeline.jobs.runner import (
+    THRESHOLD_BYTES,
+    RunnerName,
+    by_spark,
+    chosen,
+    plain,
+    told_of,
+    workers,
+)
 from dledger_pipeline.log.export_client import (
     TARGET_BYTES,
     ExportClient,
@@ -46,10 +52,9 @@ from dledger_pipeline.log.export_client import (
     choose_nodes,
 )
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
+from dledger_pipeline.spark.master import LOCAL
 
 BASE_EVERY_HOURS: Final = 24.0
-_ROW_SCHEMA: Final = pa.schema([pa.field("manifest_row", pa.string(), nullable=False)])
 _ATTEMPTS: Final = 3
 """Each further one means that another backup was published, or a segment dropped, meanwhile."""
 _WHOLE: Final = 1 << 40
@@ -60,7 +65,7 @@ _FOREVER: Final = Retention()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest:
-    """What to back up, where to, and by which Spark.
+    """What to back up, where to, and who does the work.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
@@ -70,6 +75,9 @@ class BackupRequest:
         target_bytes: About how many record bytes an object holds.
         base_every_hours: How old the newest base may become before another one is made.
         retention: What is deleted behind the backup, see `expiry`.
+        runner: See `runner`.
+        local_threshold_bytes: Below so many bytes of records AUTO does without Spark.
+        bytes_per_s: How fast nodes are read by all workers together; 0: as fast as they can.
         master, conf: See `session.spark_session`.
     """
 
@@ -80,6 +88,9 @@ class BackupRequest:
     target_bytes: int = TARGET_BYTES
     base_every_hours: float = BASE_EVERY_HOURS
     retention: Retention = _FOREVER
+    runner: RunnerName = RunnerName.AUTO
+    local_threshold_bytes: int = THRESHOLD_BYTES
+    bytes_per_s: float = 0.0
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
 
@@ -119,7 +130,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         ExportError: No node exports these entries.
         StoreError, BackupError: The store or what it holds is at fault.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
-        SparkFailed: Spark did not run the tasks.
+        SparkFailed, WorkerFailed: Tasks were not run.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -214,40 +225,53 @@ def _write(
     if len(plan.ranges) == 1 and files and files[-1].last_index + 1 == first:
         replacing = small_tail(files, plan.range_bytes, request.target_bytes)
     tail = files[len(files) - replacing :]
+    runner = chosen(
+        request.runner,
+        request.master,
+        size_bytes=plan.range_bytes,
+        threshold_bytes=request.local_threshold_bytes,
+    )
+    at_once = workers(runner, request.master, request.conf, tasks=len(plan.ranges))
+    done = told_of(len(plan.ranges), progress)
+    if runner is RunnerName.SPARK:
+        name = f"dledger-backup-{plan.seen.group}"
+        run, by = by_spark(name, request.master, request.conf, done), f"Spark on {request.master}"
+    else:
+        run, by = plain(at_once, done), count(at_once, "local worker")
     progress(
         f"entries [{first}, {last}] of group {plan.seen.group} in "
-        f"{count(len(plan.ranges), 'range')}, from {plan.ranges[0].addresses[0]}, "
-        f"by Spark on {request.master}"
+        f"{count(len(plan.ranges), 'range')}, {size(plan.range_bytes)}, "
+        f"from {plan.ranges[0].addresses[0]}, by {by}"
     )
     if tail:
         progress(f"together with {count(len(tail), 'small object')} from {tail[0].first_index} on")
     tasks = [
-        _Task(request.store, tail if number == 0 else (), entries)
+        _Task(
+            request.store,
+            tail if number == 0 else (),
+            replace(entries, bytes_per_s=request.bytes_per_s / at_once),
+        )
         for number, entries in enumerate(plan.ranges)
     ]
-    name = f"dledger-backup-{plan.seen.group}"
-    with spark_session(name, request.master, request.conf) as spark, typed_errors():
-        found = one_task_each(spark, tasks, _archive, _ROW_SCHEMA).collect()
-    rows = [ManifestRow(**json.loads(row[0])) for row in found]
+    rows = run(tasks, _archive)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
     return sorted(rows, key=lambda row: row.first_index), replacing
 
 
-def _archive(task: _Task) -> Iterator[pa.RecordBatch]:
-    """Read, check and write one range; runs in a Spark worker."""
+def _archive(task: _Task) -> ManifestRow:
+    """Read, check and write one range; runs in a worker."""
     group_id = task.entries.group_id
     archived = (
         batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()
     )
-    row = write_range(
+    return write_range(
         task.store,
         group_id,
         chain(archived, task.entries.read()),
         previous_chain=task.tail[0].first_chain if task.tail else task.entries.previous_chain,
     )
-    yield pa.RecordBatch.from_pylist([{"manifest_row": json.dumps(asdict(row))}], _ROW_SCHEMA)
 
 
 def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacing: int) -> Manifest:

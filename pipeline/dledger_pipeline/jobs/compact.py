@@ -24,7 +24,8 @@ from dledger_pipeline.archive.queue_offsets import MessageRange, message_ranges
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL, one_task_each, spark_session, typed_errors
+from dledger_pipeline.spark.master import LOCAL
+from dledger_pipeline.spark.session import one_task_each, spark_session, typed_errors
 
 _FILE_SCHEMA: Final = pa.schema([pa.field("file", pa.string(), nullable=False)])
 
