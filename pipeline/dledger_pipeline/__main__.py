@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import math
 import signal
 import sys
@@ -96,6 +97,7 @@ def _stoppable() -> Iterator[None]:
     def stop(number: int, _: object) -> NoReturn:
         for each in _SIGNALS:
             signal.signal(each, signal.SIG_IGN)
+        logging.disable()  # what is cut off says so, Spark's connections with tracebacks
         raise Stopped(signal.Signals(number))
 
     before = {each: signal.signal(each, stop) for each in _SIGNALS}

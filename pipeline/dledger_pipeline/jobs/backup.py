@@ -41,7 +41,6 @@ from dledger_pipeline.jobs.runner import (
     by_spark,
     chosen,
     plain,
-    told_of,
     workers,
 )
 from dledger_pipeline.log.export_client import (
@@ -232,12 +231,14 @@ def _write(
         threshold_bytes=request.local_threshold_bytes,
     )
     at_once = workers(runner, request.master, request.conf, tasks=len(plan.ranges))
-    done = told_of(len(plan.ranges), progress)
     if runner is RunnerName.SPARK:
         name = f"dledger-backup-{plan.seen.group}"
-        run, by = by_spark(name, request.master, request.conf, done), f"Spark on {request.master}"
+        run, by = (
+            by_spark(name, request.master, request.conf, progress),
+            f"Spark on {request.master}",
+        )
     else:
-        run, by = plain(at_once, done), count(at_once, "local worker")
+        run, by = plain(at_once, progress), count(at_once, "local worker")
     progress(
         f"entries [{first}, {last}] of group {plan.seen.group} in "
         f"{count(len(plan.ranges), 'range')}, {size(plan.range_bytes)}, "

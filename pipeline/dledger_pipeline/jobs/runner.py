@@ -33,9 +33,6 @@ Work: TypeAlias = Callable[[Any], ManifestRow]
 Runner: TypeAlias = Callable[[Sequence[Any], Work], list[ManifestRow]]
 """Does the work of all tasks (at least one); returns the rows, in no order."""
 
-Done: TypeAlias = Callable[[int], None]
-"""Told after each task how many bytes of records it has archived."""
-
 
 class RunnerName(StrEnum):
     """What users ask for."""
@@ -68,11 +65,11 @@ def workers(
     return min(tasks, tasks_at_once(master, conf or {}) or tasks)
 
 
-def plain(count: int, done: Done) -> Runner:
+def plain(count: int, progress: Progress) -> Runner:
     """Return a runner of *count* processes; raises `process_pool.run`'s errors."""
 
     def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
-        rows = []
+        rows, done = [], _telling(len(tasks), progress)
         for row in process_pool.run(tasks, work, workers=count):
             rows.append(row)
             done(row.record_bytes)
@@ -81,7 +78,7 @@ def plain(count: int, done: Done) -> Runner:
     return run
 
 
-def by_spark(name: str, master: str, conf: Mapping[str, str], done: Done) -> Runner:
+def by_spark(name: str, master: str, conf: Mapping[str, str], progress: Progress) -> Runner:
     """Return a runner that starts Spark, or joins a session that is there; raises SparkFailed."""
 
     def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
@@ -93,7 +90,7 @@ def by_spark(name: str, master: str, conf: Mapping[str, str], done: Done) -> Run
         )
 
         with spark_session(name, master, conf) as spark, typed_errors():
-            archived = told(spark, done)
+            archived = told(spark, _telling(len(tasks), progress))
 
             def row_of(task: Any) -> Iterator[pa.RecordBatch]:
                 row = work(task)
@@ -107,8 +104,11 @@ def by_spark(name: str, master: str, conf: Mapping[str, str], done: Done) -> Run
     return run
 
 
-def told_of(ranges: int, progress: Progress) -> Done:
-    """Return what says after each of *ranges* how far the work is."""
+def _telling(ranges: int, progress: Progress) -> Callable[[int], None]:
+    """Return what is told the record bytes of each range when it is done, and says how far it is.
+
+    It counts the time from now on.
+    """
     began_s, done, done_bytes = time.monotonic(), 0, 0
 
     def tell(size_bytes: int) -> None:
