@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -54,16 +55,34 @@ def run(
 def _submitted(
     pool: ProcessPoolExecutor, tasks: Sequence[_Task], work: Callable[[_Task], _Found]
 ) -> list[Future[_Found]]:
-    """Submit the tasks, which starts workers; a signal waits until it is known who they are.
-
-    Workers inherit that, so that Ctrl-C, which a terminal sends to them as well, finds none without
-    a handler.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    try:
+    """Submit the tasks, which starts workers."""
+    with _undisturbed():
         return [pool.submit(work, task) for task in tasks]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait for the end of the block, so that no worker starts of which nobody knows.
+
+    Workers that start in it inherit the mask: Ctrl-C, which a terminal sends to them as well, finds
+    none of them without a handler. For this process a mask is not enough: another thread takes the
+    signal, and Python calls the handler in this one all the same.
+    """
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {
+        each: signal.signal(each, lambda number, _: came.append(number))
+        for each in (_HELD if is_main else ())
+    }
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
