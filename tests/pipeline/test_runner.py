@@ -104,7 +104,7 @@ def _priority(_: int) -> int:
 def test_every_task_is_done_once_in_another_process_of_low_priority() -> None:
     """More tasks than workers."""
     assert sorted(process_pool.run(range(7), _square, workers=2)) == [n * n for n in range(7)]
-    assert list(process_pool.run([0], _priority, workers=2)) == [
+    assert process_pool.run([0], _priority, workers=2) == [
         min(19, os.getpriority(os.PRIO_PROCESS, 0) + 10)
     ]
 
@@ -120,7 +120,7 @@ def test_every_task_is_done_once_in_another_process_of_low_priority() -> None:
 def test_what_a_worker_raises_is_raised_here(error: Exception) -> None:
     """Of the same class, with the same words and the same attributes."""
     with pytest.raises(type(error)) as raised:
-        list(process_pool.run([error], _fail, workers=1))
+        process_pool.run([error], _fail, workers=1)
 
     assert type(raised.value) is type(error)
     assert str(raised.value) == str(error)
@@ -130,7 +130,7 @@ def test_what_a_worker_raises_is_raised_here(error: Exception) -> None:
 def test_a_worker_that_is_killed_is_one_sentence() -> None:
     """As the kernel kills what takes too much memory."""
     with pytest.raises(WorkerFailed, match="out of memory"):
-        list(process_pool.run([1, 2], _die, workers=1))
+        process_pool.run([1, 2], _die, workers=1)
 
 
 def _errors(kind: type[DledgerError] = DledgerError) -> Iterator[type[DledgerError]]:

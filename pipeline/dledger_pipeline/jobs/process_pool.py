@@ -28,28 +28,36 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
-    tasks: Sequence[_Task], work: Callable[[_Task], _Found], *, workers: int
-) -> Iterator[_Found]:
-    """Yield what *work* returns of each of *tasks*, in the order in which they are done.
+    tasks: Sequence[_Task],
+    work: Callable[[_Task], _Found],
+    *,
+    workers: int,
+    done: Callable[[_Found], None] = lambda _: None,
+) -> list[_Found]:
+    """Return what *work* returns of each of *tasks*, in the order in which they are done.
 
     Args:
         tasks: Pickled, as are results and errors.
         work: A function that workers can import.
         workers: How many tasks run at once.
+        done: Told what each one returned, at once.
 
     Raises:
         WorkerFailed: A worker was killed.
         Exception: What *work* raised; the other tasks are ended then.
     """
+    results = []
     with _pool(min(workers, len(tasks))) as pool:
         try:
             for future in as_completed(_submitted(pool, tasks, work)):
-                yield future.result()
+                results.append(future.result())
+                done(results[-1])
         except BrokenProcessPool as error:
             raise WorkerFailed(
                 "a worker process was killed before its work was done (out of memory?); "
                 "nothing was published"
             ) from error
+    return results
 
 
 def _submitted(
@@ -92,13 +100,14 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     That is safe: an object is there as a whole or not at all.
     """
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        workers,
-        # A fork would have threads of gRPC's and Arrow's, but in name only.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(os.getpid(),),
-    )
+    with _undisturbed():
+        pool = ProcessPoolExecutor(
+            workers,
+            # A fork would have threads of gRPC's and Arrow's, but in name only.
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(os.getpid(),),
+        )
     try:
         yield pool
     except BaseException:
