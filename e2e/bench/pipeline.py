@@ -35,6 +35,7 @@ from dledger_pipeline.archive.entry_ranges import on_disk
 from dledger_pipeline.archive.queue_offsets import message_ranges
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
@@ -249,7 +250,12 @@ def archive(subject: Subject, out: Path) -> int:
 def backup_job(subject: Subject, out: Path) -> int:
     """Run the backup job."""
     store = Store.open(out.as_uri())
-    request = BackupRequest(endpoints=(subject.admin,), store=store, target_bytes=_TARGET_BYTES)
+    request = BackupRequest(
+        endpoints=(subject.admin,),
+        store=store,
+        target_bytes=_TARGET_BYTES,
+        runner=RunnerName.SPARK,
+    )
     records = backup(request, lambda _: None)["records"]
     assert isinstance(records, int)
     return records

@@ -47,7 +47,11 @@ NOTHING_DONE: Final = "; nothing was done"
 
 
 class DledgerError(Exception):
-    """Base of every error this package raises on purpose."""
+    """Base of every error this package raises on purpose. Pickles, attributes included."""
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Build it again from its message: a constructor takes other arguments."""
+        return rebuilt, (type(self), self.args), self.__dict__
 
 
 class Refused(DledgerError):
@@ -420,3 +424,10 @@ class DirectoryLocked(StorageError):
             " (its lock is held): end that one, or name another directory"
         )
         self.path = path
+
+
+def rebuilt(kind: type[DledgerError], args: tuple[object, ...]) -> DledgerError:
+    """Return an error of class *kind* that says *args*, without calling its constructor."""
+    error = kind.__new__(kind)
+    error.args = args
+    return error

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
+import math
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError, InvalidArgument
@@ -15,15 +20,18 @@ from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
-from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.result import Result, size
+from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
 from dledger_pipeline.jobs.without_spark import gc, list_backups, repair, restore, sign, verify
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL
+from dledger_pipeline.spark.master import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
 _EXIT_UNAVAILABLE: Final = 4
+_EXIT_SIGNAL: Final = 128  # and the signal's number, as shells count
+_SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
+_RATE_MB_S: Final = 20.0
 _MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
 
 _EPILOG: Final = """\
@@ -41,8 +49,16 @@ stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECR
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
 signs manifests, and refuses those that it did not sign: run `sign` once to start using it
 exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
-reached
+reached, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
 """
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal asked for the end; as Ctrl-C is, it is nothing that a job handles."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(f"stopped by {number.name} before the work was done")
+        self.number = number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -50,7 +66,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], Result] = args.run
     try:
-        result = run(args)
+        with _stoppable():
+            result = run(args)
+    except Stopped as error:
+        print(f"dledger-pipeline: {error}", file=sys.stderr)
+        _tell(args, _failure(error))
+        return _EXIT_SIGNAL + error.number
     except (DledgerError, OSError) as error:
         print(f"dledger-pipeline: {error}", file=sys.stderr)
         _tell(args, _failure(error))
@@ -61,6 +82,30 @@ def main(argv: Sequence[str] | None = None) -> int:
         raise
     _tell(args, result)
     return _EXIT_OK
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Raise `Stopped` in the block at the first SIGINT or SIGTERM; the end is then not disturbed.
+
+    Only a main thread can; elsewhere signals are somebody else's.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, _: object) -> NoReturn:
+        for each in _SIGNALS:
+            signal.signal(each, signal.SIG_IGN)
+        logging.disable()  # what is cut off says so, Spark's connections with tracebacks
+        raise Stopped(signal.Signals(number))
+
+    before = {each: signal.signal(each, stop) for each in _SIGNALS}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
 
 
 def _failure(error: BaseException) -> Result:
@@ -171,6 +216,30 @@ def _add_backup(commands: Any) -> None:
         help=f"how old the newest snapshot of the state may become ({BASE_EVERY_HOURS:g})",
     )
     _add_retention(parser)
+    parser.add_argument(
+        "--runner",
+        type=RunnerName,
+        choices=list(RunnerName),
+        default=RunnerName.AUTO,
+        help="who does the work: spark, plain (processes of this machine, without Spark and Java), "
+        "or auto: plain below the threshold, unless --master is a cluster (auto)",
+    )
+    threshold_mib = THRESHOLD_BYTES >> 20
+    parser.add_argument(
+        "--local-threshold-mib",
+        type=_size_mib,
+        default=threshold_mib,
+        metavar="MIB",
+        help=f"with less than this to copy, auto is plain; 0: never ({threshold_mib})",
+    )
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        default=_RATE_MB_S,
+        metavar="MB_PER_S",
+        help="how fast nodes are read by all workers together, in 10^6 bytes a second, so that "
+        f"clients do not wait; 0: no limit ({_RATE_MB_S:g})",
+    )
     _add_spark_arguments(parser)
 
 
@@ -181,6 +250,9 @@ def _backup(args: argparse.Namespace) -> Result:
         target_bytes=args.target_mib << 20,
         base_every_hours=args.base_every,
         retention=_retention(args),
+        runner=args.runner,
+        local_threshold_bytes=args.local_threshold_mib << 20,
+        bytes_per_s=args.rate * 1e6,
         **_spark_request(args),
     )
     return backup(request, _progress)
@@ -304,6 +376,11 @@ def _add_compact(commands: Any) -> None:
 
 
 def _compact(args: argparse.Namespace) -> Result:
+    from dledger_pipeline.jobs.compact import (  # noqa: PLC0415, the others need no Spark
+        CompactRequest,
+        compact,
+    )
+
     return compact(CompactRequest(topics=args.topics, **_spark_request(args)), _progress)
 
 
@@ -332,6 +409,20 @@ def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a whole number above 0")
     return int(text)
+
+
+def _size_mib(text: str) -> int:
+    return 0 if text == "0" else _positive(text)
+
+
+def _rate(text: str) -> float:
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = -1.0
+    if not math.isfinite(rate) or rate < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of MB a second, or 0")
+    return rate
 
 
 def _setting(text: str) -> tuple[str, str]:

@@ -29,7 +29,8 @@
         ├── MessageError        what the log says about messages
         │   ├── MalformedMessage    a stored payload that cannot be read; names the entry
         │   └── LogIncomplete       entries are missing that decide where later messages are
-        └── SparkFailed         Spark itself, or a program error in one of its tasks
+        ├── SparkFailed         Spark itself, or a program error in one of its tasks
+        └── WorkerFailed        a worker process ended before its work did
 """
 
 from __future__ import annotations
@@ -201,3 +202,7 @@ class LogIncomplete(MessageError):
 
 class SparkFailed(PipelineError):
     """Spark could not start or run a task; the message has its last line, its log the rest."""
+
+
+class WorkerFailed(PipelineError):
+    """A worker process ended before its work did."""

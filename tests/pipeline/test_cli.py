@@ -224,6 +224,7 @@ def test_a_missing_java_is_one_sentence(group: LiveGroup, tmp_path: Path) -> Non
     """It says how to install one."""
     done = _shell(
         *("backup", "--endpoint", group.admins[0], "--store", f"file://{tmp_path}/store"),
+        *("--runner", "spark"),
         PATH=str(tmp_path),
         JAVA_HOME="",
     )
@@ -239,7 +240,7 @@ def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> N
 
     done = _shell(
         *("backup", "--endpoint", ",".join(group.admins), "--store", url, "--json"),
-        *("--master", "local[1]", "--conf", "spark.driver.memory=512m"),
+        *("--master", "local[1]", "--conf", "spark.driver.memory=512m", "--runner", "spark"),
         DLEDGER_STORE_ENDPOINT=s3.endpoint,
         DLEDGER_STORE_ALLOW_HTTP="1",
         AWS_ACCESS_KEY_ID=s3.credentials.access_key_id,

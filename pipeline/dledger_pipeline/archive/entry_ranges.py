@@ -21,6 +21,7 @@ from dledger_pipeline.archive.archive import ManifestRow, read_range
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.log.export_client import TARGET_BYTES, ExportClient, ExportPlan, choose_nodes
+from dledger_pipeline.log.pacing import Pace
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_segment, synced_segments
 from dledger_pipeline.object_store.store import Store
@@ -131,6 +132,7 @@ class ExportedRange:
 
     Attributes:
         previous_chain: The chain CRC of the entry before the first one.
+        bytes_per_s: How fast a node may be read, in bytes of records; 0: as fast as it can.
     """
 
     addresses: tuple[str, ...]
@@ -138,6 +140,7 @@ class ExportedRange:
     first_index: int
     last_index: int
     previous_chain: int
+    bytes_per_s: float = 0.0
 
     @property
     def bounds(self) -> Bounds:
@@ -155,10 +158,10 @@ class ExportedRange:
             NodeUnavailable: No node has sent more for 20 seconds.
             RangeNotAvailable, ForeignGroup, CorruptRecord: A node does not have the entries.
         """
-        following, chain = self.first_index, self.previous_chain
+        following, chain, pace = self.first_index, self.previous_chain, Pace(self.bytes_per_s)
         for attempt in range(_TRIES):
             try:
-                for batch in self._read_from(attempt, following, chain):
+                for batch in self._read_from(attempt, following, chain, pace):
                     following = batch.column("index")[-1].as_py() + 1
                     chain = batch.column("chain_crc32c")[-1].as_py()
                     yield batch
@@ -169,7 +172,9 @@ class ExportedRange:
             else:
                 return
 
-    def _read_from(self, attempt: int, first_index: int, chain: int) -> Iterator[pa.RecordBatch]:
+    def _read_from(
+        self, attempt: int, first_index: int, chain: int, pace: Pace
+    ) -> Iterator[pa.RecordBatch]:
         address = self.addresses[attempt % len(self.addresses)]
         with ExportClient(address) as exporter:
             for chunk in exporter.read(self.group_id, first_index, self.last_index):
@@ -178,6 +183,7 @@ class ExportedRange:
                         chunk.segment, chunk.offset, f"{address} has another log before this record"
                     )
                 yield parse(chunk)
+                pace.has_read(len(chunk.data))
 
 
 def archived(store: Store, group_id: str, files: Iterable[ManifestRow]) -> list[ArchivedRange]:

@@ -1,4 +1,4 @@
-"""Backup: copies the log committed since the last backup to a store, range by range in Spark tasks.
+"""Backup: copies the log committed since the last backup to a store, range by range in tasks.
 
 The driver asks a node how to cut the log and gives each task one range; a task reads its range from
 the node, checks it, and writes one object. The driver publishes the manifest when all objects
@@ -9,7 +9,7 @@ snapshot of a node. Called by the command line.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
@@ -35,6 +35,14 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
+from dledger_pipeline.jobs.runner import (
+    THRESHOLD_BYTES,
+    RunnerName,
+    by_spark,
+    chosen,
+    plain,
+    workers,
+)
 from dledger_pipeline.log.export_client import (
     TARGET_BYTES,
     ExportClient,
@@ -43,7 +51,6 @@ from dledger_pipeline.log.export_client import (
     choose_nodes,
 )
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import collect, spark_session, typed_errors
 
 BASE_EVERY_HOURS: Final = 24.0
 _ATTEMPTS: Final = 3
@@ -56,7 +63,7 @@ _FOREVER: Final = Retention()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRequest(SparkRequest):
-    """What to back up, where to, and which Spark to use.
+    """What to back up, where to, and who does the work.
 
     Attributes:
         endpoints: Peer addresses (20911) of the group's nodes.
@@ -64,6 +71,9 @@ class BackupRequest(SparkRequest):
         target_bytes: About how many record bytes an object holds.
         base_every_hours: How old the newest base may become before another one is made.
         retention: What is deleted behind the backup, see `expiry`.
+        runner: See `runner`.
+        local_threshold_bytes: Below so many bytes of records AUTO does without Spark.
+        bytes_per_s: How fast nodes are read by all workers together; 0: as fast as they can.
     """
 
     endpoints: tuple[str, ...]
@@ -71,6 +81,9 @@ class BackupRequest(SparkRequest):
     target_bytes: int = TARGET_BYTES
     base_every_hours: float = BASE_EVERY_HOURS
     retention: Retention = _FOREVER
+    runner: RunnerName = RunnerName.AUTO
+    local_threshold_bytes: int = THRESHOLD_BYTES
+    bytes_per_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +123,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
         ExportError: No node exports these entries.
         StoreError, BackupError: The store failed, or its backup is damaged.
         CorruptRecord: A node sent a record that is not valid; names segment and byte.
-        SparkFailed: Spark did not run the tasks.
+        SparkFailed, WorkerFailed: Tasks were not run.
     """
     for _ in range(_ATTEMPTS - 1):
         try:
@@ -163,7 +176,7 @@ def _plan(
         base = None
         if reason:
             progress(f"a new base, since {reason}")
-            snapshot = exporter.snapshot(nodes.group_id)
+            snapshot = exporter.snapshot(nodes.group_id, bytes_per_s=request.bytes_per_s)
             base = write_base(request.store, nodes.group_id, snapshot, now_ms=nodes.leader_ms)
         follows = previous is not None and previous.last_index + 1 >= kept.first_available
         if previous is not None and follows:
@@ -205,20 +218,37 @@ def _write(
     if len(plan.ranges) == 1 and files and files[-1].last_index + 1 == first:
         replacing = small_tail(files, plan.range_bytes, request.target_bytes)
     tail = files[len(files) - replacing :]
+    runner = chosen(
+        request.runner,
+        request.master,
+        size_bytes=plan.range_bytes,
+        threshold_bytes=request.local_threshold_bytes,
+    )
+    at_once = workers(runner, request.master, request.conf, tasks=len(plan.ranges))
+    if runner is RunnerName.SPARK:
+        name = f"dledger-backup-{plan.seen.group}"
+        run, by = (
+            by_spark(name, request.master, request.conf, progress),
+            f"Spark on {request.master}",
+        )
+    else:
+        run, by = plain(at_once, progress), count(at_once, "local worker")
     progress(
         f"entries [{first}, {last}] of group {plan.seen.group} in "
-        f"{count(len(plan.ranges), 'range')}, from {plan.ranges[0].addresses[0]}, "
-        f"by Spark on {request.master}"
+        f"{count(len(plan.ranges), 'range')}, {size(plan.range_bytes)}, "
+        f"from {plan.ranges[0].addresses[0]}, by {by}"
     )
     if tail:
         progress(f"together with {count(len(tail), 'small object')} from {tail[0].first_index} on")
     tasks = [
-        _Task(request.store, tail if number == 0 else (), entries)
+        _Task(
+            request.store,
+            tail if number == 0 else (),
+            replace(entries, bytes_per_s=request.bytes_per_s / at_once),
+        )
         for number, entries in enumerate(plan.ranges)
     ]
-    name = f"dledger-backup-{plan.seen.group}"
-    with spark_session(name, request.master, request.conf) as spark, typed_errors():
-        rows = collect(spark, tasks, _archive, ManifestRow)
+    rows = run(tasks, _archive)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
     progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
@@ -226,7 +256,7 @@ def _write(
 
 
 def _archive(task: _Task) -> ManifestRow:
-    """Read, check and write one range; runs in a Spark worker."""
+    """Read, check and write one range; runs in a worker."""
     group_id = task.entries.group_id
     archived = (
         batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()

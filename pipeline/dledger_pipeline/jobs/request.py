@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.session import LOCAL
+from dledger_pipeline.spark.master import LOCAL
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,12 +9,15 @@ for queries.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import select
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -24,13 +27,15 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 import pyarrow as pa
 from py4j.protocol import Py4JError
+from pyspark.accumulators import Accumulator, AccumulatorParam
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, rebuilt
 from dledger_pipeline.errors import SparkFailed
 from dledger_pipeline.log.records import schema
+from dledger_pipeline.spark.master import LOCAL, is_local
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -38,7 +43,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R", bound="DataclassInstance")
 
-LOCAL: Final = "local[*]"
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _LOCALHOST: Final = "127.0.0.1"
 _DEFAULTS: Final = {
@@ -52,6 +56,8 @@ _LOCAL_DEFAULTS: Final = {
     "spark.driver.bindAddress": _LOCALHOST,
 }
 _JSON_SCHEMA: Final = schema(found=pa.string())
+_STOP_S: Final = 5.0
+"""A pod that is to end has ten."""
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 
 
@@ -60,6 +66,8 @@ def spark_session(
     name: str, master: str = LOCAL, conf: Mapping[str, str] | None = None
 ) -> Iterator[SparkSession]:
     """Start Spark, and stop it at the end; where a session is active, join that and leave it.
+
+    KeyboardInterrupt ends what was started, without waiting for tasks.
 
     Args:
         name: What the application is called.
@@ -73,23 +81,32 @@ def spark_session(
     if active is not None:
         yield active
         return
+    others = _children()
     session = _start(name, master, conf or {})
+    started = _children() - others
     try:
         yield session
-    finally:
+    except KeyboardInterrupt:
+        for pid in started:
+            _end(pid)
+        raise
+    except BaseException:
+        session.stop()
+        raise
+    else:
         session.stop()
 
 
 def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     _check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    settings = _DEFAULTS | (_LOCAL_DEFAULTS if master.startswith("local") else {}) | dict(conf)
+    settings = _DEFAULTS | (_LOCAL_DEFAULTS if is_local(master) else {}) | dict(conf)
     builder = SparkSession.builder.appName(name).master(master)
     for key, value in settings.items():
         builder = builder.config(key, value)
-    others = _children()
+    others, on_ctrl_c = _children(), signal.getsignal(signal.SIGINT)
     try:
-        return builder.getOrCreate()
+        session = builder.getOrCreate()
     except KeyboardInterrupt:
         for pid in _children() - others:  # a JVM that is starting ignores Ctrl-C and stays
             os.kill(pid, signal.SIGKILL)
@@ -98,6 +115,21 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
         raise SparkFailed(
             f"Spark did not start with master {master}; Java's own message is above: {_line(error)}"
         ) from error
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGINT, on_ctrl_c)  # Spark's own would ask a JVM that may be busy
+    return session
+
+
+def _end(pid: int) -> None:
+    """End a child: let it delete its executors and files, but not take long over it."""
+    with contextlib.suppress(ProcessLookupError):
+        child = os.pidfd_open(pid)
+        try:
+            signal.pidfd_send_signal(child, signal.SIGTERM)
+            if not select.select([child], [], [], _STOP_S)[0]:
+                signal.pidfd_send_signal(child, signal.SIGKILL)
+        finally:
+            os.close(child)
 
 
 def _children() -> set[int]:
@@ -157,6 +189,32 @@ def _as_json(work: Callable[[T], R | None], item: T) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pylist([{"found": json.dumps(asdict(found))}], _JSON_SCHEMA)
 
 
+def told(spark: SparkSession, done: Callable[[int], None]) -> Accumulator[int]:
+    """Return what tasks `add` a number to; *done* is told of it once the task is done.
+
+    It is told in a thread of Spark's, and twice of a task that was done twice.
+    """
+    return spark.sparkContext.accumulator(0, _Telling(done))
+
+
+class _Telling(AccumulatorParam[int]):
+    """Adds up; the driver's own also tells. Workers have a copy that does not."""
+
+    def __init__(self, done: Callable[[int], None] | None = None) -> None:
+        self._done = done
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _Telling, ()
+
+    def zero(self, _value: int) -> int:
+        return 0
+
+    def addInPlace(self, value1: int, value2: int) -> int:  # noqa: N802, Spark calls it
+        if self._done is not None:
+            self._done(value2)
+        return value1 + value2
+
+
 @contextmanager
 def typed_errors() -> Iterator[None]:
     """Raise the error that a task raised, instead of Spark's.
@@ -175,7 +233,7 @@ def _typed(error: Exception) -> DledgerError:
     classes = {each.__name__: each for each in _subclasses(DledgerError)}
     for name, message in reversed(_RAISED.findall(str(error))):
         if name in classes:
-            return _rebuilt(classes[name], message)
+            return rebuilt(classes[name], (message,))
     return SparkFailed(f"Spark failed: {_line(error)}")
 
 
@@ -183,13 +241,6 @@ def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
     for each in base.__subclasses__():
         yield each
         yield from _subclasses(each)
-
-
-def _rebuilt(kind: type[DledgerError], message: str) -> DledgerError:
-    """Return an error with this message; its constructor's arguments are not known here."""
-    error = kind.__new__(kind)
-    error.args = (message,)
-    return error
 
 
 def _line(error: Exception) -> str:
