@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.decisions.checks import replicas_problems, spark_problems, store_problems
+from dledger_operator.decisions.checks import (
+    replicas_problems,
+    retention_problems,
+    spark_problems,
+    store_problems,
+)
 from dledger_operator.decisions.plan import Apply, Create, differs
 from dledger_operator.observed.job_status import JobStatus
 from dledger_operator.observed.observed import Ref, ref_of
@@ -128,6 +133,7 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
     wrong = [
         *replicas_problems(group),
         *store_problems(group.spec.backup.store, "spec.backup.store"),
+        *retention_problems(group),
         *spark_problems(group),
     ]
     if wrong:
