@@ -13,7 +13,13 @@ from typing import Any, Final
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError
 from dledger_pipeline.archive.expiry import Retention
-from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
+from dledger_pipeline.errors import (
+    NodeUnavailable,
+    RangeNotAvailable,
+    SparkFailed,
+    StoreUnavailable,
+    VersionConflict,
+)
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.result import Result, size
@@ -23,7 +29,13 @@ from dledger_pipeline.spark.session import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
-_EXIT_UNAVAILABLE: Final = 4
+_EXIT_TRY_AGAIN: Final = 4
+_MAY_PASS: Final = (
+    *(NodeUnavailable, StoreUnavailable, SparkFailed),
+    VersionConflict,  # with another backup of the group, which has ended by then
+    RangeNotAvailable,  # at a follower that lags, while the others are down
+)
+"""What may go well the next time; the operator's Jobs are tried again for nothing else."""
 _MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
 
 _EPILOG: Final = """\
@@ -40,8 +52,8 @@ examples:
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
 signs manifests, and refuses those that it did not sign: run `sign` once to start using it
-exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
-reached
+exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 it may help to try again: the
+group, the store or Spark cannot be used now, or another backup was published meanwhile
 """
 
 
@@ -54,8 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DledgerError, OSError) as error:
         print(f"dledger-pipeline: {error}", file=sys.stderr)
         _tell(args, _failure(error))
-        unavailable = isinstance(error, NodeUnavailable | StoreUnavailable)
-        return _EXIT_UNAVAILABLE if unavailable else _EXIT_FAILED
+        return _EXIT_TRY_AGAIN if isinstance(error, _MAY_PASS) else _EXIT_FAILED
     except BaseException as error:
         _write_result(args, _failure(error))
         raise

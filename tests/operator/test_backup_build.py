@@ -352,8 +352,8 @@ def test_without_a_group_id_the_pipeline_finds_it() -> None:
     assert "--group-id" not in _args(recovery_job(_recovering(groupId="")))
 
 
-def test_a_job_is_tried_again_a_few_times_but_not_when_called_wrongly() -> None:
-    """Evictions do not count; one pod at a time."""
+def test_a_job_is_tried_again_a_few_times_but_not_where_that_cannot_help() -> None:
+    """Evictions do not count; one pod at a time. The codes are those that `main` returns."""
     spec = _job()["spec"]
 
     assert spec["backoffLimit"] == 2
@@ -361,7 +361,7 @@ def test_a_job_is_tried_again_a_few_times_but_not_when_called_wrongly() -> None:
     assert spec["podReplacementPolicy"] == "Failed"
     ignored, fatal = spec["podFailurePolicy"]["rules"]
     assert ignored["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [2])
+    assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [1, 2])
 
 
 def test_the_pipelines_last_words_reach_the_operator() -> None:
