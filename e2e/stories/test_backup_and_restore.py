@@ -64,7 +64,7 @@ def test_a_group_lost_with_its_volumes_comes_back_from_a_backup(
 def test_a_backup_with_wrong_credentials_fails_with_a_sentence(
     namespace: Namespace, spark: Image
 ) -> None:
-    """It says who was refused by what; nothing is written, and the group goes on."""
+    """It says at once who was refused by what; nothing is written, and the group goes on."""
     server = S3Server.start(namespace)
     wrong = credentials("wrong", "nobody", "guessed")
     spec = {**backed_up(server, spark, "orders"), "replicas": 1}
@@ -73,9 +73,11 @@ def test_a_backup_with_wrong_credentials_fails_with_a_sentence(
 
     backup = Backup(namespace, "denied")
     backup.apply("orders", store=server.store("orders", "wrong"))
-    status = backup.watch(deadline_s=180).status
+    watched = backup.watch(deadline_s=180)
+    status = watched.status
 
     assert status["phase"] == "Failed"
+    assert len(watched.names("driver")) == 1
     assert status["message"].startswith("StoreDenied: "), status
     assert "s3://backups/orders" in status["message"]
     assert "credentials" in status["message"]

@@ -18,7 +18,14 @@ from dledger.common.version import VERSION
 from dledger.errors import DledgerError, InvalidArgument
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.manifest import time_ms
-from dledger_pipeline.errors import NodeUnavailable, StoreUnavailable
+from dledger_pipeline.errors import (
+    NodeUnavailable,
+    RangeNotAvailable,
+    SparkFailed,
+    StoreUnavailable,
+    VersionConflict,
+    WorkerFailed,
+)
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.result import Result, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
@@ -28,10 +35,16 @@ from dledger_pipeline.spark.master import LOCAL
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
-_EXIT_UNAVAILABLE: Final = 4
+_EXIT_TRY_AGAIN: Final = 4
 _EXIT_SIGNAL: Final = 128  # and the signal's number, as shells count
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM)
 _RATE_MB_S: Final = 20.0
+_MAY_PASS: Final = (
+    *(NodeUnavailable, StoreUnavailable, SparkFailed, WorkerFailed),
+    VersionConflict,  # with another backup of the group, which has ended by then
+    RangeNotAvailable,  # at a follower that lags, while the others are down
+)
+"""What may go well the next time; the operator's Jobs are tried again for nothing else."""
 _MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
 
 _EPILOG: Final = """\
@@ -48,8 +61,9 @@ examples:
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
 signs manifests, and refuses those that it did not sign: run `sign` once to start using it
-exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 the group or the store cannot be
-reached, 130 stopped by Ctrl-C, 143 stopped by SIGTERM
+exit codes: 0 done, 1 failed (one line says why), 2 wrong usage, 4 it may help to try again: the
+group, the store or Spark cannot be used now, or another backup was published meanwhile; 130 stopped
+by Ctrl-C, 143 stopped by SIGTERM
 """
 
 
@@ -75,8 +89,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (DledgerError, OSError) as error:
         print(f"dledger-pipeline: {error}", file=sys.stderr)
         _tell(args, _failure(error))
-        unavailable = isinstance(error, NodeUnavailable | StoreUnavailable)
-        return _EXIT_UNAVAILABLE if unavailable else _EXIT_FAILED
+        return _EXIT_TRY_AGAIN if isinstance(error, _MAY_PASS) else _EXIT_FAILED
     except BaseException as error:
         _write_result(args, _failure(error))
         raise

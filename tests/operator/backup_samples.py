@@ -18,12 +18,14 @@ STORE: dict[str, Any] = {
     "secretName": "s3",
 }
 STARTED, ENDED = "2031-05-06T07:00:00Z", "2031-05-06T07:05:00Z"
+AS_OF = "2031-05-06T07:01:00Z"
 RESULT: dict[str, Any] = {
     "phase": "Completed",
     "groupId": GROUP_ID,
     "term": 3,
     "firstIndex": 1,
     "lastIndex": 4711,
+    "asOf": "2031-05-06T07:01:00.250Z",
     "records": 4711,
     "bytes": 5_000_000,
     "objectBytes": 900_000,
@@ -70,7 +72,9 @@ def backup(
     return BrokerBackup.parse({**body, "status": status or {}})
 
 
-def completed(name: str = "first", *, ended_at: str = ENDED, **more: Any) -> BrokerBackup:
+def completed(
+    name: str = "first", *, ended_at: str = ENDED, as_of: str = AS_OF, **more: Any
+) -> BrokerBackup:
     """Return a backup that came to its end."""
     status = {
         "phase": "Completed",
@@ -79,6 +83,7 @@ def completed(name: str = "first", *, ended_at: str = ENDED, **more: Any) -> Bro
         "manifest": RESULT["manifest"],
         "message": "well",
         "completedAt": ended_at,
+        **({"asOf": as_of} if as_of else {}),
     }
     return backup(name=name, status=status, **more)
 

@@ -143,6 +143,19 @@ class FakeApi:
                 changed["metadata"].setdefault(part, {})[key] = value or ""
         return world.put(changed)
 
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+        world = self._world
+        world.trouble.before_effect(ApiError(0, "no answer"))
+        if f"delete {kind}" in world.refuse:
+            raise world.refuse[f"delete {kind}"]
+        if (kind, name) not in world.objects:
+            raise ApiError(404, "not found")
+        if world.objects[kind, name]["metadata"]["uid"] != uid:
+            raise ApiError(409, "the uid is another")
+        world.writes.append(kind)
+        del world.objects[kind, name]
+        world.trouble.after_effect(ApiError(0, "the answer is lost"))
+
     async def create(self, manifest: Manifest) -> Manifest:
         world, kind = self._world, manifest["kind"]
         world.trouble.before_effect(ApiError(0, "no answer"))

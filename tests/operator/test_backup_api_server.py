@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import pytest
@@ -207,11 +209,11 @@ async def test_a_large_backup_gets_an_account_that_may_make_pods_and_nothing_els
 
 
 async def test_a_failed_backup_tells_the_pipelines_error(story: Story) -> None:
-    """A call that was wrong is not tried again; the condition and an Event say why."""
+    """What cannot be cured by another try is not tried again; condition and Event say why."""
     await story.up(backup={"store": STORE})
     await _apply(story)
 
-    await _end(story, "first-backup", DENIED, exit_code=2)
+    await _end(story, "first-backup", DENIED, exit_code=1)
 
     status = await _until_phase(story, "Failed")
     assert status["message"] == "StoreDenied: s3://b denies access"
@@ -291,7 +293,7 @@ async def test_a_failed_recovery_founds_nothing_and_goes_on_when_its_job_is_dele
 ) -> None:
     """As its condition says."""
     await story.apply(bootstrap={"recovery": {"store": STORE}})
-    await _end(story, "orders-recovery", DENIED, exit_code=2)
+    await _end(story, "orders-recovery", DENIED, exit_code=1)
     await story.until_condition("Degraded", "True/RecoveryFailed")
     failed = await story.status()
     nodes_then = await story.get("statefulset", "orders")
@@ -325,6 +327,33 @@ async def test_a_schedule_makes_a_backup_within_its_minute(story: Story) -> None
         return (await story.status()).get("backup", {}).get("lastScheduledAt", "") >= at
 
     await eventually("its time is recorded", recorded)
+
+
+async def test_old_backups_of_a_schedule_go(story: Story) -> None:
+    """By the operator's own account, by what the chart gives it; the newest ten stay."""
+    now = int(time.time()) // 60
+    made = [
+        (names.scheduled_backup("orders", minute), datetime.fromtimestamp(minute * 60, UTC))
+        for minute in range(now - 12, now)
+    ]
+    for name, at in made:
+        metadata = {
+            "name": name,
+            "labels": names.labels("orders"),
+            "annotations": {names.SCHEDULED_ANNOTATION: f"{at:%Y-%m-%dT%H:%M:%SZ}"},
+        }
+        await story.kubectl("apply", "-f", "-", manifest={**_backup(name), "metadata": metadata})
+        status = {"phase": "Completed", "completedAt": f"{at:%Y-%m-%dT%H:%M:%SZ}"}
+        patch = ("--subresource=status", "--type=merge", "-p", json.dumps({"status": status}))
+        await story.kubectl("patch", "bgb", name, *patch)
+
+    await story.up(backup={"store": STORE})
+
+    async def gone() -> bool:
+        left = {item["metadata"]["name"] for item in await story.list("bgb")}
+        return left == {name for name, _ in made[2:]}
+
+    await eventually("the oldest two are gone", gone)
 
 
 def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:

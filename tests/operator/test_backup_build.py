@@ -213,6 +213,30 @@ def test_the_range_is_fixed_when_the_job_is_made() -> None:
     assert "--last-index" not in unknown
 
 
+def test_what_is_kept_is_as_the_group_says() -> None:
+    """The fields have the pipeline's meaning; 0 is the same as leaving an option out."""
+    kept = {"retention": {"keepDays": 7, "keepLast": 3}, "baseEveryHours": 6}
+    of = bootstrapped({"backup": {"store": STORE, **kept}})
+
+    args = _args(_job(of=of))
+
+    assert _option(args, "--keep-days") == ["--keep-days", "7"]
+    assert _option(args, "--keep-last") == ["--keep-last", "3"]
+    assert _option(args, "--base-every") == ["--base-every", "6"]
+    assert _option(_args(_job()), "--keep-days") == ["--keep-days", "30"]
+    assert "--keep-last" not in _args(_job())
+
+
+def test_a_backup_to_a_store_of_its_own_deletes_nothing_there() -> None:
+    """The group's retention was said of the group's store."""
+    other = Store(url="s3://elsewhere/orders")
+
+    args = _args(job(backup(), OF, store=other, log=SMALL))
+
+    assert "--keep-days" not in args
+    assert _option(args, "--base-every") == ["--base-every", "24"]
+
+
 def test_the_group_that_is_meant_is_named_by_its_id() -> None:
     """Another group at the same address is refused by the pipeline."""
     assert _option(_args(_job()), "--group-id") == ["--group-id", GROUP_ID]
@@ -328,8 +352,8 @@ def test_without_a_group_id_the_pipeline_finds_it() -> None:
     assert "--group-id" not in _args(recovery_job(_recovering(groupId="")))
 
 
-def test_a_job_is_tried_again_a_few_times_but_not_when_called_wrongly() -> None:
-    """Evictions do not count; one pod at a time."""
+def test_a_job_is_tried_again_a_few_times_but_not_where_that_cannot_help() -> None:
+    """Evictions do not count; one pod at a time. The codes are those that `main` returns."""
     spec = _job()["spec"]
 
     assert spec["backoffLimit"] == 2
@@ -337,7 +361,7 @@ def test_a_job_is_tried_again_a_few_times_but_not_when_called_wrongly() -> None:
     assert spec["podReplacementPolicy"] == "Failed"
     ignored, fatal = spec["podFailurePolicy"]["rules"]
     assert ignored["onPodConditions"] == [{"type": "DisruptionTarget", "status": "True"}]
-    assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [2])
+    assert (fatal["action"], fatal["onExitCodes"]["values"]) == ("FailJob", [1, 2])
 
 
 def test_the_pipelines_last_words_reach_the_operator() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from dledger.errors import Unavailable
 from dledger_operator.api import names
+from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
@@ -18,6 +19,7 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
+from dledger_operator.decisions.backups import KEPT_COMPLETED
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
@@ -502,6 +504,68 @@ async def test_a_scheduled_backup_that_is_deleted_is_not_made_again() -> None:
     await Group(world, now=NOW).rounds()
 
     assert not [name for kind, name in world.objects if kind == names.BACKUP_KIND]
+
+
+def _with_old_backups(count: int) -> World:
+    """Return a group with *count* completed backups of its schedule, a minute apart."""
+    world = _world()
+    for number in range(count):
+        at = f"2031-05-06T07:{number:02}:00Z"
+        old = backup_body(
+            name=names.scheduled_backup("orders", unix_minute(at)),
+            annotations={names.SCHEDULED_ANNOTATION: at},
+        )
+        status = {"phase": "Completed", "groupId": GROUP_ID, "completedAt": at}
+        world.put({**old, "status": status})
+    return world
+
+
+def _backups(world: World) -> list[str]:
+    return sorted(name for kind, name in world.objects if kind == names.BACKUP_KIND)
+
+
+async def test_old_backups_of_a_schedule_go_one_a_round() -> None:
+    """The oldest first; what was made by hand stays."""
+    world = _with_old_backups(KEPT_COMPLETED + 2)
+    world.put({**backup_body(name="by-hand"), "status": {"phase": "Completed"}})
+    by_age = _backups(world)[1:]
+    operator = Backups(world)
+
+    await operator.rounds(1)
+    after_one = _backups(world)
+    await operator.rounds(4)
+
+    assert after_one == ["by-hand", *by_age[1:]]
+    assert _backups(world) == ["by-hand", *by_age[2:]]
+    assert world.writes.count(names.BACKUP_KIND) == 2
+
+
+async def test_another_backup_of_the_same_name_is_not_deleted() -> None:
+    """The watch may lag behind: the uid decides."""
+    world = _with_old_backups(KEPT_COMPLETED + 1)
+    operator = Backups(world)
+    oldest = _backups(world)[0]
+    seen = operator.reconciler._watched.backups("shop", "orders")
+    world.objects[names.BACKUP_KIND, oldest]["metadata"]["uid"] = "another"
+
+    await operator.reconciler._expire(operator._group(), seen)  # type: ignore[arg-type]
+
+    assert oldest in _backups(world)
+
+
+async def test_an_account_that_may_not_delete_is_told_in_the_log_and_not_each_round() -> None:
+    """The chart may be older than the operator's image."""
+    world = _with_old_backups(KEPT_COMPLETED + 1)
+    world.refuse[f"delete {names.BACKUP_KIND}"] = ApiError(403, "may not delete")
+    operator = Backups(world)
+    calls = []
+
+    for _ in range(3):
+        await operator.rounds(1)
+        calls.append(world.trouble.calls)
+
+    assert calls[1:] == [calls[0]] * 2
+    assert len(_backups(world)) == KEPT_COMPLETED + 1
 
 
 async def test_a_schedule_goes_on_while_something_else_is_refused() -> None:

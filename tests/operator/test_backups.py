@@ -7,10 +7,20 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import COMPLETED, BrokerBackup
 from dledger_operator.api.reasons import EventReason, Reason
+from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.decisions.backups import BackupObserved, first_index, in_turn, plan_backup
+from dledger_operator.decisions.backups import (
+    KEPT_COMPLETED,
+    KEPT_FAILED,
+    BackupObserved,
+    expired,
+    first_index,
+    in_turn,
+    plan_backup,
+)
 from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.observed.observed import ref_of
 from dledger_operator.resources.spark import access
@@ -292,3 +302,70 @@ def test_backups_of_an_earlier_group_of_the_name_do_not_count() -> None:
     of = bootstrapped({"backup": {"store": STORE}}, groupId="another")
 
     assert first_index(backup(name="next"), of, [completed()]) == 1
+
+
+DAILY = bootstrapped({"backup": {"store": STORE, "schedule": "0 3 * * *"}})
+
+
+def _scheduled(at: str, *, well: bool = True, **more: Any) -> BrokerBackup:
+    """Return the finished backup that the operator made for a time of the schedule."""
+    name = names.scheduled_backup("orders", unix_minute(at))
+    made = completed(name, ended_at=at, scheduled_at=at, **more)
+    if well:
+        return made
+    return replace(made, status={"phase": "Failed", "message": "no", "completedAt": at})
+
+
+def _left(of: BrokerGroup, backups: list[BrokerBackup], *, now: str = NOW) -> list[BrokerBackup]:
+    """Return what stays when one after the other has gone, oldest first."""
+    while (gone := expired(of, backups, now=now)) is not None:
+        backups = [backup for backup in backups if backup is not gone]
+    return backups
+
+
+def test_a_schedule_keeps_its_newest_backups() -> None:
+    """Ten that completed and three that failed, whatever order they are listed in."""
+    well = [_scheduled(f"2031-05-05T{hour:02}:00:00Z") for hour in range(24)]
+    badly = [_scheduled(f"2031-05-05T{hour:02}:30:00Z", well=False) for hour in range(24)]
+
+    left = _left(DAILY, [*reversed(well), *badly])
+
+    assert {backup.name for backup in left} == {
+        backup.name for backup in (*well[-KEPT_COMPLETED:], *badly[-KEPT_FAILED:])
+    }
+    assert expired(DAILY, [*reversed(well), *badly], now=NOW) is well[0]
+
+
+def test_what_is_older_than_retention_goes_but_for_the_newest_completed() -> None:
+    """That one tells what there is, and where the log goes on."""
+    of = bootstrapped({"backup": {"store": STORE, "retention": {"keepDays": 2}}})
+    days = [1, 2, 3, 5]
+    well = [_scheduled(f"2031-05-0{day}T03:00:00Z") for day in days]
+    badly = [_scheduled(f"2031-05-0{day}T04:00:00Z", well=False) for day in days]
+
+    assert _left(of, [*well, *badly]) == [well[-1], badly[-1]]
+    assert _left(of, [*well, *badly], now="2031-06-06T00:00:00Z") == [well[-1]]
+
+
+def test_only_finished_backups_that_the_operator_made_are_deleted() -> None:
+    """An annotation can be copied, also to a backup that somebody keeps; a name tells its time."""
+    others = [
+        backup(name="runs", scheduled_at="2031-05-01T03:00:00Z"),
+        completed("by-hand", ended_at="2020-01-01T00:00:00Z"),
+        completed("copied", ended_at="2020-01-01T00:00:00Z", scheduled_at="2031-05-01T03:00:00Z"),
+        completed("forged", ended_at="2020-01-01T00:00:00Z", scheduled_at="2031-99-99T03:00:00Z"),
+    ]
+
+    assert [backup.phase for backup in others].count(COMPLETED) == 3
+    assert expired(DAILY, [*others, _scheduled(ENDED)], now=NOW) is None
+
+
+@pytest.mark.parametrize(
+    "spec", [{"paused": True}, {"backup": {"retention": {"keepDays": 0}}}, {"replicas": "three"}]
+)
+def test_without_a_word_on_retention_nothing_is_deleted(spec: dict[str, Any]) -> None:
+    """A spec that cannot be read is the default, which nobody asked for."""
+    backups = [_scheduled(f"2031-05-05T{hour:02}:00:00Z") for hour in range(24)]
+
+    assert expired(DAILY, backups, now=NOW) is not None
+    assert expired(bootstrapped(spec), backups, now=NOW) is None

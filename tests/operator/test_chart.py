@@ -103,7 +103,9 @@ def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: A
     """Found: K2, K5. It may bind the drivers' Role by its name, without having what that allows."""
     rules = _operators_rules(*values)
 
-    assert not any({"delete", "deletecollection", "*"} & {*rule["verbs"]} for rule in rules)
+    deleted = [rule for rule in rules if {"delete", "deletecollection", "*"} & {*rule["verbs"]}]
+    assert all(rule["resources"] == ["brokerbackups"] for rule in deleted)
+    assert not any({"deletecollection", "*"} & {*rule["verbs"]} for rule in deleted)
     pods = [rule["verbs"] for rule in rules if "pods" in rule["resources"]]
     assert {*pods[0]} == {"list", "watch", "patch"}
     assert all(verbs == pods[0] for verbs in pods)

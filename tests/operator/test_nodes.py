@@ -19,10 +19,11 @@ from tests.operator.samples import node, pods
 
 @dataclass
 class Net:
-    """The nodes by address: what they say, and who was asked."""
+    """The nodes by address: what they say, their oldest entries, and who was asked."""
 
     said: dict[str, NodeStatus] = field(default_factory=dict)
     logs: dict[str, tuple[int, int] | DledgerError] = field(default_factory=dict)
+    kept_from: dict[str, int] = field(default_factory=dict)
     asked: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
@@ -51,6 +52,8 @@ class _Admin:
         answer = self._net.logs.get(self._address, Unavailable("no answer"))
         if isinstance(answer, DledgerError):
             raise answer
+        if 0 < first_index < (kept_from := self._net.kept_from.get(self._address, 1)):
+            raise OffsetOutOfRange(first_index, first=kept_from, last=answer[0])
         return answer
 
     async def close(self) -> None:
@@ -214,6 +217,16 @@ async def test_whoever_answers_is_good_enough() -> None:
     found = await log_since(pods(0, 1, 2, leader=0).values(), 7, admin=net.admin)
 
     assert found == LogRange(last_index=99, size_bytes=1000)
+
+
+async def test_what_a_node_still_has_counts_where_its_first_entries_are_dropped() -> None:
+    """The backup copies all of that, and its size decides about executors."""
+    net = Net(logs={"10.0.0.1:20911": (99, 1000)}, kept_from={"10.0.0.1:20911": 9})
+
+    found = await log_since(pods(1).values(), 7, admin=net.admin)
+
+    assert found == LogRange(last_index=99, size_bytes=1000)
+    assert net.closed == net.opened == ["10.0.0.1:20911"]
 
 
 async def test_a_range_that_is_not_there_is_left_to_the_backup() -> None:

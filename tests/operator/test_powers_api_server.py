@@ -353,6 +353,36 @@ async def test_the_operators_account_changes_and_deletes_nothing_of_others(
         assert words in power.answer(OPERATOR, *request), request
 
 
+async def test_the_operators_account_deletes_only_finished_backups_of_a_schedule(
+    server: ApiServer, power: Power
+) -> None:
+    """One that runs, or that somebody made by hand, is not its to delete; all have its label."""
+    power.put(_bound("dledger-operator", power.namespace, "cluster-admin"))
+    scheduled = {names.SCHEDULED_ANNOTATION: "2031-05-06T03:00:00Z"}
+    for name, marks, labels, phase in (
+        ("old", scheduled, names.labels("orders"), "Completed"),
+        ("failed", scheduled, names.labels("orders"), "Failed"),
+        ("running", scheduled, names.labels("orders"), "Running"),
+        ("unlabelled", scheduled, {}, "Completed"),
+        ("by-hand", {}, names.labels("orders"), "Completed"),
+    ):
+        made = _backup()
+        made["metadata"] = {"name": name, "annotations": marks, "labels": labels}
+        power.put(made)
+        status = json.dumps({"status": {"phase": phase}})
+        patch = ("--subresource=status", "--type=merge", "-p", status)
+        server.kubectl("patch", "bgb", name, "-n", power.namespace, *patch)
+
+    async def in_force() -> bool:
+        return "deletes nothing but" in power.answer(OPERATOR, "delete", "bgb", "by-hand")
+
+    await eventually("the admission policy is in force", in_force)
+    for name in ("old", "failed"):
+        assert power.answer(OPERATOR, "delete", "bgb", name) == ""
+    for name in ("running", "unlabelled", "by-hand"):
+        assert "deletes nothing but" in power.answer(OPERATOR, "delete", "bgb", name), name
+
+
 # --- a driver's account --------------------------------------------------------------------------
 
 

@@ -14,6 +14,7 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
 from dledger_operator.metrics.metrics import Metrics
+from tests.operator.backup_samples import backup_body, completed
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
 
@@ -26,6 +27,7 @@ class Operator:
 
     world: World
     now_s: float = 0.0
+    now: str = NOW
     ids: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -36,7 +38,9 @@ class Operator:
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
-            clock=Clock(monotonic_s=lambda: self.now_s, now=lambda: NOW, fresh_id=self._fresh_id),
+            clock=Clock(
+                monotonic_s=lambda: self.now_s, now=lambda: self.now, fresh_id=self._fresh_id
+            ),
         )
 
     async def rounds(self, count: int = 12) -> None:
@@ -89,6 +93,25 @@ async def test_a_converged_group_causes_no_write() -> None:
     await Operator(world).rounds()
 
     assert world.writes == []
+
+
+async def test_a_backup_gets_old_without_anything_else_changing() -> None:
+    """A group at rest is looked at again each minute, and its status is written once."""
+    world = _world({"retention": {"hours": 8}})
+    operator = Operator(world)
+    await operator.rounds()
+    status = {**completed().status, "groupId": world.status["groupId"]}
+    world.put({**backup_body(), "status": status})
+    await operator.rounds()
+    assert _condition(world, "BackupReady") == ("True", "BackupCompleted")
+    world.writes.clear()
+
+    for minute in range(10, 20):
+        operator.now = f"2031-05-06T20:{minute}:00Z"
+        await operator.rounds(3)
+
+    assert _condition(world, "BackupReady") == ("False", "RetentionNears")
+    assert world.writes == [names.KIND]
 
 
 async def _calls_to_converge() -> int:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.api.schedule import due, fault, latest, unix_minute
+from dledger_operator.api.schedule import due, fault, latest, stale_from, unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from tests.operator.backup_samples import STORE, backup, completed
 from tests.operator.samples import body
@@ -135,6 +135,36 @@ def test_the_newest_time_of_a_daily_schedule_is_less_than_a_day_ago(
 
     assert timedelta() <= now - at < timedelta(days=1)
     assert (at.hour, at.minute, at.second) == (hour, minute, 0)
+
+
+@pytest.mark.parametrize(
+    ("expression", "as_of", "until"),
+    [
+        ("0 3 * * *", "2031-05-06T03:05", "2031-05-08T04:05"),
+        ("0 3 * * *", "2031-05-06T03:00", "2031-05-08T04:00"),
+        ("0 3 * * *", "2031-05-06T02:55", "2031-05-08T03:55"),
+        ("@hourly", "2031-05-06T03:10", "2031-05-06T06:10"),
+        ("0 3 * * mon-fri", "2031-05-09T03:05", "2031-05-13T04:05"),
+        ("0 3 * * mon-fri", "2031-05-12T02:55", "2031-05-16T03:55"),
+        ("@weekly", "2031-05-04T00:10", "2031-05-18T01:10"),
+    ],
+)
+def test_a_backup_is_stale_after_two_intervals_and_an_hour(
+    expression: str, as_of: str, until: str
+) -> None:
+    """A weekend without times is an interval, too; 2031-05-09 is a Friday."""
+    at = datetime.fromisoformat(f"{as_of}Z")
+
+    assert stale_from(expression, at) == datetime.fromisoformat(f"{until}Z")
+
+
+@given(minutes=st.integers(0, 10 * 366 * 24 * 60))
+def test_a_backup_is_not_stale_before_the_second_time_after_it(minutes: int) -> None:
+    """However uneven the schedule; the one after it may still be running an hour later."""
+    at, expression = datetime(2028, 1, 1, tzinfo=UTC) + timedelta(minutes=minutes), "7 1,2,9 1 * 1"
+    first = latest(expression, stale_from(expression, at))
+
+    assert latest(expression, first - timedelta(minutes=1)) > at
 
 
 def test_minutes_are_counted_from_1970() -> None:

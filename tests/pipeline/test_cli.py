@@ -14,6 +14,16 @@ from pyspark.sql import SparkSession
 
 from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.errors import (
+    CorruptObject,
+    ForeignGroup,
+    NodeUnavailable,
+    RangeNotAvailable,
+    SparkFailed,
+    StoreDenied,
+    StoreUnavailable,
+    VersionConflict,
+)
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import GROUP_ID, backup, contents, entries, flip
@@ -34,8 +44,8 @@ def archive(tmp_path: Path) -> Store:
 def refused(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
     """Return a function that runs a command that must fail, and returns its one sentence."""
 
-    def run(*command: str) -> str:
-        assert main(command) == 1
+    def run(*command: str, code: int = 1) -> str:
+        assert main(command) == code
         out, err = capsys.readouterr()
         (line,) = (line for line in err.splitlines() if line.startswith("dledger-pipeline: "))
         assert err.splitlines()[-1] == line
@@ -190,11 +200,11 @@ def test_the_error_is_in_the_result_file(
 def test_a_range_past_the_commit_index_is_refused(
     group: LiveGroup, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Before Spark is started, and before anything is in the store."""
+    """Before Spark is started or anything is stored; a node that lags may have it soon."""
     past = str(group.last_index + 1000)
     store = ("--store", f"file://{tmp_path}/store", "--last-index", past)
 
-    line = refused("backup", "--endpoint", ",".join(group.admins), *store)
+    line = refused("backup", "--endpoint", ",".join(group.admins), *store, code=4)
 
     assert past in line
     assert not (tmp_path / "store").exists()
@@ -229,7 +239,7 @@ def test_a_missing_java_is_one_sentence(group: LiveGroup, tmp_path: Path) -> Non
         JAVA_HOME="",
     )
 
-    assert done.returncode == 1
+    assert done.returncode == 4
     assert "openjdk-17-jre-headless" in done.stderr.splitlines()[-1]
 
 
@@ -252,6 +262,33 @@ def test_a_backup_goes_to_s3_from_the_shell(group: LiveGroup, s3: S3Server) -> N
     found = catalog.load(s3.store(url))
     assert (result["phase"], result["groupId"]) == ("Completed", group.group_id)
     assert (result["manifest"], result["records"]) == (found.name, found.last_index)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (StoreUnavailable("the store answers 503"), 4),
+        (NodeUnavailable("no node can be read from"), 4),
+        (RangeNotAvailable("past the commit index"), 4),
+        (SparkFailed("an executor died"), 4),
+        (VersionConflict("HEAD"), 4),
+        (StoreDenied("HEAD", "403"), 1),
+        (CorruptObject("data/1", "its SHA-256 is another"), 1),
+        (ForeignGroup("it belongs to another group"), 1),
+        (OSError("no space left"), 1),
+    ],
+)
+def test_only_what_may_pass_is_worth_another_try(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The operator's Jobs are not tried again after exit code 1."""
+
+    def run(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("dledger_pipeline.__main__.repair", run)
+
+    assert main(["repair", "--store", "file:///backups"]) == code
 
 
 def test_a_group_that_cannot_be_reached_is_exit_code_4(

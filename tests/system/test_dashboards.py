@@ -73,11 +73,14 @@ class Background(threading.Thread):
 
 
 async def look_after_a_group(metrics: Metrics) -> None:
-    """Be the operator of one group, made just now, that has a store for its backups."""
+    """Be the operator of one group, made and backed up just now."""
     world = World()
+    now = Clock().now()
     store = {"url": "s3://backups/orders", "secretName": "backups"}
     world.put_group({"backup": {"store": store}})
-    world.objects[names.KIND, GROUP]["metadata"]["creationTimestamp"] = Clock().now()
+    world.objects[names.KIND, GROUP]["metadata"]["creationTimestamp"] = now
+    backup = {"name": "first", "completedAt": now, "lastIndex": 1, "manifest": "manifests/1.json"}
+    world.objects[names.KIND, GROUP]["status"] = {"backup": backup}
     reconciler = Reconciler(
         world.group,
         cluster=Cluster(FakeApi(world), metrics.wrote),

@@ -51,7 +51,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 {{- end -}}
 
 {{/*
-What the operator may do where there are groups. It deletes nothing: children go with their owner.
+What the operator may do where there are groups. It deletes nothing but the finished BrokerBackups of
+schedules: children go with their owner.
 It makes no pod, reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side
 apply needs. The last rule lets it give the drivers' Role, and no other, to the Spark drivers of backups,
 without having itself what that one allows.
@@ -62,7 +63,7 @@ without having itself what that one allows.
   verbs: [list, watch]
 - apiGroups: [dledger.io]
   resources: [brokerbackups]
-  verbs: [get, list, watch, create]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [dledger.io]
   resources: [brokergroups/status, brokerbackups/status]
   verbs: [patch]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import ClassVar, Final, Self
 
 from dledger_operator.api import names
@@ -102,4 +103,8 @@ class BrokerBackup:
 
 def _time(text: str) -> str:
     """Return the time if it has the form this operator writes; anybody can write an annotation."""
+    try:
+        datetime.fromisoformat(text)
+    except ValueError:
+        return ""
     return text if _TIME.fullmatch(text) else ""

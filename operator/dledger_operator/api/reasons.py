@@ -52,6 +52,8 @@ class Reason(StrEnum):
     NO_BACKUP_YET = "NoBackupYet"
     BACKUP_COMPLETED = "BackupCompleted"
     BACKUP_FAILED = "BackupFailed"
+    BACKUP_STALE = "BackupStale"
+    RETENTION_NEARS = "RetentionNears"
     BACKUP_RUNNING = "BackupRunning"
     GROUP_MISSING = "GroupMissing"
     GROUP_SPEC_INVALID = "GroupSpecInvalid"

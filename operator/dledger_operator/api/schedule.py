@@ -21,6 +21,9 @@ from dledger_operator.api.spec import BrokerGroup
 LATE_S: Final = 300.0
 """A backup starts at most this long after its time, longer than an operator's pod is missing."""
 
+STALE_S: Final = 3600.0
+"""How much longer than two intervals a newest backup may last: a Job takes minutes, or an hour."""
+
 _ALIASES: Final = ("@hourly", "@daily", "@midnight", "@weekly", "@monthly", "@yearly", "@annually")
 _RANDOM: Final = re.compile(r"\b[hr]\b", re.IGNORECASE)
 _ANY_TIME: Final = datetime(2028, 3, 1, tzinfo=UTC)
@@ -48,6 +51,20 @@ def latest(expression: str, minute: datetime) -> datetime:
     """Return the newest time of the schedule at or before a whole *minute*."""
     found: datetime = croniter(expression, minute + timedelta(minutes=1)).get_prev(datetime)
     return found
+
+
+@lru_cache(maxsize=1024)
+def stale_from(expression: str, at: datetime) -> datetime:
+    """Return when a backup as of *at* is too old: two intervals of the schedule and an hour later.
+
+    The intervals are those around *at*: from the time before it to the second one after it, which
+    on a Friday includes the weekend of a schedule for workdays.
+    """
+    before: datetime = croniter(expression, at + timedelta(seconds=1)).get_prev(datetime)
+    times = croniter(expression, at)
+    times.get_next(datetime)
+    after: datetime = times.get_next(datetime)
+    return at + (after - before) + timedelta(seconds=STALE_S)
 
 
 def due(group: BrokerGroup, backups: Sequence[BrokerBackup], *, now: datetime) -> str:

@@ -144,9 +144,10 @@ class Store:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackupRetention:
-    """When old backups go."""
+    """When old backups go; 0 for *keep_last* keeps none for their number."""
 
     keep_days: int = 30
+    keep_last: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +156,7 @@ class Backup:
 
     store: Store = Store()
     schedule: str = ""
+    base_every_hours: int = 24
     retention: BackupRetention = BackupRetention()
     verify_schedule: str = ""
 

@@ -1,4 +1,4 @@
-"""The Kubernetes API: get, apply, merge, create and replace, over `kubernetes.aio.dynamic`.
+"""The Kubernetes API: get, apply, merge, create, replace, delete, over `kubernetes.aio.dynamic`.
 
 Paths are built here rather than discovered: the kinds are few and known, and discovery would need
 a cache file. Every failure is an `ApiError`. Used by `cluster`, `lease` and `__main__`.
@@ -143,6 +143,11 @@ class Api:
         metadata = manifest["metadata"]
         path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
         return await self._request("put", path, body=manifest)
+
+    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+        """Delete an object, provided it is the one with this *uid*; what it owns goes with it."""
+        options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        await self._request("delete", _path(kind, namespace, name), body=options)
 
     async def close(self) -> None:
         """Close the connection."""

@@ -126,6 +126,21 @@ class Cluster:
         self._wrote(group.KIND)
         return written
 
+    async def delete_backup(self, backup: BrokerBackup) -> None:
+        """Delete a BrokerBackup with its Job; one that is gone needs none, nor another of its name.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        try:
+            await self._api.delete(backup.KIND, backup.namespace, backup.name, uid=backup.uid)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return
+        self._wrote(backup.KIND)
+        log.info("%s %s/%s: deleted, as retention says", *_who(backup))
+
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:
         """Set a pod's role label, or remove it; a pod that is gone needs none."""
         body = {"metadata": {"labels": {names.ROLE_LABEL: role or None}}}

@@ -198,8 +198,9 @@ async def log_since(
 ) -> LogRange:
     """Return how much committed log there is from *first_index* on, as the first node says.
 
-    Followers are asked first, as by the backup itself. If a node refuses the range, the backup will
-    report that with its own error.
+    Followers are asked first, as by the backup itself. A node that has dropped entries behind
+    *first_index* says how much it has: the backup copies that, with a base before it. One that
+    refuses that, too, leaves it to the backup, which reports it with its own error.
 
     Raises:
         Unavailable: No node answers; with the last one's error.
@@ -210,7 +211,7 @@ async def log_since(
             continue
         client = admin(_address(pod, names.PEER_PORT))
         try:
-            last_index, size_bytes = await client.export_size(first_index)
+            last_index, size_bytes = await _export_size(client, first_index)
         except Refused as error:
             log.info("%s does not plan an export: %s", pod.name, error)
             return LogRange()
@@ -221,6 +222,14 @@ async def log_since(
         finally:
             await client.close()
     raise Unavailable(str(last_error))
+
+
+async def _export_size(client: AdminClient, first_index: int) -> tuple[int, int]:
+    """Return the last index and the bytes up to it, of all that is kept if the range is not."""
+    try:
+        return await client.export_size(first_index)
+    except Refused:
+        return await client.export_size(0)
 
 
 def bounded(said: NodeStatus) -> NodeStatus:

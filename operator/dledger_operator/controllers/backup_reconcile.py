@@ -24,6 +24,7 @@ from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.backups import (
     BackupObserved,
     blocked_reason,
+    expired,
     first_index,
     in_turn,
     plan_backup,
@@ -94,6 +95,8 @@ class BackupReconciler:
             await self._report(backup, replace(observed, refusals=self._backed_off(backup)))
             if not first and (actions or isinstance(observed.job, JobRunning)):
                 first = backup.name
+        if group is not None:
+            await self._expire(group, backups)
 
     async def close(self) -> None:
         """Nothing is kept open."""
@@ -172,6 +175,20 @@ class BackupReconciler:
             self._backoff_of(backup).add(ref, str(error), generation=backup.generation)
             log.warning("backup %s/%s: %s %s: %s", *self.key, *ref, error)
             return False
+
+    async def _expire(self, group: BrokerGroup, backups: list[BrokerBackup]) -> None:
+        """Delete one BrokerBackup that may go; its end is seen by the watch and wakes this loop."""
+        backup = expired(group, backups, now=self._clock.now())
+        if backup is None or self._backed_off(backup):
+            return
+        try:
+            await self._cluster.delete_backup(backup)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            ref = (backup.KIND, backup.name)
+            self._backoff_of(backup).add(ref, str(error), generation=backup.generation)
+            log.warning("backup %s/%s: %s is not deleted: %s", *self.key, backup.name, error)
 
     async def _report(self, backup: BrokerBackup, observed: BackupObserved) -> None:
         """Write the status if it changed, then post the Events that the change is worth."""

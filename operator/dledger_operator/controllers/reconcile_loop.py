@@ -25,6 +25,8 @@ RESYNC_S: Final = 1.0
 asking them shows a failover, which takes about a second (docs/performance.md)."""
 BACKUP_RESYNC_S: Final = 5.0
 """The same for its unfinished backups: a Job of minutes, whose pods are watched."""
+EXPIRY_S: Final = 3600.0
+"""The same for finished ones, which go by their age in days."""
 
 
 class ReconcileLoop:
@@ -45,8 +47,8 @@ class ReconcileLoop:
         await asyncio.gather(self._task, return_exceptions=True)
         await self._rounds.close()
 
-    def pause_s(self) -> float | None:
-        """Return how long to wait for being woken before the next round; None is for ever."""
+    def pause_s(self) -> float:
+        """Return how long to wait for being woken before the next round."""
         return RESYNC_S
 
     def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
@@ -75,7 +77,7 @@ class ReconcileLoop:
         self.note_round(started_s=started_s, ended_s=time.monotonic(), succeeded=succeeded)
         return succeeded
 
-    async def _wait(self, pause_s: float | None) -> None:
+    async def _wait(self, pause_s: float) -> None:
         # Not wait_for: until Python 3.12 it loses a cancellation that comes with the result, and
         # the task of a deleted group would go on for ever.
         with contextlib.suppress(TimeoutError):
@@ -90,9 +92,9 @@ class BackupLoop(ReconcileLoop):
         self._reconciler = reconciler
         super().__init__(reconciler)
 
-    def pause_s(self) -> float | None:
-        """Look again for what no watch tells: a group that answers, a result that is lost."""
-        return BACKUP_RESYNC_S if self._reconciler.unfinished else None
+    def pause_s(self) -> float:
+        """Look again for what no watch tells: a group that answers, a lost result, mere age."""
+        return BACKUP_RESYNC_S if self._reconciler.unfinished else EXPIRY_S
 
 
 class GroupLoop(ReconcileLoop):

@@ -8,16 +8,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
-from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import COMPLETED, BrokerBackup
 from dledger_operator.api.reasons import Reason
+from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.decisions.checks import replicas_problems, spark_problems, store_problems
+from dledger_operator.decisions.checks import (
+    replicas_problems,
+    retention_problems,
+    spark_problems,
+    store_problems,
+)
 from dledger_operator.decisions.plan import Apply, Create, differs
-from dledger_operator.observed.job_status import JobStatus
+from dledger_operator.observed.job_status import JobStatus, seconds_between
 from dledger_operator.observed.observed import Ref, ref_of
 from dledger_operator.resources.backup import LogRange, job, runs_locally
 from dledger_operator.resources.spark import access, executor_template
+
+KEPT_COMPLETED: Final = 10
+KEPT_FAILED: Final = 3
+"""Finished BrokerBackups that a schedule keeps: what `kubectl get bgb` shows on half a screen."""
+_DAY_S: Final = 86_400
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,40 @@ def first_index(backup: BrokerBackup, group: BrokerGroup, others: Sequence[Broke
     return max(same, default=0) + 1
 
 
+def expired(
+    group: BrokerGroup, backups: Iterable[BrokerBackup], *, now: str
+) -> BrokerBackup | None:
+    """Return the oldest finished BrokerBackup of a group's schedule that may go; None if none may.
+
+    The newest `KEPT_COMPLETED` and `KEPT_FAILED` stay for `retention.keepDays`, and the newest
+    completed one in any case. What the schedule did not make is its maker's to delete.
+    """
+    if group.spec.paused or group.unreadable or any(retention_problems(group)):
+        return None
+    finished = [backup for backup in backups if backup.finished and _of_schedule(backup)]
+    finished.sort(key=_ended_at, reverse=True)
+    completed = [backup for backup in finished if backup.phase == COMPLETED]
+    failed = [backup for backup in finished if backup.phase != COMPLETED]
+    days = group.spec.backup.retention.keep_days
+    old = (
+        backup
+        for backup in (*completed[1:], *failed)
+        if seconds_between(_ended_at(backup), now) > days * _DAY_S
+    )
+    surplus = (*completed[KEPT_COMPLETED:], *failed[KEPT_FAILED:], *old)
+    return min(surplus, key=_ended_at, default=None)
+
+
+def _of_schedule(backup: BrokerBackup) -> bool:
+    """Whether the operator made it: anybody can copy an annotation, but a name tells its time."""
+    at = backup.scheduled_at
+    return at != "" and backup.name == names.scheduled_backup(backup.spec.group, unix_minute(at))
+
+
+def _ended_at(backup: BrokerBackup) -> str:
+    return str(backup.status.get("completedAt") or backup.created_at)
+
+
 def _own_fault(backup: BrokerBackup) -> BlockedReason | None:
     """Return what is wrong with the backup's spec, which never changes."""
     if backup.unreadable:
@@ -128,6 +175,7 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
     wrong = [
         *replicas_problems(group),
         *store_problems(group.spec.backup.store, "spec.backup.store"),
+        *retention_problems(group),
         *spark_problems(group),
     ]
     if wrong:

@@ -31,6 +31,7 @@ ACTED_ON: Final = frozenset(
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         "backup.store.allowHttp",
+        *("backup.baseEveryHours", "backup.retention.keepDays", "backup.retention.keepLast"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),
         *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
         *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
@@ -75,6 +76,7 @@ def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
     return (
         *store_problems(backup.store, "spec.backup.store"),
         *_schedule_problems(group),
+        *retention_problems(group),
         *spark_problems(group, needed=bool(backup.store.url) or group.recovers),
     )
 
@@ -98,6 +100,15 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         )
     if not SECRET_NAME.fits(store.secret_name):
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
+
+
+def retention_problems(group: BrokerGroup) -> Iterator[Problem]:
+    """Yield why the pipeline would not take what a group says of keeping backups."""
+    backup = group.spec.backup
+    if backup.base_every_hours < 1:
+        yield _invalid("spec.backup.baseEveryHours must be at least 1")
+    if backup.retention.keep_days < 1 or backup.retention.keep_last < 0:
+        yield _invalid("spec.backup.retention: keepDays must be at least 1, keepLast at least 0")
 
 
 def replicas_problems(group: BrokerGroup) -> Iterator[Problem]:

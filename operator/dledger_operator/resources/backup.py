@@ -49,7 +49,8 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
     local = runs_locally(group, log)
     executors = 0 if local else _executors(group, log)
     conf = settings(group, store=store, executors=executors)
-    args = [*_args(backup, group, log), "--master", _master(group, local=local)]
+    args = [*_args(backup, group, log), *_keeping(group, store)]
+    args += ["--master", _master(group, local=local)]
     args += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     name = names.backup_job(backup.name)
     labels = names.job_labels(group.name, "backup")
@@ -88,6 +89,18 @@ def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
     asked = {"--group-id": verbatim(group.group_id), "--last-index": str(last_index or "")}
     options = [word for option, value in asked.items() if value for word in (option, value)]
     return ["backup", "--endpoint", ",".join(nodes), *options]
+
+
+def _keeping(group: BrokerGroup, store: Store) -> list[str]:
+    """Return what the backup makes and deletes beside its entries.
+
+    A group's retention is about the group's store: a BrokerBackup with another one deletes nothing.
+    """
+    spec = group.spec.backup
+    asked = {"--base-every": spec.base_every_hours}
+    if store.url == spec.store.url:
+        asked |= {"--keep-days": spec.retention.keep_days, "--keep-last": spec.retention.keep_last}
+    return [word for option, value in asked.items() if value for word in (option, str(value))]
 
 
 def _master(group: BrokerGroup, *, local: bool) -> str:

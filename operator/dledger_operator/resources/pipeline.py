@@ -28,8 +28,8 @@ MANIFEST_KEY: Final = "DLEDGER_MANIFEST_KEY"
 
 TRIES: Final = 3
 """Enough for a store that is down for a minute; each try waits longer (10 s, 20 s: Kubernetes)."""
-USAGE_EXIT_CODE: Final = 2
-"""Wrong usage of the pipeline: another try would not help."""
+FINAL_EXIT_CODES: Final = (1, 2)
+"""Failed for good, and wrong usage of the pipeline: another try would not help."""
 
 _RESULT_FILE: Final = "/dev/termination-log"
 _MIB: Final = 1 << 20
@@ -40,10 +40,11 @@ _LEAST_HEAP_MIB: Final = 512
 def job_spec(template: Manifest, *, deadline_s: int) -> Manifest:
     """Return the spec of a Job with at most `TRIES` pods, one at a time, within *deadline_s*.
 
-    A pod that is evicted or whose machine goes does not count as a try.
+    A pod that is evicted or whose machine goes does not count as a try; what another try cannot
+    cure fails the Job at once.
     """
     disrupted = {"type": "DisruptionTarget", "status": "True"}
-    misused = {"containerName": "driver", "operator": "In", "values": [USAGE_EXIT_CODE]}
+    final = {"containerName": "driver", "operator": "In", "values": [*FINAL_EXIT_CODES]}
     return {
         "backoffLimit": TRIES - 1,
         "activeDeadlineSeconds": deadline_s,
@@ -51,7 +52,7 @@ def job_spec(template: Manifest, *, deadline_s: int) -> Manifest:
         "podFailurePolicy": {
             "rules": [
                 {"action": "Ignore", "onPodConditions": [disrupted]},
-                {"action": "FailJob", "onExitCodes": misused},
+                {"action": "FailJob", "onExitCodes": final},
             ]
         },
         "template": template,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from dledger_operator.api import names
@@ -23,6 +24,7 @@ _LONGEST: Final = 1024
 _GREATEST: Final = (1 << 63) - 1
 """The CRD's bounds: if one value exceeded them, the API server would refuse the whole status, each
 time."""
+_EPOCH: Final = 1970
 _Row = tuple[str, str, Reason, str]
 """Phase, status of the condition, reason and message."""
 
@@ -109,7 +111,21 @@ def _of_result(result: Json) -> Manifest:
         "first": _number(result.get("firstIndex")),
         "last": _number(result.get("lastIndex")),
     }
-    return found
+    return found | _of_time(result.get("asOf"))
+
+
+def _of_time(told: Any) -> Manifest:
+    """Return up to when a backup has everything, in whole seconds; nothing if that is not known.
+
+    An older image tells no time, and entries may all be without one, which is the year 1970.
+    """
+    try:
+        at = datetime.fromisoformat(str(told))
+    except ValueError:
+        return {}
+    if at.utcoffset() != timedelta() or at.year <= _EPOCH:
+        return {}
+    return {"asOf": at.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
 
 def _number(value: Any) -> int:

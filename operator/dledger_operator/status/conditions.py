@@ -48,8 +48,8 @@ class _Facts:
     problems: tuple[Problem, ...]
 
 
-def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
-    """Return all conditions, without their times."""
+def conditions(group: BrokerGroup, observed: Observed, *, now: str) -> list[Manifest]:
+    """Return all conditions at the time *now* (RFC 3339), without their own times."""
     facts = _Facts(
         group=group,
         observed=observed,
@@ -66,7 +66,7 @@ def conditions(group: BrokerGroup, observed: Observed) -> list[Manifest]:
             ("Degraded", _degraded(facts)),
             ("GroupIDConsistent", _group_id_consistent(facts)),
             ("StorageHealthy", _storage_healthy(facts)),
-            ("BackupReady", backup_ready(group, observed)),
+            ("BackupReady", backup_ready(group, observed, now=now)),
             ("Paused", _paused(facts)),
             ("SpecValid", _spec_valid(facts)),
         )

@@ -60,7 +60,7 @@ def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
         "commitIndex": max(commits, default=int(before.get("commitIndex") or 0)),
         "members": _members(group, observed),
         "conditions": dated(
-            before, conditions(group, observed), now=now, generation=group.generation
+            before, conditions(group, observed, now=now), now=now, generation=group.generation
         ),
     }
     if backup := last_backup(group, observed, now=now):
