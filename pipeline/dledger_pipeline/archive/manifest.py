@@ -469,7 +469,7 @@ def time_ms(text: str, *, up: bool = False) -> int:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise InvalidArgument(f"{text!r} is not a time of RFC 3339") from None
+        raise InvalidArgument(f"{text!r} is not an RFC 3339 time") from None
     if moment.tzinfo is None:
         raise InvalidArgument(f"{text!r} has no time zone; add Z for UTC")
     since, ms = moment - _EPOCH, timedelta(milliseconds=1)

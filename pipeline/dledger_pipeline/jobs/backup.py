@@ -28,9 +28,11 @@ from dledger_pipeline.archive.manifest import (
     told_time,
 )
 from dledger_pipeline.errors import (
+    BackupError,
     BrokenBackup,
     ForeignGroup,
     RangeNotAvailable,
+    StoreError,
     VersionConflict,
 )
 from dledger_pipeline.jobs.request import SparkRequest
@@ -156,8 +158,17 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
     result = _result(published, new_objects=len(rows) + (plan.base is not None), reason=plan.reason)
     if request.retention == _FOREVER:
         return result
-    found = expire(request.store, nodes.group_id, request.retention, dry_run=False, told=progress)
-    return result | {"freedBytes": found.freed_bytes, "lockedObjects": found.locked}
+    return result | _expired(request, nodes.group_id, progress)
+
+
+def _expired(request: BackupRequest, group_id: str, progress: Progress) -> Result:
+    """Delete what the request does not keep; what fails there does not undo the backup."""
+    try:
+        found = expire(request.store, group_id, request.retention, dry_run=False, told=progress)
+    except (BackupError, StoreError) as error:
+        progress(f"the backup is published, but old ones were not deleted: {error}")
+        return {"notExpired": str(error)}
+    return {"freedBytes": found.freed_bytes, "lockedObjects": found.locked}
 
 
 def _plan(
