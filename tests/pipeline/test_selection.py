@@ -223,7 +223,7 @@ def test_compacted_messages_are_chosen_alike(
         ({"view": "entries", "topic": "a", "to": "3"}, "view entries has no option topic, to"),
         ({"from": "-1"}, "option from must be a number, 0 or more"),
         ({"queue": "x"}, "option queue must be a number"),
-        ({"fromTime": "yesterday"}, "option fromTime: 'yesterday' is not a time of RFC 3339"),
+        ({"fromTime": "yesterday"}, "option fromTime: 'yesterday' is not an RFC 3339 time"),
         ({"toTime": "2026-01-31T12:00:00"}, "option toTime: .* has no time zone"),
     ],
 )

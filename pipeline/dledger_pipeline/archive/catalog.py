@@ -81,11 +81,13 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
     Raises:
         VersionConflict: Another run has published this number; nothing was published.
         BrokenBackup: Ranges do not join; names the file.
+        TargetNotAvailable: No base reaches its last entry, so that it could not be restored.
         ObjectMissing, CorruptObject: A file is not there, or not as long as it was. Nothing was
             published.
         StoreError: The store failed.
     """
     check_joins(manifest)
+    manifest.start_for(manifest.last_index)
     stored = replace(manifest, chunks=tuple(_stored(store, manifest, c) for c in manifest.chunks))
     _check_present(store, stored)
     name = f"{manifest.group_id}/{manifest.name}"

@@ -197,8 +197,13 @@ def _plan(
         seen = exporter.plan(
             group_id=nodes.group_id,
             first_index=first,
-            last_index=request.last_index,
+            last_index=_last_index(request, base),
             target_bytes=request.target_bytes,
+        )
+    if base and seen.commit_index < base.applied_index:
+        raise RangeNotAvailable(
+            f"{address} has synced entry {seen.commit_index}, its snapshot is of "
+            f"{base.applied_index}"
         )
     if not seen.ranges and previous is None:
         raise RangeNotAvailable(f"{address} has no committed entries to back up yet")
@@ -217,6 +222,12 @@ def _plan(
         base=base,
         reason=reason,
     )
+
+
+def _last_index(request: BackupRequest, base: BaseRow | None) -> int:
+    """Return where to end: not before a new base, or nothing could be restored from it yet."""
+    reaches = base.applied_index if base else 0
+    return max(request.last_index, reaches) if request.last_index else 0
 
 
 def _write(
