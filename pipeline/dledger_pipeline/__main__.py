@@ -57,6 +57,7 @@ examples:
   dledger-pipeline list --store file:///backups
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --store file:///backups --topics prices,positions
+  dledger-pipeline query --store file:///backups 'SELECT topic, count(*) FROM messages GROUP BY 1'
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
@@ -128,6 +129,8 @@ def _failure(error: BaseException) -> Result:
 def _tell(args: argparse.Namespace, result: Result) -> None:
     """Print the result and keep it in the result file."""
     _write_result(args, result)
+    if not args.shows_result and "error" not in result:
+        return  # it has printed what was asked for
     if args.json:
         print(json.dumps(result))
     elif "error" not in result:
@@ -161,6 +164,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_gc(commands)
     _command(commands, "repair", "make a manifest of the objects that are there", _repair)
     _add_compact(commands)
+    _add_query(commands)
     return parser
 
 
@@ -174,7 +178,7 @@ def _command(
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, shows_result=True)
     parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
     parser.add_argument(
@@ -405,6 +409,24 @@ def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
         "master": args.master,
         "conf": dict(args.conf),
     }
+
+
+def _add_query(commands: Any) -> None:
+    help_text = "answer SQL about the newest backup, a line of JSON for each row"
+    parser = _command(commands, "query", help_text, _query)
+    parser.set_defaults(shows_result=False)
+    parser.add_argument("sql", metavar="SQL", help="about the tables `messages` and `entries`")
+    _add_spark_arguments(parser)
+
+
+def _query(args: argparse.Namespace) -> Result:
+    from dledger_pipeline.jobs.query import (  # noqa: PLC0415, the others need no Spark
+        QueryRequest,
+        query,
+    )
+
+    request = QueryRequest(sql=args.sql, allow_http=args.allow_http, **_spark_request(args))
+    return query(request, print)
 
 
 def _store(args: argparse.Namespace) -> Store:

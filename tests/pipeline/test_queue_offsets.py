@@ -103,6 +103,20 @@ def test_messages_behind_a_base_are_those_of_a_node_that_starts_from_it(
     assert sorted(found) == _held(node, log.entries)
 
 
+def test_what_a_base_has_is_not_stored_again_behind_it() -> None:
+    """A batch of one known and one new message has the new one only."""
+    log = _log([])
+    log.produce("body", ids=("known",))
+    applied = len(log.entries)
+    log.produce("body", "body", ids=("known", "new"))
+    behind = Held(entry_batch(log.entries[applied:]))
+
+    (found,) = message_ranges([behind], BrokerState.decode(_state(log, applied, 1)))
+
+    rows = [row for batch in found.read() for row in batch.to_pylist()]
+    assert [(row["message_id"], row["queue_offset"]) for row in rows] == [("new", 1)]
+
+
 def test_a_base_with_very_many_messages_is_read_from_where_it_begins() -> None:
     """Old runs are sealed in the state, and retention may end in the middle of them."""
     log = _log([])

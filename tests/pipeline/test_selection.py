@@ -163,6 +163,18 @@ def test_tasks_read_the_objects_with_such_messages_only(store: Store, reads: Cou
     assert {*reads} == {row["index"] - (row["index"] - 1) % SIZE for row in found}
 
 
+def test_tasks_read_the_objects_with_such_times_only(store: Store, reads: Counter[int]) -> None:
+    """By what the manifest says of them, as for entries."""
+    tasks = planned(store, toTime=TIMES["toTime"])
+    reads.clear()
+
+    found = tasks()
+
+    last = max(row["index"] for row in found)
+    assert reads == dict.fromkeys(range(1, last + 1, SIZE), 1)
+    assert len(reads) < len(LOG.entries) / SIZE
+
+
 def test_planning_begins_at_the_newest_base_that_times_allow(
     store: Store, reads: Counter[int]
 ) -> None:

@@ -53,7 +53,8 @@ class Selection:
 
     Attributes:
         first_index, last_index: Of the entries.
-        first_ms, last_ms: Their timestamps; 1 or more leaves out entries without one.
+        first_ms, last_ms: Their timestamps. From 1 on, entries without one are left out. With an
+            upper bound they must be: what is known of an object does not tell of them.
         topic: The topic's name; None: of any topic.
         queue_id: None: of any queue.
         first_offset, last_offset: The queue offsets.

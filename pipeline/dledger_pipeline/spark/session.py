@@ -3,8 +3,8 @@
 The only module that starts Spark. `one_task_each` runs a function once for each of some items, on
 any worker, and `collect` does so for functions that return a dataclass; `typed_errors` raises the
 error of a failed task. Spark reports that error as a Python traceback in the text of its own and in
-no other way, so its class is read from there. Used by the jobs `backup` and `compact`, and by users
-for queries.
+no other way, so its class is read from there. Used by the jobs `backup`, `compact` and `query`, and
+by users for queries.
 """
 
 from __future__ import annotations
