@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import LiveGroup
@@ -40,9 +41,9 @@ def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, obje
 def reference(
     spark: SparkSession, group: LiveGroup, tmp_path_factory: pytest.TempPathFactory
 ) -> Store:
-    """Return a store with a backup of the group."""
+    """Return a store with a backup of the group that Spark made; others here need no Spark."""
     store = _store(tmp_path_factory.mktemp("reference"), "store")
-    _backup(store, group)
+    _backup(store, group, runner=RunnerName.SPARK)
     return store
 
 
@@ -124,15 +125,16 @@ def test_a_later_backup_adds_what_is_new(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("runner", ["spark", "plain"])
 def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_objects(
-    spark: SparkSession, group: LiveGroup, reference: Store, tmp_path: Path
+    runner: str, group: LiveGroup, reference: Store, tmp_path: Path
 ) -> None:
     """The driver is killed once an object is written: no manifest, no HEAD; then it is repeated."""
     store, data = _store(tmp_path, "store"), tmp_path / "store" / group.group_id / "data"
     command = [
         *(sys.executable, "-m", "dledger_pipeline", "backup", "--master", "local[1]"),
         *("--endpoint", ",".join(group.admins), "--last-index", str(group.last_index)),
-        *("--store", store.url, "--target-mib", "1"),
+        *("--store", store.url, "--target-mib", "1", "--runner", runner, "--rate", "2"),
     ]
     said = tmp_path / "driver.log"
     with said.open("wb") as log, subprocess.Popen(command, stdout=log, stderr=log) as driver:

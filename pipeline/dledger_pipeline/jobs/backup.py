@@ -182,7 +182,7 @@ def _plan(
         base = None
         if reason:
             progress(f"a new base, since {reason}")
-            snapshot = exporter.snapshot(nodes.group_id)
+            snapshot = exporter.snapshot(nodes.group_id, bytes_per_s=request.bytes_per_s)
             base = write_base(request.store, nodes.group_id, snapshot, now_ms=nodes.leader_ms)
         follows = previous is not None and previous.last_index + 1 >= kept.first_available
         if previous is not None and follows:

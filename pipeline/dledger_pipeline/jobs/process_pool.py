@@ -11,6 +11,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
@@ -27,43 +28,69 @@ _HELD: Final = (signal.SIGINT, signal.SIGTERM)
 
 
 def run(
-    tasks: Sequence[_Task], work: Callable[[_Task], _Found], *, workers: int
-) -> Iterator[_Found]:
-    """Yield what *work* returns of each of *tasks*, in the order in which they are done.
+    tasks: Sequence[_Task],
+    work: Callable[[_Task], _Found],
+    *,
+    workers: int,
+    done: Callable[[_Found], None] = lambda _: None,
+) -> list[_Found]:
+    """Return what *work* returns of each of *tasks*, in the order in which they are done.
 
     Args:
         tasks: Pickled, as are results and errors.
         work: A function that workers can import.
         workers: How many tasks run at once.
+        done: Told what each one returned, at once.
 
     Raises:
         WorkerFailed: A worker was killed.
         Exception: What *work* raised; the other tasks are ended then.
     """
+    results = []
     with _pool(min(workers, len(tasks))) as pool:
         try:
             for future in as_completed(_submitted(pool, tasks, work)):
-                yield future.result()
+                results.append(future.result())
+                done(results[-1])
         except BrokenProcessPool as error:
             raise WorkerFailed(
                 "a worker process was killed before its work was done (out of memory?); "
                 "nothing was published"
             ) from error
+    return results
 
 
 def _submitted(
     pool: ProcessPoolExecutor, tasks: Sequence[_Task], work: Callable[[_Task], _Found]
 ) -> list[Future[_Found]]:
-    """Submit the tasks, which starts workers; a signal waits until it is known who they are.
-
-    Workers inherit that, so that Ctrl-C, which a terminal sends to them as well, finds none without
-    a handler.
-    """
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
-    try:
+    """Submit the tasks, which starts workers."""
+    with _undisturbed():
         return [pool.submit(work, task) for task in tasks]
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Let signals wait for the end of the block, so that no worker starts of which nobody knows.
+
+    Workers that start in it inherit the mask: Ctrl-C, which a terminal sends to them as well, finds
+    none of them without a handler. For this process a mask is not enough: another thread takes the
+    signal, and Python calls the handler in this one all the same.
+    """
+    came: list[int] = []
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {
+        each: signal.signal(each, lambda number, _: came.append(number))
+        for each in (_HELD if is_main else ())
+    }
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _HELD)
+    try:
+        yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for each, handler in handlers.items():
+            signal.signal(each, handler)
+    for number in came:
+        signal.raise_signal(number)
 
 
 @contextmanager
@@ -73,13 +100,14 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     That is safe: an object is there as a whole or not at all.
     """
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(
-        workers,
-        # A fork would have threads of gRPC's and Arrow's, but in name only.
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_begin,
-        initargs=(os.getpid(),),
-    )
+    with _undisturbed():
+        pool = ProcessPoolExecutor(
+            workers,
+            # A fork would have threads of gRPC's and Arrow's, but in name only.
+            mp_context=multiprocessing.get_context("spawn"),
+            initializer=_begin,
+            initargs=(os.getpid(),),
+        )
     try:
         yield pool
     except BaseException:

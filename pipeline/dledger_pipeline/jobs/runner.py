@@ -69,11 +69,8 @@ def plain(count: int, progress: Progress) -> Runner:
     """Return a runner of *count* processes; raises `process_pool.run`'s errors."""
 
     def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
-        rows, done = [], _telling(len(tasks), progress)
-        for row in process_pool.run(tasks, work, workers=count):
-            rows.append(row)
-            done(row.record_bytes)
-        return rows
+        tell = _telling(len(tasks), progress)
+        return process_pool.run(tasks, work, workers=count, done=lambda row: tell(row.record_bytes))
 
     return run
 

@@ -6,7 +6,7 @@ the backup job.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,6 +27,7 @@ from dledger_pipeline.errors import (
     NodeUnavailable,
     RangeNotAvailable,
 )
+from dledger_pipeline.log.pacing import Pace
 from dledger_pipeline.log.records import RecordBytes
 from dledger_pipeline.log.segments import last_chain
 
@@ -163,8 +164,12 @@ class ExportClient:
         if expected != last_index + 1:
             raise NodeUnavailable(f"{self.address} ended the export before entry {expected}")
 
-    def snapshot(self, group_id: str) -> bytes:
+    def snapshot(self, group_id: str, *, bytes_per_s: float = 0.0) -> bytes:
         """Let the node write a snapshot of its state now; return the file's bytes, unchecked.
+
+        Args:
+            group_id: The group it must be.
+            bytes_per_s: How fast to read it; 0: as fast as it can.
 
         Raises:
             ForeignGroup, NodeUnavailable, ExportError: Like `plan`.
@@ -173,7 +178,7 @@ class ExportClient:
             self._stub.Snapshot(pb.SnapshotRequest(), timeout=_SNAPSHOT_S)
             request = pb.ExportSnapshotRequest(group_id=group_id)
             with _cancelled_at_end(self._stub.ExportSnapshot(request)) as stream:
-                return b"".join(received.data for received in stream)
+                return b"".join(_paced(stream, Pace(bytes_per_s)))
 
     def _chunk(self, received: pb.ExportChunk) -> RecordBytes:
         count = received.last_index - received.first_index + 1
@@ -198,6 +203,12 @@ class ExportClient:
             yield
         except grpc.RpcError as error:
             raise _meaning(error, self.address) from error
+
+
+def _paced(stream: Iterable[Any], pace: Pace) -> Iterator[bytes]:
+    for received in stream:
+        pace.has_read(len(received.data))
+        yield received.data
 
 
 @contextmanager
