@@ -86,7 +86,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Raise `Stopped` in the block at the first SIGINT or SIGTERM; the end is then not disturbed.
+    """Raise `Stopped` in the block at SIGINT and SIGTERM; behind it neither disturbs any more.
 
     Only a main thread can; elsewhere signals are somebody else's.
     """
@@ -95,16 +95,19 @@ def _stoppable() -> Iterator[None]:
         return
 
     def stop(number: int, _: object) -> NoReturn:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
         logging.disable()  # what is cut off says so, Spark's connections with tracebacks
         raise Stopped(signal.Signals(number))
 
-    before = {each: signal.signal(each, stop) for each in _SIGNALS}
+    after = {each: signal.signal(each, stop) for each in _SIGNALS}
     try:
         yield
+    except KeyboardInterrupt as error:
+        after = dict.fromkeys(_SIGNALS, signal.SIG_IGN)
+        if isinstance(error, Stopped):
+            raise
+        raise Stopped(signal.SIGINT) from error  # by the handler that Spark has while it starts
     finally:
-        for each, handler in before.items():
+        for each, handler in after.items():
             signal.signal(each, handler)
 
 

@@ -1,9 +1,9 @@
-"""Exports the committed log to archivers: how to split it, its records as they are on disk, and the
-newest snapshot, which stands for the entries that the node has dropped.
+"""Exports the committed log to archivers: how to split it, its records as they are on disk.
 
-Served from this node's own disk, in threads, with few reads at a time; gRPC's flow control paces a
-stream. The records are sent unchecked: the receiver checks the CRCs, and reports segment and byte
-of a damaged one. Used by the Admin service.
+And the newest snapshot, which stands for the entries that the node has dropped. Served from this
+node's own disk, in threads, with few reads at a time; gRPC's flow control paces a stream. The
+records are sent unchecked: the receiver checks the CRCs, and reports segment and byte of a damaged
+one. Used by the Admin service.
 """
 
 from __future__ import annotations
