@@ -221,9 +221,8 @@ def _add_backup(commands: Any) -> None:
     _add_retention(parser)
     parser.add_argument(
         "--runner",
-        type=RunnerName,
-        choices=list(RunnerName),
-        default=RunnerName.AUTO,
+        choices=[str(name) for name in RunnerName],
+        default=str(RunnerName.AUTO),
         help="who does the work: spark, plain (processes of this machine, without Spark and Java), "
         "or auto: plain below the threshold, unless --master is a cluster (auto)",
     )
@@ -256,7 +255,7 @@ def _backup(args: argparse.Namespace) -> Result:
             retention=_retention(args),
             store=_store(args),
             group_id=args.group_id,
-            runner=args.runner,
+            runner=RunnerName(args.runner),
             local_threshold_bytes=args.local_threshold_mib << 20,
             bytes_per_s=args.rate * 1e6,
             master=args.master,
