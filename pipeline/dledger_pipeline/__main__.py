@@ -100,7 +100,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Raise `Stopped` in the block at the first SIGINT or SIGTERM; the end is then not disturbed.
+    """Raise `Stopped` in the block at SIGINT and SIGTERM; behind it neither disturbs any more.
 
     Only a main thread can; elsewhere signals are somebody else's.
     """
@@ -109,16 +109,19 @@ def _stoppable() -> Iterator[None]:
         return
 
     def stop(number: int, _: object) -> NoReturn:
-        for each in _SIGNALS:
-            signal.signal(each, signal.SIG_IGN)
         logging.disable()  # what is cut off says so, Spark's connections with tracebacks
         raise Stopped(signal.Signals(number))
 
-    before = {each: signal.signal(each, stop) for each in _SIGNALS}
+    after = {each: signal.signal(each, stop) for each in _SIGNALS}
     try:
         yield
+    except KeyboardInterrupt as error:
+        after = dict.fromkeys(_SIGNALS, signal.SIG_IGN)
+        if isinstance(error, Stopped):
+            raise
+        raise Stopped(signal.SIGINT) from error  # by the handler that Spark has while it starts
     finally:
-        for each, handler in before.items():
+        for each, handler in after.items():
             signal.signal(each, handler)
 
 
@@ -235,9 +238,8 @@ def _add_backup(commands: Any) -> None:
     _add_retention(parser)
     parser.add_argument(
         "--runner",
-        type=RunnerName,
-        choices=list(RunnerName),
-        default=RunnerName.AUTO,
+        choices=[str(name) for name in RunnerName],
+        default=str(RunnerName.AUTO),
         help="who does the work: spark, plain (processes of this machine, without Spark and Java), "
         "or auto: plain below the threshold, unless --master is a cluster (auto)",
     )
@@ -267,7 +269,7 @@ def _backup(args: argparse.Namespace) -> Result:
         target_bytes=args.target_mib << 20,
         base_every_hours=args.base_every,
         retention=_retention(args),
-        runner=args.runner,
+        runner=RunnerName(args.runner),
         local_threshold_bytes=args.local_threshold_mib << 20,
         bytes_per_s=args.rate * 1e6,
         **_spark_request(args),
