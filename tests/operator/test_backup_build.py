@@ -412,3 +412,11 @@ def test_a_local_driver_of_a_group_with_another_replica_count_names_all() -> Non
     of = replace(OF, spec=replace(OF.spec, replicas=1))
 
     assert _option(_args(_job(of=of)), "--endpoint")[1] == "orders-0.orders-nodes.shop.svc:20911"
+
+
+def test_a_large_log_is_read_faster_than_its_deadline_asks() -> None:
+    """Clients have their share of a node, unless the Job could not end in time then."""
+    small, large = (_args(_job(LogRange(last_index=9, size_bytes=at))) for at in (1 << 30, 10**12))
+
+    assert _option(small, "--rate") == ["--rate", "20"]
+    assert _option(large, "--rate") == ["--rate", "93"]

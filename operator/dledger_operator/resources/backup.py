@@ -22,6 +22,8 @@ DEADLINE_S: Final = 6 * 3600
 guidelines count for one request to S3, one connection carries 1.8 TB in that time."""
 KEPT_S: Final = 24 * 3600
 """Job and pods, with their logs, stay this long after the end: over a night."""
+RATE_MB_S: Final = 20
+"""How fast nodes are read at least: the pipeline's own default, which leaves clients their share."""
 EXECUTOR_BYTES: Final = 1 << 30
 """Work that is worth one more executor: some 12 s at that rate, in which a pod has started."""
 
@@ -86,9 +88,18 @@ def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
     pods = (names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas))
     nodes = (names.peer_address(group.namespace, group.name, pod) for pod in pods)
     last_index = backup.spec.last_index or log.last_index
-    asked = {"--group-id": verbatim(group.group_id), "--last-index": str(last_index or "")}
+    asked = {
+        "--group-id": verbatim(group.group_id),
+        "--last-index": str(last_index or ""),
+        "--rate": str(_rate_mb_s(log.size_bytes)),
+    }
     options = [word for option, value in asked.items() if value for word in (option, value)]
     return ["backup", "--endpoint", ",".join(nodes), *options]
+
+
+def _rate_mb_s(size_bytes: int) -> int:
+    """Return how fast nodes are read: gently, but so that half the deadline is enough."""
+    return max(RATE_MB_S, -(-size_bytes // (DEADLINE_S // 2 * 1_000_000)))
 
 
 def _keeping(group: BrokerGroup, store: Store) -> list[str]:
