@@ -55,7 +55,7 @@ def test_wrong_sql_is_one_sentence(
 
     (line,) = capsys.readouterr().err.splitlines()
     assert code == 1
-    assert line.startswith("dledger-pipeline: Spark failed: ")
+    assert line.startswith("dledger-pipeline: not an answerable query: ")
     assert "topik" in line
 
 

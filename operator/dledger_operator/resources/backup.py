@@ -23,7 +23,7 @@ guidelines count for one request to S3, one connection carries 1.8 TB in that ti
 KEPT_S: Final = 24 * 3600
 """Job and pods, with their logs, stay this long after the end: over a night."""
 RATE_MB_S: Final = 20
-"""How fast nodes are read at least: the pipeline's own default, which leaves clients their share."""
+"""At least: the default of the pipeline, which leaves clients their share of a node."""
 EXECUTOR_BYTES: Final = 1 << 30
 """Work that is worth one more executor: some 12 s at that rate, in which a pod has started."""
 

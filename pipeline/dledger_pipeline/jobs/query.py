@@ -7,13 +7,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from pyspark.sql import SparkSession
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result
-from dledger_pipeline.spark.session import spark_session, typed_errors
+from dledger_pipeline.spark.session import first_line, spark_session, typed_errors
 from dledger_pipeline.spark.source import FORMAT, View
 
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
@@ -36,7 +38,8 @@ def query(request: QueryRequest, tell: Callable[[str], None]) -> Result:
     Raises:
         StoreError, BackupError: The store or what it holds is at fault.
         MessageError: Messages cannot be read out of the backup.
-        SparkFailed: The SQL is wrong, or Spark did not run it.
+        InvalidArgument: The SQL is wrong.
+        SparkFailed: Spark did not run it.
     """
     manifest = catalog.load(request.store, request.group_id)
     logging.getLogger(_SPARKS_LOGGER).disabled = True
@@ -46,12 +49,19 @@ def query(request: QueryRequest, tell: Callable[[str], None]) -> Result:
         spark.conf.set(_PUSHDOWN, "true")
         for view in _TABLES:
             _table(spark, request, manifest.group_id, view)
-        found = spark.sql(request.sql)
+        found = _asked(spark, request.sql)
         line = sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"})
         for row in found.select(line).toLocalIterator():
             tell(row[0])
             rows += 1
     return {"phase": COMPLETED, "groupId": manifest.group_id, "rows": rows}
+
+
+def _asked(spark: SparkSession, sql: str) -> DataFrame:
+    try:
+        return spark.sql(sql)
+    except (AnalysisException, ParseException) as error:
+        raise InvalidArgument(f"not an answerable query: {first_line(error)}") from error
 
 
 def _table(spark: SparkSession, request: QueryRequest, group_id: str, view: View) -> None:

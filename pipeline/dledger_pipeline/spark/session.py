@@ -113,7 +113,8 @@ def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
         raise
     except (PySparkException, Py4JError) as error:
         raise SparkFailed(
-            f"Spark did not start with master {master}; Java's own message is above: {_line(error)}"
+            f"Spark did not start with master {master}; Java's own message is above: "
+            f"{first_line(error)}"
         ) from error
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, on_ctrl_c)  # Spark's own would ask a JVM that may be busy
@@ -234,7 +235,7 @@ def _typed(error: Exception) -> DledgerError:
     for name, message in reversed(_RAISED.findall(str(error))):
         if name in classes:
             return rebuilt(classes[name], (message,))
-    return SparkFailed(f"Spark failed: {_line(error)}")
+    return SparkFailed(f"Spark failed: {first_line(error)}")
 
 
 def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
@@ -243,7 +244,7 @@ def _subclasses(base: type[DledgerError]) -> Iterator[type[DledgerError]]:
         yield from _subclasses(each)
 
 
-def _line(error: Exception) -> str:
+def first_line(error: Exception) -> str:
     """Return the last line of a Python traceback in the error's text, else its first line."""
     text = str(error).strip()
     raised = _RAISED.findall(text)
