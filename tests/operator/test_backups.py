@@ -208,6 +208,18 @@ def test_a_completed_backup_tells_everything() -> None:
     )
 
 
+def test_a_new_base_is_told_with_its_reason() -> None:
+    """In the message, and so in the Event: someone should know that a schedule was broken."""
+    why = "nodes have dropped entries [24, 86], which were not backed up"
+    done = JobSucceeded(result={**RESULT, "newBase": why}, started_at=STARTED, ended_at=ENDED)
+
+    status = backup_status(backup(), observed(job=done), now=NOW)
+
+    (event,) = backup_events({}, status)
+    assert event.message == status["message"]
+    assert status["message"].endswith(f"; a new base was begun, since {why}")
+
+
 @pytest.mark.parametrize("value", [None, "many", True, 1.5, [], {}, -1, 1 << 63])
 def test_a_result_of_another_kind_does_not_reach_the_status(value: Any) -> None:
     """The API server would refuse the whole of it."""

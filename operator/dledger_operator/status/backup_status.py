@@ -21,6 +21,8 @@ _NEEDS_SOMEONE: Final = (Reason.GROUP_MISSING, Reason.GROUP_SPEC_INVALID, Reason
 _NUMBERS: Final = ("term", "records", "bytes", "objectBytes", "objects", "newObjects")
 _TEXTS: Final = ("groupId", "manifest")
 _LONGEST: Final = 1024
+_LONGEST_REASON: Final = 256
+"""Of a new base, within a message of an Event, which has room for 1,024 characters."""
 _GREATEST: Final = (1 << 63) - 1
 """The CRD's bounds: if one value exceeded them, the API server would refuse the whole status, each
 time."""
@@ -79,7 +81,7 @@ def changed(before: Json, after: Json) -> bool:
 def _row(backup: BrokerBackup, observed: BackupObserved) -> _Row:
     match observed.job:
         case JobSucceeded(result=result):
-            return COMPLETED, "True", Reason.BACKUP_COMPLETED, _sentence(_of_result(result))
+            return COMPLETED, "True", Reason.BACKUP_COMPLETED, _sentence(result)
         case JobFailed(error=error):
             return FAILED, "False", Reason.BACKUP_FAILED, error
         case JobRunning(note=note):
@@ -133,7 +135,11 @@ def _number(value: Any) -> int:
     return value if counts and 0 <= value <= _GREATEST else 0
 
 
-def _sentence(found: Json) -> str:
+def _sentence(result: Json) -> str:
+    """Return what a backup did, and why it has a new base if it has."""
+    found = _of_result(result)
     first, last = found["range"]["first"], found["range"]["last"]
     new = f"{found['newObjects']} of {found['objects']} objects are new"
-    return f"entries {first} to {last} of group {found['groupId']}, {found['bytes']} bytes; {new}"
+    said = f"entries {first} to {last} of group {found['groupId']}, {found['bytes']} bytes; {new}"
+    reason = str(result.get("newBase") or "")[:_LONGEST_REASON]
+    return f"{said}; a new base was begun, since {reason}" if reason else said
