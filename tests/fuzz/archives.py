@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Hashable, Iterator
 from dataclasses import asdict, replace
+from functools import partial
 from random import Random
 from typing import Any, ClassVar, Final
 
@@ -27,6 +28,7 @@ from dledger_pipeline.archive.archive import ManifestRow, object_name, read_rang
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
+from dledger_pipeline.archive.selection import overlap
 from dledger_pipeline.archive.verify import _check_row
 from dledger_pipeline.errors import (
     BackupError,
@@ -280,7 +282,9 @@ class ArchiveObjects(Target):
                 "first_timestamp_ms": 1,
             }
         )
-        table = read_range(store_of(**{f"{GROUP_ID}/{row.name}": data}), GROUP_ID, row)
+        store = store_of(**{f"{GROUP_ID}/{row.name}": data})
+        table = read_range(store, GROUP_ID, row)
+        read_range(store, GROUP_ID, row, partial(overlap, {"index": (2, 3)}), ["timestamp_ms"])
         _check_row(row.name, row, table)
         for batch in table.to_batches():
             encode(batch)

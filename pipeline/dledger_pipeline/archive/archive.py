@@ -14,10 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
-from dledger_pipeline.archive.selection import Bounds, MayHold, anything
+from dledger_pipeline.archive.selection import BOUNDED, Bounds, MayHold, anything
 from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
 from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.object_store.store import Store
@@ -167,7 +168,8 @@ def read_object(
 ) -> pa.Table:
     """Return the rows of a Parquet object, after checking everything that its manifest states.
 
-    Row groups are left out where *may_hold* says so of their statistics. *columns*: empty for all.
+    Row groups are left out where *may_hold* says so of what their small columns hold. *columns*:
+    empty for all.
 
     Raises:
         ObjectMissing: The object is not there.
@@ -181,27 +183,27 @@ def read_object(
         raise CorruptObject(name, f"its SHA-256 is {found}, the manifest says {sha256}")
     file = opened(data, name, schema=schema, rows=rows, inflated_bytes=inflated_bytes)
     names = list(columns or schema.names)
-    groups = [
-        number
-        for number in range(file.metadata.num_row_groups)
-        if may_hold(_statistics(file.metadata.row_group(number)))
-    ]
-    if not groups:
-        return schema.empty_table().select(names)
     try:
+        groups = [
+            number
+            for number in range(file.metadata.num_row_groups)
+            if may_hold is anything or may_hold(_bounds(file, number, schema))
+        ]
+        if not groups:
+            return schema.empty_table().select(names)
         return file.read_row_groups(groups, names).select(names).replace_schema_metadata(None)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise CorruptObject(name, f"not readable as Parquet: {error}") from error
 
 
-def _statistics(group: Any) -> Bounds:
-    """Return the lowest and highest values of a row group's columns, where they are known."""
-    chunks = (group.column(number) for number in range(group.num_columns))
-    return {
-        chunk.path_in_schema: (chunk.statistics.min, chunk.statistics.max)
-        for chunk in chunks
-        if chunk.statistics is not None and chunk.statistics.has_min_max
-    }
+def _bounds(file: pq.ParquetFile, group: int, schema: pa.Schema) -> Bounds:
+    """Return the lowest and highest values of a row group's columns that a selection may bound.
+
+    They are read: the statistics in a damaged footer may say anything, or end the process.
+    """
+    table = file.read_row_group(group, [name for name in schema.names if name in BOUNDED])
+    found = {name: pc.min_max(table.column(name)).as_py() for name in table.column_names}
+    return {name: (one["min"], one["max"]) for name, one in found.items() if one["min"] is not None}
 
 
 def describe_object(store: Store, group_id: str, name: str, object_bytes: int) -> ManifestRow:
@@ -253,6 +255,8 @@ def describe(
 
 
 def _check_ends(table: pa.Table, row: ManifestRow, name: str) -> None:
+    if len(table) != row.records:
+        raise CorruptObject(name, f"it has {len(table)} entries, the manifest says {row.records}")
     first, last = table["index"][0].as_py(), table["index"][-1].as_py()
     if (first, last) != (row.first_index, row.last_index):
         raise CorruptObject(

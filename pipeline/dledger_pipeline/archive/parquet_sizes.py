@@ -57,7 +57,7 @@ def opened(
         file = _footer(data)
         _check_shape(file, name, schema=schema, rows=rows, inflated_bytes=inflated_bytes)
         _check_pages(data, file.metadata)
-    except (pa.ArrowException, OSError, _Malformed) as error:
+    except (pa.ArrowException, OSError, _Malformed, UnicodeDecodeError) as error:
         raise CorruptObject(name, f"not readable as Parquet: {error}") from error
     return file
 
@@ -141,7 +141,8 @@ def _data_page(header: dict[int, Any]) -> dict[int, Any]:
         page, encoding_at = header.get(_PAGE_V2), _ENCODING_V2
     else:
         raise _Malformed(f"a page of type {kind!r}")
-    if not isinstance(page, dict) or page.get(encoding_at) not in _ENCODINGS:
+    encoding = page.get(encoding_at) if isinstance(page, dict) else None
+    if not isinstance(page, dict) or not isinstance(encoding, int) or encoding not in _ENCODINGS:
         raise _Malformed("a page in an encoding that may inflate")
     return page
 

@@ -1,8 +1,8 @@
 """Which rows of a log are asked for, as a value. Pure.
 
 What cannot hold any of them is left out by what is known of it: an object by its manifest's row, a
-row group by its statistics. What is read is then filtered, row by row. Used by `queue_offsets` and
-the data source.
+row group by its small columns. What is read is then filtered, row by row. Used by `queue_offsets`
+and the data source.
 """
 
 from __future__ import annotations
@@ -18,6 +18,11 @@ import pyarrow.compute as pc
 
 MAX_INDEX: Final = (1 << 63) - 1
 """The last index, offset or time there can be."""
+
+BOUNDED: Final = frozenset(
+    {"index", "timestamp_ms", "stored_at_ms", "topic", "queue_id", "queue_offset"}
+)
+"""Columns that a selection may bound."""
 
 Bounds: TypeAlias = Mapping[str, tuple[Any, Any]]
 """By column, the lowest and the highest value."""
