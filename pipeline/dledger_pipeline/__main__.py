@@ -102,13 +102,18 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _stoppable() -> Iterator[None]:
     """Raise `Stopped` in the block at SIGINT and SIGTERM; behind it neither disturbs any more.
 
+    Ctrl-C reaches workers and the JVM, too, so their end may be noticed first, or a library may
+    make an error of its own of `Stopped`: what fails once a signal has come was stopped by it.
     Only a main thread can; elsewhere signals are somebody else's.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
 
+    asked: list[signal.Signals] = []
+
     def stop(number: int, _: object) -> NoReturn:
+        asked.append(signal.Signals(number))
         logging.disable()  # what is cut off says so, Spark's connections with tracebacks
         raise Stopped(signal.Signals(number))
 
@@ -120,6 +125,10 @@ def _stoppable() -> Iterator[None]:
         if isinstance(error, Stopped):
             raise
         raise Stopped(signal.SIGINT) from error  # by the handler that Spark has while it starts
+    except Exception as error:
+        if asked:
+            raise Stopped(asked[0]) from error
+        raise
     finally:
         for each, handler in after.items():
             signal.signal(each, handler)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -392,3 +393,26 @@ def test_a_time_that_the_backup_does_not_hold_is_refused_with_both_ends(
     assert words in said
     assert "to a time in [1970-01-01T00:00:00.010Z, 1970-01-01T00:00:01.190Z]" in said
     assert not data.exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_fails_once_a_signal_has_come_was_stopped_by_it(
+    archive: Store,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    """A library in between may catch what the handler raises, and fail with an error of its own."""
+
+    def swallowed(*_: object) -> None:
+        try:
+            os.kill(os.getpid(), number)
+        except KeyboardInterrupt:
+            raise SparkFailed("Spark failed: its answer from the Java side is empty") from None
+
+    monkeypatch.setattr("dledger_pipeline.__main__.repair", swallowed)
+
+    assert main(["repair", "--store", archive.url]) == 128 + number
+
+    said = f"dledger-pipeline: stopped by {number.name} before the work was done"
+    assert capsys.readouterr().err.splitlines() == [said]
