@@ -13,7 +13,7 @@ from typing import Final
 
 from dledger_pipeline.archive.catalog import load, newest, numbers, publish
 from dledger_pipeline.archive.manifest import Manifest, manifest_name
-from dledger_pipeline.errors import ObjectMissing, StoreDenied, VersionConflict
+from dledger_pipeline.errors import StoreDenied, VersionConflict
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Listed
 
@@ -158,7 +158,5 @@ def _delete(store: Store, current: Manifest, names: Sequence[str], told: Told) -
             except StoreDenied as error:
                 told(f"not deleted: {error}")
                 locked.add(name)
-            except ObjectMissing:
-                continue  # another gc was faster
         told(f"deleted {min(at + _BATCH, len(names))} of {len(names)} objects")
     return locked

@@ -48,6 +48,10 @@ class BaseRow:
     sha256: str
     as_of_ms: int
 
+    def begins_in(self, first: int, last: int) -> bool:
+        """Whether entries [*first*, *last*], or what follows them, begin the log of this state."""
+        return first <= self.first_index <= last + 1
+
 
 def base_name(applied_index: int, sha256: str) -> str:
     """Return the name, within the group's folder, of the base with this state."""
@@ -276,7 +280,7 @@ class Manifest:
         run = next((run for run in self.runs() if run[0] <= index <= run[1]), None)
         if run is not None:
             for base in reversed(self.bases):
-                if base.applied_index <= index and run[0] <= base.first_index <= run[1] + 1:
+                if base.applied_index <= index and base.begins_in(*run):
                     kept_from = max(
                         (one.kept_from for one in self.points if one.last_index <= index),
                         default=0,
@@ -299,7 +303,7 @@ class Manifest:
             starts = [
                 base.applied_index
                 for base in self.bases
-                if first <= base.first_index <= last + 1 and base.applied_index <= last
+                if base.begins_in(first, last) and base.applied_index <= last
             ]
             if first == 1 or starts:
                 found.append((1 if first == 1 else max(min(starts), first), last))
@@ -317,7 +321,7 @@ class Manifest:
         bases = [
             base
             for base in self.bases
-            if first <= base.first_index <= last + 1 and base.applied_index <= last
+            if base.begins_in(first, last) and base.applied_index <= last
         ]
         before = [one for one in bases if one.applied_index < min(first_index, last_index + 1)]
         oldest = None if first == 1 else next(iter(bases), None)
@@ -411,7 +415,7 @@ def check_joins(manifest: Manifest) -> None:
                 f"the backup has {before.last_chain:#010x}",
             )
     for first, last in manifest.runs():
-        has_base = any(first <= base.first_index <= last + 1 for base in manifest.bases)
+        has_base = any(base.begins_in(first, last) for base in manifest.bases)
         if first > 1 and not has_base:
             raise BrokenBackup(manifest.name, f"no base stands for what is before entry {first}")
     _check_chains(manifest)

@@ -116,7 +116,7 @@ def _runs(rows: Sequence[ManifestRow], bases: Sequence[BaseRow]) -> list[list[Ma
 
 
 def _covers(runs: Sequence[Sequence[ManifestRow]], base: BaseRow) -> bool:
-    return any(run[0].first_index <= base.first_index <= run[-1].last_index + 1 for run in runs)
+    return any(base.begins_in(run[0].first_index, run[-1].last_index) for run in runs)
 
 
 def _group_name(store: Store, group_id: str) -> str:
