@@ -256,3 +256,16 @@ def test_what_is_closed_or_gone_is_an_error(either_files: tuple[Files, Path]) ->
         files.remove(directory / "f")
     with pytest.raises(FileNotFoundError):
         files.open(directory / "f", Mode.READ)
+
+
+def test_made_directories_survive_a_power_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The name of each that is new is synced in its parent, from the outermost missing one on."""
+    files, synced = RealFiles(), list[Path]()
+    monkeypatch.setattr(files, "fsync_dir", synced.append)
+
+    files.make_dirs(tmp_path / "a" / "b")
+    files.make_dirs(tmp_path / "a" / "b")
+
+    assert sorted(synced) == [tmp_path, tmp_path / "a"]

@@ -12,9 +12,10 @@ from dledger.cli import log_tool
 from dledger.errors import Refused
 from dledger.files.files import RealFiles
 from dledger.server import node
-from dledger.server.discard_tool import check_alone, plan_of
+from dledger.server.discard_tool import _Disk, check_alone, plan_of
 from dledger.store.discards import Discard, load_discards, save_discards
 from dledger.types import Member, Membership, NodeId
+from tests.store.harness import DATA, Disk, entries
 from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
 
 _ME, _OTHER = (Member(id=NodeId(one), name=one, address=f"{one}:1") for one in ("me", "other"))
@@ -186,6 +187,23 @@ def test_what_goes_is_no_more_than_the_damage_takes_along(
     plan = plan_of(damaged, in_state=10)
 
     assert (plan.messages_below, plan.log_behind) == (below, behind)
+
+
+def test_intact_entries_between_very_many_damaged_ones_are_not_given_up() -> None:
+    """The log lists at most 1,024 ranges, and joins those that are close; the tool reads again."""
+    disk = Disk()
+    log = disk.with_entries(entries(1, 3600))
+    rotten = range(3, 3500, 3)
+    for segment in log._index.segments:
+        contents = disk.contents(segment.name)
+        for index in rotten:
+            if segment.first_index <= index <= segment.last_index:
+                contents[segment.position(index) + 40] ^= 1
+    log.close()
+
+    with _Disk(disk.files, DATA, disk.identity) as stopped:
+        assert stopped.find_damage() == tuple(range(each, each + 1) for each in rotten)
+        assert len(stopped._log.faulty) == 1024
 
 
 def test_acts_are_kept_as_they_were_written(tmp_path: Path) -> None:

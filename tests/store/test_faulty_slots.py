@@ -319,6 +319,19 @@ def test_fault_set_is_bounded() -> None:
     assert all(index in faults for index in range(0, 30_000, 10))
 
 
+def test_fault_set_stays_bounded_while_holes_are_mended() -> None:
+    """A slot mended inside a range splits it; it stays mended, and others close up instead."""
+    faults, mended = FaultyRanges(), range(5, 30_000, 10)
+    faults.add(0, 30_000)
+    for at, index in enumerate(mended):
+        faults.discard(index, index)
+
+        assert index not in faults
+        assert len(faults.ranges) == min(at + 2, 1024)
+
+    assert all(index in faults for index in range(30_000) if index not in mended)
+
+
 def test_lost_index_file_does_not_matter_while_its_records_are_whole() -> None:
     """It is written again, so that rot of the records is known the next time."""
     disk = Disk()

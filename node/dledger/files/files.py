@@ -94,7 +94,7 @@ class Files(Protocol):
         """Return the names in *directory*, sorted; none if it does not exist."""
 
     def make_dirs(self, directory: Path) -> None:
-        """Create *directory* and its parents where they are missing."""
+        """Create *directory* and its parents, durably, where they are missing."""
 
     def fsync_dir(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""
@@ -198,8 +198,11 @@ class RealFiles:
             return []
 
     def make_dirs(self, directory: Path) -> None:
-        """Create *directory* and its parents where they are missing."""
+        """Create *directory* and its parents, durably, where they are missing."""
+        missing = [each for each in (directory, *directory.parents) if not each.exists()]
         directory.mkdir(parents=True, exist_ok=True)
+        for each in missing:
+            self.fsync_dir(each.parent)
 
     def fsync_dir(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""

@@ -180,14 +180,24 @@ class _Disk:
         self._log.close()
 
     def find_damage(self) -> tuple[range, ...]:
-        """Read the whole log; return the damaged ranges."""
+        """Read the whole log; return the damaged ranges.
+
+        Not the log's own, which may span intact entries where there are very many.
+        """
+        damaged: list[range] = []
         index = max(self._log.first_index, self._log.needed_from)
         while index <= self._log.last_index:
             try:
                 index = self._log.read(index, self._log.last_index, _CHUNK_BYTES)[-1].index + 1
+                continue
             except FaultyEntry:
-                index += 1
-        return self._log.faulty
+                is_damaged = not self._log.reread(index, index)
+            if is_damaged and damaged and damaged[-1].stop == index:
+                damaged[-1] = range(damaged[-1].start, index + 1)
+            elif is_damaged:
+                damaged.append(range(index, index + 1))
+            index += 1
+        return tuple(damaged)
 
     def check_alone(self) -> None:
         """Refuse to continue if another node may have the damaged entries. Raises Refused."""
@@ -215,7 +225,10 @@ class _Disk:
         """Return from which offset on each queue loses what it got after an entry."""
         state = BrokerState.decode(self._state.encode())
         for index in range(self.snapshots.index + 1, last + 1):
-            (entry,) = self._log.read(index, index, 0)
+            try:
+                (entry,) = self._log.read(index, index, 0)
+            except FaultyEntry:
+                (entry,) = self._log.reread(index, index)
             if entry.kind is EntryKind.DATA:
                 state.apply(entry)
         return [

@@ -13,9 +13,9 @@ _MAX_RANGES = 1024
 class FaultyRanges:
     """Indexes as ranges [first, last], ascending, with at least one intact slot between them.
 
-    `add` keeps at most 1024 ranges, so that a bad disk cannot exhaust memory: beyond that it merges
-    the two closest ranges, including the intact slots between them. An intact slot that is listed
-    as faulty is not served until the repairer has fetched it, or has read it again from this disk.
+    There are at most 1024 ranges, so that a bad disk cannot exhaust memory: instead of one more, the
+    two closest become one, with the intact slots between them. An intact slot that is listed as
+    faulty is not served until the repairer has fetched it, or has read it again from this disk.
     """
 
     __slots__ = ("_firsts", "_lasts")
@@ -57,11 +57,14 @@ class FaultyRanges:
         if len(self._firsts) > _MAX_RANGES:
             self._join_closest()
 
-    def _join_closest(self) -> None:
+    def _join_closest(self, *, but: int = -1) -> None:
+        """Join the two closest ranges, but for the range at place *but* and its next."""
         gaps = [
-            after - before for before, after in zip(self._lasts, self._firsts[1:], strict=False)
+            (after - before, at)
+            for at, (before, after) in enumerate(zip(self._lasts, self._firsts[1:], strict=False))
+            if at != but
         ]
-        at = gaps.index(min(gaps))
+        _, at = min(gaps)
         del self._lasts[at], self._firsts[at + 1]
 
     def discard(self, first: int, last: int) -> None:
@@ -79,6 +82,8 @@ class FaultyRanges:
         ]
         self._firsts[start:stop] = [begin for begin, _ in kept]
         self._lasts[start:stop] = [end for _, end in kept]
+        if len(self._firsts) > _MAX_RANGES:  # a range was split: not to be joined there again
+            self._join_closest(but=start)
 
     def truncate(self, last: int) -> None:
         """Forget everything after *last*."""
