@@ -13,8 +13,8 @@ _MAX_RANGES = 1024
 class FaultyRanges:
     """Indexes as ranges [first, last], ascending, with at least one intact slot between them.
 
-    There are at most 1024 ranges, so that a bad disk cannot exhaust memory: instead of one more, the
-    two closest become one, with the intact slots between them. An intact slot that is listed as
+    There are at most 1024 ranges, so that a bad disk cannot exhaust memory: instead of one more,
+    the two closest become one, with the intact slots between them. An intact slot that is listed as
     faulty is not served until the repairer has fetched it, or has read it again from this disk.
     """
 
