@@ -13,6 +13,7 @@ import yaml
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import Spec, Topic, camel
 from dledger_operator.decisions.checks import ACTED_ON, leaves
+from dledger_operator.decisions.facts import facts_of
 from dledger_operator.status.status import status
 from tests.operator.documented import EVENTS, REASONS
 from tests.operator.samples import NOW, bootstrapped, converged, joined
@@ -146,7 +147,7 @@ def test_every_string_is_bounded() -> None:
 def test_the_status_that_is_written_is_the_crds() -> None:
     """A key that the CRD does not have would be dropped without a word."""
     nodes = joined(0, 1, 2)
-    written = status(bootstrapped(), converged(bootstrapped(), nodes=nodes), now=NOW)
+    written = status(facts_of(bootstrapped(), converged(bootstrapped(), nodes=nodes)), now=NOW)
     schema = SCHEMA["properties"]["status"]["properties"]
 
     assert set(written) | {"lastFailover", "backup"} == set(schema)

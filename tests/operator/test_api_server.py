@@ -252,7 +252,7 @@ async def test_a_size_spelled_otherwise_is_no_change(story: Story) -> None:
     await story.apply(storage={"size": "10240Mi"}, paused=False)
 
     await asyncio.sleep(2)
-    assert await story.condition("Degraded") == "False/AsExpected"
+    await story.until_condition("Degraded", "False/AsExpected")
     assert await story.condition("SpecValid") == "True/Accepted"
 
 

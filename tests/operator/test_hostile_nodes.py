@@ -21,6 +21,7 @@ from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger_operator.api import names
 from dledger_operator.cluster.nodes import LONGEST_TEXT, TOPICS_BYTES, Nodes
+from dledger_operator.decisions.facts import facts_of
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.status.status import status
 from tests.operator.samples import NOW, bootstrapped, converged
@@ -92,7 +93,7 @@ async def _look() -> tuple[Observed, str]:
 
 
 def _degraded(seen: Observed) -> tuple[str, str]:
-    rows = status(bootstrapped(), seen, now=NOW)["conditions"]
+    rows = status(facts_of(bootstrapped(), seen), now=NOW)["conditions"]
     row = next(row for row in rows if row["type"] == "Degraded")
     return row["reason"], row["message"]
 
@@ -174,7 +175,7 @@ async def test_texts_are_cut_and_numbers_fit_a_status(answers: Answers) -> None:
     seen, told = await _look()
 
     view = seen.nodes["orders-0"]
-    written = status(bootstrapped(), seen, now=NOW)
+    written = status(facts_of(bootstrapped(), seen), now=NOW)
     assert told == ""
     assert len(view.not_ready_reason) == len(view.writes_refused_reason) == LONGEST_TEXT
     assert view.commit_index == 0
@@ -225,7 +226,7 @@ async def test_whatever_a_node_says_a_status_comes_of_it(answers: Answers) -> No
 
         seen, _ = await _look()
 
-        written = status(bootstrapped(), seen, now=NOW)
+        written = status(facts_of(bootstrapped(), seen), now=NOW)
         assert all(abs(number) < 1 << 63 for number in _numbers(written)), seed
         assert all(row["storage"].get("usedPercent", 0) <= 100 for row in written["members"]), seed
         rows = [row["name"] for row in written["members"]]

@@ -9,6 +9,7 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
+from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.plan import (
     Action,
     Apply,
@@ -38,7 +39,7 @@ from tests.operator.samples import (
 
 
 def _plan(of: BrokerGroup, observed: Observed) -> tuple[Action, ...]:
-    return plan(of, observed, desired(of, PLATFORM), fresh_id=FRESH_ID)
+    return plan(facts_of(of, observed), desired(of, PLATFORM), fresh_id=FRESH_ID)
 
 
 def _kinds(actions: tuple[Action, ...]) -> list[str]:
@@ -95,7 +96,7 @@ def test_kept_volumes_are_adopted_under_a_new_object() -> None:
     actions = _plan(of, observed)
 
     assert RecordGroupId(GROUP_ID, adopted=True) in actions
-    assert status(of, observed, now="2031-05-06T07:08:09Z")["term"] == 0
+    assert status(facts_of(of, observed), now="2031-05-06T07:08:09Z")["term"] == 0
 
 
 def test_an_adopted_id_is_no_reason_to_restart_a_pod() -> None:

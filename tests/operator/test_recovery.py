@@ -11,6 +11,7 @@ from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -68,7 +69,7 @@ def _unbuilt(**changes: Any) -> Observed:
 
 
 def _plan(of: BrokerGroup, observed: Observed) -> tuple[Action, ...]:
-    return plan(of, observed, desired(of, PLATFORM), fresh_id=FRESH_ID)
+    return plan(facts_of(of, observed), desired(of, PLATFORM), fresh_id=FRESH_ID)
 
 
 def _refs(actions: tuple[Action, ...]) -> list[tuple[str, str]]:
@@ -237,7 +238,7 @@ def test_a_running_restored_group_is_as_any_other() -> None:
 
 
 def _condition(of: BrokerGroup, observed: Observed, kind: str) -> tuple[str, str, str]:
-    rows = {row["type"]: row for row in status(of, observed, now=NOW)["conditions"]}
+    rows = {row["type"]: row for row in status(facts_of(of, observed), now=NOW)["conditions"]}
     return rows[kind]["status"], rows[kind]["reason"], rows[kind]["message"]
 
 

@@ -10,6 +10,7 @@ import pytest
 from dledger.common.status import FailoverRecord
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.status.status import Event, events, status, worth_writing
 from tests.operator.documented import SHOWN
@@ -29,13 +30,17 @@ from tests.operator.samples import (
 
 
 def _status(of: BrokerGroup, observed: Observed) -> dict[str, Any]:
-    return status(of, observed, now=NOW)
+    return status(facts_of(of, observed), now=NOW)
 
 
 def _condition(of: BrokerGroup, observed: Observed, kind: str) -> tuple[str, str, str]:
     rows = {row["type"]: row for row in _status(of, observed)["conditions"]}
     row = rows[kind]
     return row["status"], row["reason"], row["message"]
+
+
+def _row(facts: Facts, kind: str) -> dict[str, Any]:
+    return next(row for row in status(facts, now=NOW)["conditions"] if row["type"] == kind)
 
 
 def _seen(**changes: Any) -> Observed:
@@ -85,13 +90,16 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Progressing", NEW, _seen(pods=pods(0)), "True", Reason.CREATING),
     ("Progressing", NEW, EMPTY, "True", Reason.FOUNDING),
     ("Progressing", OLD, JOINING, "True", Reason.JOINING),
+    ("Progressing", OLD, _seen(pods=pods(0, 1, 2, ready=False)), "True", Reason.STARTING),
     ("Progressing", TOPIC, TOPIC_MISSING, "True", Reason.TOPICS_PENDING),
     ("Progressing", TLS, WELL, "False", Reason.BLOCKED),
     ("Progressing", OLD, SPLIT, "False", Reason.BLOCKED),
     ("Degraded", OLD, WELL, "False", Reason.AS_EXPECTED),
     ("Degraded", OLD, EMPTY, "True", Reason.ALL_DISKS_EMPTY),
     ("Degraded", OLD, REPLACED, "True", Reason.MEMBER_REPLACED_BY_EMPTY_DISK),
-    ("Degraded", OLD, CUT_OFF, "True", Reason.MEMBER_NOT_CONNECTED),
+    ("Degraded", OLD, CUT_OFF, "False", Reason.STARTING),
+    ("Degraded", OLD, LEADERLESS, "False", Reason.STARTING),
+    ("Degraded", OLD, UNREACHABLE, "Unknown", Reason.NODES_UNREACHABLE),
     ("Degraded", OLD, NAME_TAKEN, "True", Reason.APPLY_REFUSED),
     ("Degraded", OLD, TOPIC_REFUSED, "True", Reason.TOPIC_REFUSED),
     ("Degraded", NEW, CLONED, "True", Reason.DUPLICATE_NODE_ID),
@@ -129,6 +137,81 @@ def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
 
     assert said[1] == Reason.RESTART_PENDING
     assert "orders-0, orders-1, orders-2" in said[2]
+
+
+BEHIND = _seen(
+    nodes=joined(0, 1, 2, members=(*members(0, 1), member("id-2", "orders-2", lag=1001)))
+)
+ONE_LEFT = _seen(nodes=joined(0, leader=None), pods=pods(0))
+CARRIED = _seen(nodes=joined(0, leader=None), pods=pods(0), children={})
+
+
+@pytest.mark.parametrize(
+    ("of", "observed", "reason", "words"),
+    [
+        (OLD, CUT_OFF, Reason.MEMBER_NOT_CONNECTED, "2 of 3 voters in sync, writes stop if one"),
+        (OLD, BEHIND, Reason.MEMBER_BEHIND, "not in sync: orders-2"),
+        (OLD, LEADERLESS, Reason.MAJORITY_LOST, "0 of 3 voters in sync, 2 are needed"),
+        (OLD, ONE_LEFT, Reason.MAJORITY_LOST, "orders-1 (no pod), orders-2 (no pod)"),
+        (NEW, CARRIED, Reason.MAJORITY_LOST, f"orders-0 carries group {GROUP_ID}; no answer from"),
+    ],
+)
+def test_voters_out_of_sync_are_told_once_they_have_had_time_to_start(
+    of: BrokerGroup, observed: Observed, reason: Reason, words: str
+) -> None:
+    """Not in each start or restart; the sentence says what one more loss would do."""
+    facts = facts_of(of, observed)
+    assert _row(facts, "Degraded")["status"] == "False"
+
+    found = _row(replace(facts, overdue=True), "Degraded")
+
+    assert (found["status"], found["reason"]) == ("True", reason)
+    assert words in found["message"]
+    assert "Degraded=True" in SHOWN[reason]
+
+
+def test_degraded_stays_true_while_one_loss_becomes_another() -> None:
+    """It does not turn to False, as it once did, in the moment that the majority is lost."""
+    before = {"type": "Degraded", "status": "True", "reason": "", "lastTransitionTime": NOW}
+
+    found = _row(facts_of(bootstrapped(conditions=[before]), ONE_LEFT), "Degraded")
+
+    assert (found["status"], found["reason"]) == ("True", Reason.MAJORITY_LOST)
+
+
+@pytest.mark.parametrize(
+    ("observed", "advice"),
+    [(WELL, "one at a time"), (CUT_OFF, "delete none now"), (LEADERLESS, "delete none now")],
+)
+def test_nobody_is_told_to_delete_a_pod_that_the_group_needs(
+    observed: Observed, advice: str
+) -> None:
+    """An older template can wait until all voters are in sync."""
+    built = {**observed.children["StatefulSet", "orders"], "status": {"updateRevision": "new"}}
+    children = {**observed.children, ("StatefulSet", "orders"): built}
+    old = replace(observed, children=children, pods=pods(0, 1, 2, revision="old"))
+
+    assert advice in _condition(OLD, old, "Progressing")[2]
+
+
+def test_what_is_not_ready_for_ten_minutes_is_degraded() -> None:
+    """A pod that cannot start is not Progressing without end."""
+    stuck = _seen(pods=pods(0, 1, 2, ready=False, trouble="ErrImagePull"), nodes={})
+    for since, reason in (("06:50:00", Reason.DEADLINE_EXCEEDED), ("07:08:00", Reason.FOUNDING)):
+        ready = {"type": "Ready", "status": "False", "lastTransitionTime": f"2031-05-06T{since}Z"}
+        found = _row(facts_of(group(conditions=[ready]), stuck), "Progressing")
+
+        assert found["reason"] == reason
+        assert "orders-1 (ErrImagePull)" in found["message"]
+        degraded = _row(facts_of(group(conditions=[ready]), stuck), "Degraded")["status"]
+        assert degraded == str(reason == Reason.DEADLINE_EXCEEDED)
+
+
+def test_a_lone_carrier_of_a_groups_id_is_named() -> None:
+    """A group that was deleted and made again, with two of its disks lost."""
+    said = _condition(NEW, CARRIED, "GroupIDConsistent")
+
+    assert said == ("Unknown", Reason.NOT_FOUNDED, f"orders-0 carries group {GROUP_ID}")
 
 
 def test_both_group_ids_are_named() -> None:
@@ -281,7 +364,7 @@ def test_a_condition_keeps_its_time_until_its_status_turns() -> None:
     """The time is when the status turned, not when it was looked at."""
     before = _status(bootstrapped(), WELL)
 
-    after = status(bootstrapped(**before), _seen(nodes={}), now="2031-05-06T08:00:00Z")
+    after = status(facts_of(bootstrapped(**before), _seen(nodes={})), now="2031-05-06T08:00:00Z")
 
     times = {row["type"]: row["lastTransitionTime"] for row in after["conditions"]}
     assert times["SpecValid"] == NOW

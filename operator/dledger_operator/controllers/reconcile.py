@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -23,6 +23,7 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.backoff import Backoff
+from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.plan import (
     Action,
     Apply,
@@ -47,6 +48,8 @@ MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
 """The list of topics is read this often: each second while one of the spec is missing, else rarely,
 since only a `dledger topic delete` changes it and it may have 2 MiB."""
+GRACE_S: Final = 10.0
+"""A voter that is out of sync for no longer is one that starts or restarts."""
 _MINUTE: Final = len("2031-05-06T07:08")
 
 
@@ -85,8 +88,9 @@ class _Memory:
     topics: frozenset[str] | None = None
     topics_at_s: float = -TOPICS_S
     written_at_s: float = float("-inf")
-    seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
+    seen: tuple[Json, object, str] = ({}, None, "")
     at_rest: bool = False
+    short_since_s: float | None = None
 
 
 class Reconciler:
@@ -127,12 +131,13 @@ class Reconciler:
         """
         group = self._parsed(self.body)
         observed = await self._observe(group)
+        facts = self._facts(group, observed)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
-        seen = self.body, observed, self._clock.now()[:_MINUTE]
+        seen = self.body, (observed, facts.overdue), self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
         children = desired(group, self._platform)
-        actions = plan(group, observed, children, fresh_id=self._clock.fresh_id())
+        actions = plan(facts, children, fresh_id=self._clock.fresh_id())
         going_on = True
         for action in actions:
             if isinstance(action, Apply | Create):
@@ -147,6 +152,17 @@ class Reconciler:
     async def close(self) -> None:
         """Close the connections to the nodes."""
         await self._nodes.close()
+
+    def _facts(self, group: BrokerGroup, observed: Observed) -> Facts:
+        """Return what follows from what is seen, and for how long already if that is too little."""
+        facts, now_s = facts_of(group, observed), self._clock.monotonic_s()
+        memory = self._memory
+        if len(facts.in_sync) >= len(facts.wanted):
+            memory.short_since_s = None
+            return facts
+        if memory.short_since_s is None:
+            memory.short_since_s = now_s
+        return replace(facts, overdue=now_s - memory.short_since_s >= GRACE_S)
 
     def _parsed(self, body: Json) -> BrokerGroup:
         return self._platform.group(body)
@@ -300,7 +316,7 @@ class Reconciler:
         Returns whether the recorded status is up to date.
         """
         before = group.status
-        after = status(group, observed, now=self._clock.now())
+        after = status(self._facts(group, observed), now=self._clock.now())
         self._metrics.show(group.namespace, group.name, after)
         self._metrics.backups.show(group, after)
         now_s = self._clock.monotonic_s()

@@ -7,7 +7,7 @@ answers, every disk is empty, and no leader was ever seen. Anything else is adop
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dledger.common.status import NodeStatus
 from dledger_operator.api import names
@@ -17,9 +17,15 @@ from dledger_operator.observed.observed import Observed
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """Too few replicas answer to decide; *missing* names those that do not."""
+    """Too few replicas answer to decide.
+
+    Attributes:
+        missing: The pods that do not answer.
+        carried: The group id of each that answers and carries one.
+    """
 
     missing: tuple[str, ...]
+    carried: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +112,7 @@ def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
     if ids == {group.group_id}:
         return _bootstrapped(observed)
     enough = not missing or 2 * len(carried) > group.spec.replicas
-    return Adoptable(ids.pop()) if enough else Waiting(missing)
+    return Adoptable(ids.pop()) if enough else Waiting(missing, carried)
 
 
 def _not_bootstrapped(group: BrokerGroup, nodes: Mapping[str, NodeStatus]) -> Empty | NotRestored:

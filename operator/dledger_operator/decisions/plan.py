@@ -1,4 +1,4 @@
-"""What to do next: (group, observed) -> actions, in order. Pure and repeatable from any point.
+"""What to do next: facts -> actions, in order. Pure and repeatable from any point.
 
 The caller carries them out, observes again and asks again; an empty answer means converged.
 """
@@ -20,9 +20,9 @@ from dledger_operator.decisions.bootstrap_state import (
     Lost,
     NotRestored,
     Waiting,
-    bootstrap_state,
 )
-from dledger_operator.decisions.checks import backup_problems, problems
+from dledger_operator.decisions.checks import backup_problems
+from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -31,7 +31,6 @@ from dledger_operator.decisions.recovery import (
     RestoreFailed,
     Restoring,
     blocks_nodes,
-    recovery,
 )
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources.backup import scheduled_backup
@@ -104,44 +103,42 @@ def is_prerequisite(action: Apply | Create) -> bool:
 Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
 
 
-def plan(
-    group: BrokerGroup, observed: Observed, desired: Sequence[Manifest], *, fresh_id: str
-) -> tuple[Action, ...]:
+def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
     """Return the next actions.
 
     Args:
-        group: What is wanted and what was recorded.
-        observed: What is there.
+        facts: What is wanted, what is there, and what follows from it.
         desired: The children as they should be, in order (`resources.desired`).
         fresh_id: A new group id, used only if one has to be recorded.
     """
+    group, observed = facts.group, facts.observed
     if group.spec.paused:
         return ()
     roles = tuple(_roles(observed))
     backups = tuple(_scheduled(group, observed))
-    if problems(group, observed):
+    if facts.problems:
         return (*roles, *backups)
-    blocked = _blocked_kinds(group, observed)
+    blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
         *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
-        *_recover(group, observed),
-        *_found(group, observed, fresh_id),
+        *_recover(facts),
+        *_found(facts, fresh_id),
         *roles,
         *_topics(group, observed),
         *backups,
     )
 
 
-def _blocked_kinds(group: BrokerGroup, observed: Observed) -> frozenset[str]:
+def _blocked_kinds(facts: Facts) -> frozenset[str]:
     """Return the kinds of children that are not made yet.
 
     Nodes are started with the id of the group they may join, so they wait for it, and for a
     recovery.
     """
-    if not group.group_id:
+    if not facts.group.group_id:
         return frozenset({"ConfigMap", "StatefulSet"})
-    return frozenset({"StatefulSet"} if blocks_nodes(recovery(group, observed)) else ())
+    return frozenset({"StatefulSet"} if blocks_nodes(facts.recovery) else ())
 
 
 def includes(present: Any, wanted: Any) -> bool:
@@ -170,9 +167,10 @@ def differs(present: Manifest | None, wanted: Manifest) -> bool:
     return present is None or not includes(present, wanted)
 
 
-def _recover(group: BrokerGroup, observed: Observed) -> Iterator[Action]:
+def _recover(facts: Facts) -> Iterator[Action]:
     """Restore the first volume before there are nodes."""
-    match recovery(group, observed):
+    group = facts.group
+    match facts.recovery:
         case NoClaim():
             yield Create(recovery_claim(group))
         case NoJob():
@@ -191,12 +189,13 @@ def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
         yield Create(scheduled_backup(group, observed.due))
 
 
-def _found(group: BrokerGroup, observed: Observed, fresh_id: str) -> Iterator[Action]:
+def _found(facts: Facts, fresh_id: str) -> Iterator[Action]:
+    group, observed = facts.group, facts.observed
     if not group.group_id and not _is_built(group, observed):
-        if not blocks_nodes(recovery(group, observed)):
+        if not blocks_nodes(facts.recovery):
             yield RecordGroupId(fresh_id, adopted=False)
         return
-    match bootstrap_state(group, observed):
+    match facts.bootstrap:
         case Empty() if not group.group_id:
             yield RecordGroupId(_configured_group_id(group, observed) or fresh_id, adopted=False)
         case Empty():

@@ -11,6 +11,7 @@ from dledger.common.status import FailoverRecord, MemberStatus, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
+from dledger_operator.decisions.facts import Facts
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
@@ -37,14 +38,14 @@ class Event:
     warning: bool = False
 
 
-def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
+def status(facts: Facts, *, now: str) -> Manifest:
     """Return the whole status to be applied.
 
     Args:
-        group: What is wanted, with the status recorded before.
-        observed: What is there.
+        facts: What is wanted, with the status recorded before, and what is there.
         now: RFC 3339; the transition time of conditions that change.
     """
+    group, observed = facts.group, facts.observed
     before = group.status
     pods = observed.pods.values()
     commits = [node.commit_index for node in observed.nodes.values()]
@@ -60,7 +61,7 @@ def status(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
         "commitIndex": max(commits, default=int(before.get("commitIndex") or 0)),
         "members": _members(group, observed),
         "conditions": dated(
-            before, conditions(group, observed, now=now), now=now, generation=group.generation
+            before, conditions(facts, now=now), now=now, generation=group.generation
         ),
     }
     if backup := last_backup(group, observed, now=now):

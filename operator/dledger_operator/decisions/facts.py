@@ -1,0 +1,120 @@
+"""What a group's state comes down to: who leads, who is in sync, how many more may fail. Pure.
+
+Computed once a round and shared: what the status says and what the plan does rest on one picture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.bootstrap_state import (
+    BootstrapState,
+    bootstrap_state,
+)
+from dledger_operator.decisions.checks import Problem, problems
+from dledger_operator.decisions.recovery import Recovery, recovery
+from dledger_operator.observed.observed import Observed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What is wanted, what is seen, and what follows from it.
+
+    Attributes:
+        problems: What keeps the spec from being acted on.
+        wanted: The pods there should be: as built, since changing their number is refused.
+        leader: The name of the leader that a majority of the members follows; empty without one.
+        voters: How many members vote; before there are any, how many the spec asks for.
+        in_sync: The names of the voters that the leader reaches and that have all but the newest
+            entries, itself among them; empty without a leader that a majority follows.
+        apart: The names of the voters that are not in sync.
+        older: The pods that were made from an older template.
+        overdue: Whether voters have been out of sync for longer than a start or a restart takes.
+    """
+
+    group: BrokerGroup
+    observed: Observed
+    bootstrap: BootstrapState
+    recovery: Recovery
+    problems: tuple[Problem, ...]
+    wanted: tuple[str, ...]
+    leader: str
+    voters: int
+    in_sync: tuple[str, ...]
+    apart: tuple[str, ...]
+    older: tuple[str, ...]
+    overdue: bool = False
+
+    @property
+    def is_short(self) -> bool:
+        """Whether a founded group has fewer voters in sync than there should be."""
+        return self.group.bootstrapped and len(self.in_sync) < len(self.wanted)
+
+    @property
+    def margin(self) -> int:
+        """How many voters may still fail with writes going on; negative if they stopped."""
+        return len(self.in_sync) - (self.voters // 2 + 1)
+
+
+def facts_of(group: BrokerGroup, observed: Observed) -> Facts:
+    """Return what follows from what is wanted and what is seen."""
+    rows = [row for row in observed.membership if row.voter]
+    leader = _followed_leader(group, observed)
+    in_sync = tuple(_in_sync(observed, rows)) if leader else ()
+    voters = [row.member.name for row in rows] or _wanted(group, observed)
+    return Facts(
+        group=group,
+        observed=observed,
+        bootstrap=bootstrap_state(group, observed),
+        recovery=recovery(group, observed),
+        problems=problems(group, observed),
+        wanted=_wanted(group, observed),
+        leader=leader,
+        voters=len(rows) or group.spec.replicas,
+        in_sync=in_sync,
+        apart=tuple(name for name in voters if name not in in_sync),
+        older=_older_template(group, observed),
+    )
+
+
+def _followed_leader(group: BrokerGroup, observed: Observed) -> str:
+    """Return the leader's name if a majority of the members, itself included, names it."""
+    joined = [node for node in observed.nodes.values() if node.group_id and node.leader_id]
+    term = max((node.term for node in joined), default=0)
+    newest = [node.leader_id for node in joined if node.term == term]
+    for leader_id in set(newest):
+        members = len(observed.membership) or group.spec.replicas
+        if 2 * newest.count(leader_id) > members:
+            return observed.member_names.get(leader_id, leader_id)
+    return ""
+
+
+def _in_sync(observed: Observed, rows: Iterable[MemberStatus]) -> Iterable[str]:
+    """Yield the voters that the leader finds in sync; if it is silent, those that follow it."""
+    leader = observed.leader
+    for row in rows:
+        name = row.member.name
+        if leader is None:
+            node = observed.nodes.get(name)
+            is_there = node is not None and node.leader_id != ""
+        else:
+            is_there = name == leader[0] or (row.connected and row.lag <= CAUGHT_UP_ENTRIES)
+        if is_there:
+            yield name
+
+
+def _wanted(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
+    built = observed.children.get(("StatefulSet", group.name))
+    count = built["spec"].get("replicas", 1) if built else group.spec.replicas
+    return tuple(names.pod(group.name, n) for n in range(count))
+
+
+def _older_template(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
+    built = observed.children.get(("StatefulSet", group.name), {})
+    newest = built.get("status", {}).get("updateRevision")
+    pods = observed.pods.values()
+    return tuple(sorted(p.name for p in pods if newest and p.revision not in ("", newest)))
