@@ -89,7 +89,8 @@ class _Admin(pb_grpc.AdminServicer):
         said.role = "leader" if leads else "follower"
         said.leader_id = "" if group.leader is None else group.disks[group.leader].node_id
         for member in group.members:
-            said.members.append(pb.MemberStatus(member=member, role="follower", connected=True))
+            row = pb.MemberStatus(member=member, role="follower", connected=True, voter=True)
+            said.members.append(row)
         return said
 
     async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
