@@ -105,6 +105,19 @@ class World:
         self.leader = ""
 
 
+def _merged(present: Any, patch: Any) -> Any:
+    """Return what a merge patch (RFC 7396) makes of a value."""
+    if not isinstance(patch, Mapping):
+        return patch
+    made = dict(present) if isinstance(present, Mapping) else {}
+    for key, value in patch.items():
+        if value is None:
+            made.pop(key, None)
+        else:
+            made[key] = _merged(made.get(key), value)
+    return made
+
+
 class FakeApi:
     """`api.Api` over a World."""
 
@@ -137,11 +150,11 @@ class FakeApi:
         if (kind, name) not in world.objects:
             raise ApiError(404, "not found")
         world.writes.append(kind)
-        changed = copy.deepcopy(world.objects[kind, name])
-        for part, entries in body["metadata"].items():
-            for key, value in entries.items():
-                changed["metadata"].setdefault(part, {})[key] = value or ""
-        return world.put(changed)
+        present = world.objects[kind, name]
+        only_if = body["metadata"].get("resourceVersion")
+        if only_if not in (None, present["metadata"]["resourceVersion"]):
+            raise ApiError(409, "the object was changed")
+        return world.put(_merged(present, body))
 
     async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
         world = self._world

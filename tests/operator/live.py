@@ -125,6 +125,14 @@ class Story:
         done = await asyncio.to_thread(run, *args, "-n", self.namespace, manifest=manifest)
         return done.stdout
 
+    async def tried(self, *args: str) -> bool:
+        """Run kubectl in the namespace; False if it fails."""
+        try:
+            await self.kubectl(*args)
+        except AssertionError:
+            return False
+        return True
+
     async def get(self, *args: str) -> Any:
         """Return what kubectl gets, or nothing."""
         text = await self.kubectl("get", *args, "--ignore-not-found", "-o", "json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
+from dledger_operator.decisions.drift import Drift, includes
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.plan import (
     Action,
@@ -17,7 +19,7 @@ from dledger_operator.decisions.plan import (
     CreateTopic,
     LabelRole,
     RecordGroupId,
-    includes,
+    Repair,
     plan,
 )
 from dledger_operator.observed.observed import Observed
@@ -109,7 +111,7 @@ def test_an_adopted_id_is_no_reason_to_restart_a_pod() -> None:
     assert before["spec"]["template"] == after["spec"]["template"]
 
 
-def test_only_a_child_that_differs_is_applied() -> None:
+def test_only_a_child_that_differs_is_repaired() -> None:
     """A hand edit is put right."""
     observed = converged(bootstrapped())
     edited = {ref: dict(child) for ref, child in observed.children.items()}
@@ -117,7 +119,37 @@ def test_only_a_child_that_differs_is_applied() -> None:
 
     actions = _plan(bootstrapped(), replace(observed, children=edited))
 
-    assert _kinds(actions) == ["Apply"]
+    assert _kinds(actions) == ["Repair"]
+
+
+def test_a_change_of_ours_is_applied_but_what_others_added_goes_first() -> None:
+    """To apply is to leave alone what others own."""
+    observed, changed = converged(bootstrapped()), bootstrapped({"image": "dledger:2"})
+    children = {ref: copy.deepcopy(child) for ref, child in observed.children.items()}
+    assert _kinds(_plan(changed, observed)) == ["Apply"]
+
+    added = children["StatefulSet", "orders"]
+    added["spec"]["template"]["spec"]["hostNetwork"] = True
+    fields = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
+    added["metadata"]["managedFields"] = [{"manager": "hand", "fieldsV1": fields}]
+
+    repair, applied = _plan(changed, replace(observed, children=children))
+
+    assert isinstance(repair, Repair)
+    assert repair.drifts == (Drift("spec.template.spec.hostNetwork", "hand"),)
+    assert repair.patch is not None
+    assert repair.patch["spec"]["template"]["spec"]["hostNetwork"] is None
+    assert isinstance(applied, Apply)
+
+
+def test_a_deleted_child_of_a_running_group_is_made_again_and_told() -> None:
+    """While it is founded they are merely not there yet."""
+    observed = converged(bootstrapped())
+    children = {ref: one for ref, one in observed.children.items() if ref[0] != "NetworkPolicy"}
+
+    actions = _plan(bootstrapped(), replace(observed, children=children))
+
+    assert _kinds(actions) == ["Repair", "Repair"]
 
 
 def test_founding_waits_for_every_replica() -> None:

@@ -78,6 +78,7 @@ class EventReason(StrEnum):
     DEGRADED = "Degraded"
     RECOVERED = "Recovered"
     GROUP_ID_MISMATCH = "GroupIdMismatch"
+    CHILD_REPAIRED = "ChildRepaired"
     TOPIC_CREATED = "TopicCreated"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"

@@ -131,7 +131,9 @@ class Api:
     async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
         """Merge *body* into an object; None removes a key."""
         path = _path(kind, namespace, name)
-        return await self._request("patch", path, body=body, content_type=_MERGE)
+        return await self._request(
+            "patch", path, body=body, content_type=_MERGE, field_manager=names.MANAGER
+        )
 
     async def create(self, manifest: Manifest) -> Manifest:
         """Create an object."""

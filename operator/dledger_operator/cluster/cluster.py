@@ -63,6 +63,23 @@ class Cluster:
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return True
 
+    async def repair_child(self, group: Subject, manifest: Manifest, patch: Manifest) -> bool:
+        """Patch a child that others changed; False if it was changed since it was seen.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        kind, name = manifest["kind"], manifest["metadata"]["name"]
+        try:
+            await self._api.merge(kind, group.namespace, name, patch)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote(kind)
+        log.info("%s %s/%s: repaired %s %s", *_who(group), kind, name)
+        return True
+
     async def _check_claims(self, group: Subject, manifest: Manifest) -> None:
         """Raise ApiError if a volume claim that the pods would mount is someone else's.
 

@@ -21,6 +21,7 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop
+from dledger_operator.decisions.drift import others_fields
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
@@ -266,6 +267,9 @@ def _group_of_backup(body: Json) -> tuple[str, str]:
 
 
 def _unmanaged(body: Any) -> Manifest:
-    """Return a manifest without `managedFields`, which nothing here reads and which is large."""
-    kept = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
-    return {**body, "metadata": kept}
+    """Return a manifest with what of `managedFields` tells others' changes; the rest is large."""
+    metadata = dict(body["metadata"])
+    if others := others_fields(metadata):
+        return {**body, "metadata": metadata | {"managedFields": others}}
+    metadata.pop("managedFields", None)
+    return {**body, "metadata": metadata}

@@ -9,7 +9,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -26,13 +26,14 @@ from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.plan import (
     Action,
-    Apply,
     Bootstrap,
+    Child,
     Create,
     CreateTopic,
     LabelRole,
     MarkRestored,
     RecordGroupId,
+    Repair,
     is_prerequisite,
     plan,
 )
@@ -50,6 +51,9 @@ TOPICS_S: Final = 60.0
 since only a `dledger topic delete` changes it and it may have 2 MiB."""
 GRACE_S: Final = 10.0
 """A voter that is out of sync for no longer is one that starts or restarts."""
+REPAIRS_TOLD_S: Final = 60.0
+_TOLD: Final = 5
+"""Of one child, so often and so many fields are told: somebody may write to it all the time."""
 _MINUTE: Final = len("2031-05-06T07:08")
 
 
@@ -91,6 +95,8 @@ class _Memory:
     seen: tuple[Json, object, str] = ({}, None, "")
     at_rest: bool = False
     short_since_s: float | None = None
+    repaired: dict[Ref, str] = field(default_factory=dict)
+    told_at_s: dict[Ref, float] = field(default_factory=dict)
 
 
 class Reconciler:
@@ -137,10 +143,11 @@ class Reconciler:
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
         children = desired(group, self._platform)
-        actions = plan(facts, children, fresh_id=self._clock.fresh_id())
+        planned = plan(facts, children, fresh_id=self._clock.fresh_id())
+        actions = [action for action in planned if not self._is_vain(action)]
         going_on = True
         for action in actions:
-            if isinstance(action, Apply | Create):
+            if isinstance(action, Child):
                 # Later objects rely on earlier ones: no pods without their NetworkPolicy.
                 if going_on or not is_prerequisite(action):
                     going_on &= await self._make(group, observed, action)
@@ -217,7 +224,17 @@ class Reconciler:
                 log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
         return memory.topics
 
-    async def _make(self, group: BrokerGroup, observed: Observed, action: Apply | Create) -> bool:
+    def _is_vain(self, action: Action) -> bool:
+        """Whether a repair was done to the same version before, so that it changes nothing.
+
+        What it would remove is then a default, or put there by an admission webhook.
+        """
+        if not isinstance(action, Repair) or action.patch is None:
+            return False
+        version = action.patch["metadata"]["resourceVersion"]
+        return bool(self._memory.repaired.get(ref_of(action.manifest)) == version)
+
+    async def _make(self, group: BrokerGroup, observed: Observed, action: Child) -> bool:
         """Apply or create a child; False if it was refused or must wait, and so must later ones."""
         ref = ref_of(action.manifest)
         if ref in observed.refusals:
@@ -226,6 +243,8 @@ class Reconciler:
             if isinstance(action, Create):
                 await self._create(group, action.manifest)
                 return True
+            if isinstance(action, Repair):
+                return await self._repair(group, action)
             known = ref in observed.children
             return await self._cluster.apply_child(group, action.manifest, known=known)
         except ApiError as error:
@@ -233,6 +252,23 @@ class Reconciler:
                 raise
             self._refuse(group, ref, str(error))
             return False
+
+    async def _repair(self, group: BrokerGroup, action: Repair) -> bool:
+        """Undo what others did to a child, and tell it once a minute at most for each."""
+        kind, name = ref = ref_of(action.manifest)
+        if action.patch is None:
+            done = await self._cluster.apply_child(group, action.manifest, known=False)
+            said = "was missing and was made again"
+        else:
+            done = await self._cluster.repair_child(group, action.manifest, action.patch)
+            self._memory.repaired[ref] = action.patch["metadata"]["resourceVersion"]
+            said = f"was changed; set back: {', '.join(map(str, action.drifts[:_TOLD]))}"
+        now_s = self._clock.monotonic_s()
+        is_news = now_s - self._memory.told_at_s.get(ref, float("-inf")) >= REPAIRS_TOLD_S
+        if done and is_news and (action.patch is None or action.drifts):
+            self._memory.told_at_s[ref] = now_s
+            await self._post(group, Event(EventReason.CHILD_REPAIRED, f"{kind} {name} {said}"))
+        return done
 
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group with the status that is recorded afterwards."""

@@ -5,11 +5,11 @@ The caller carries them out, observes again and asks again; an empty answer mean
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, assert_never
+from typing import assert_never
 
-from dledger_operator.api import names, quantity
+from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest, Topic
 from dledger_operator.decisions.bootstrap_state import (
     Adoptable,
@@ -22,6 +22,7 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import backup_problems
+from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.recovery import (
     NoClaim,
@@ -34,6 +35,7 @@ from dledger_operator.decisions.recovery import (
 )
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources.backup import scheduled_backup
+from dledger_operator.resources.common import hash_of
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
 
@@ -43,6 +45,18 @@ class Apply:
     """Bring a child to this form by server-side apply."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Undo what others did to a child: *manifest* is what it should be, *patch* how it gets there.
+
+    Without *drifts*, the child was deleted, and is made again.
+    """
+
+    manifest: Manifest
+    patch: Manifest | None = None
+    drifts: tuple[Drift, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +109,17 @@ class CreateTopic:
     topic: Topic
 
 
-def is_prerequisite(action: Apply | Create) -> bool:
+Child = Apply | Repair | Create
+
+
+def is_prerequisite(action: Child) -> bool:
     """Whether later actions rely on what this one makes; none does on a scheduled backup."""
     return bool(action.manifest["kind"] != names.BACKUP_KIND)
 
 
-Action = Apply | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+Action = (
+    Apply | Repair | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+)
 
 
 def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
@@ -121,7 +140,7 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
     blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
-        *(Apply(m) for m in wanted if differs(observed.children.get(ref_of(m)), m)),
+        *(action for m in wanted for action in _child(facts, m)),
         *_recover(facts),
         *_found(facts, fresh_id),
         *roles,
@@ -141,25 +160,23 @@ def _blocked_kinds(facts: Facts) -> frozenset[str]:
     return frozenset({"StatefulSet"} if blocks_nodes(facts.recovery) else ())
 
 
-def includes(present: Any, wanted: Any) -> bool:
-    """Whether *present* has everything that *wanted* asks for.
+def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
+    """Bring a child to its form: by applying it if we changed our mind, else by undoing.
 
-    Maps may have more keys, since the API server fills in defaults; lists have the same length.
-    Quantities compare by value: the API server rewrites ``1000m`` as ``1``.
+    What we apply leaves alone what others own, so that is undone before.
     """
-    if isinstance(wanted, Mapping):
-        return isinstance(present, Mapping) and all(
-            includes(present.get(key), value) for key, value in wanted.items()
-        )
-    if isinstance(wanted, list | tuple):
-        return (
-            isinstance(present, list | tuple)
-            and len(present) == len(wanted)
-            and all(includes(a, b) for a, b in zip(present, wanted, strict=True))
-        )
-    if present == wanted or (present is None and wanted in ("", 0, False)):
-        return True
-    return isinstance(present, str) and quantity.same(present, wanted)
+    present = facts.observed.children.get(ref_of(wanted))
+    if present is None:
+        yield Repair(wanted) if facts.group.bootstrapped else Apply(wanted)
+        return
+    found = drifts(present, wanted)
+    owners = (each["metadata"].get("ownerReferences") for each in (present, wanted))
+    is_new = hash_of(present) != hash_of(wanted) or not includes(*owners)
+    if (found and not is_new) or additions(present, wanted):
+        told = tuple(each for each in found if each.writer or not is_new)
+        yield Repair(wanted, correction(present, wanted), told)
+    if is_new:
+        yield Apply(wanted)
 
 
 def differs(present: Manifest | None, wanted: Manifest) -> bool:

@@ -45,6 +45,12 @@ def hashed(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
+def hash_of(manifest: Manifest) -> str:
+    """Return the hash that an object carries; empty without one."""
+    annotations = manifest["metadata"].get("annotations") or {}
+    return str(annotations.get(names.HASH_ANNOTATION, ""))
+
+
 def digest(value: object) -> str:
     """Return a short hash of a JSON value; the order of keys does not matter."""
     text = json.dumps(value, sort_keys=True, separators=(",", ":"))

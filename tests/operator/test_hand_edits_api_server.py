@@ -1,0 +1,127 @@
+"""Hand edits of a group's children on a real API server: each is undone, and told."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pytest
+
+from tests.operator.live import Story, eventually
+
+_ADDED: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
+    ("service", "{}", {"selector": {"oops": "typo"}}),
+    ("service", "{}-leader", {"externalIPs": ["192.0.2.7"]}),
+    ("networkpolicy", "{}", {"podSelector": {"matchLabels": {"oops": "typo"}}}),
+    ("poddisruptionbudget", "{}", {"selector": {"matchLabels": {"oops": "typo"}}}),
+    (
+        "statefulset",
+        "{}",
+        {"template": {"spec": {"nodeSelector": {"oops": "typo"}, "hostNetwork": True}}},
+    ),
+)
+"""What no apply takes away again, with merge patches of specs."""
+_KINDS: Final = ("service", "networkpolicy", "poddisruptionbudget", "statefulset", "configmap")
+_ROOTS: Final = ("spec", "data")
+
+
+async def _forms(story: Story) -> dict[str, Any]:
+    """Return what each child is to be: its spec or data."""
+    found = {}
+    for kind in _KINDS:
+        for each in await story.list(kind, "-l", f"dledger.io/group={story.name}"):
+            name = f"{kind}/{each['metadata']['name']}"
+            found[name] = {root: each[root] for root in _ROOTS if root in each}
+    return found
+
+
+async def _until_undone(story: Story, what: str, forms: dict[str, Any]) -> None:
+    async def same() -> bool:
+        return await _forms(story) == forms
+
+    await eventually(f"{what} is undone", same)
+
+
+async def _told(story: Story) -> list[str]:
+    events = await story.list("events")
+    return [each["message"] for each in events if each["reason"] == "ChildRepaired"]
+
+
+async def test_what_is_added_to_a_child_is_taken_away_and_told_with_its_writer(
+    story: Story,
+) -> None:
+    """A typo in the selector of the clients' Service leaves them without a server."""
+    await story.up()
+    forms = await _forms(story)
+
+    for kind, name, spec in _ADDED:
+        child = name.format(story.name)
+        patch = json.dumps({"spec": spec})
+        await story.kubectl("patch", kind, child, "--type=merge", "-p", patch)
+        await _until_undone(story, f"{kind} {child}", forms)
+    port = json.dumps([{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}])
+    child = f"{story.name}-0-client"
+    await story.kubectl("patch", "service", child, "--type=json", "-p", port)
+    await _until_undone(story, f"the port of {child}", forms)
+    await story.kubectl("delete", "networkpolicy", story.name)
+    await eventually("it is back", lambda: story.get("networkpolicy", story.name))
+
+    told = await _told(story)
+    service = f"Service {story.name} was changed; set back: spec.selector (by kubectl-patch)"
+    assert service in told
+    assert any("hostNetwork (by kubectl-patch)" in each for each in told)
+    assert any(each.startswith(f"Service {child} ") and "ports" in each for each in told)
+
+
+async def test_a_wish_to_restart_and_others_labels_are_left_alone(story: Story) -> None:
+    """`kubectl rollout restart` asks for something; what is metadata of others harms nobody."""
+    await story.up()
+    await story.kubectl("rollout", "restart", f"statefulset/{story.name}")
+    await story.kubectl("label", "service", story.name, "team=shop")
+    await story.kubectl("scale", f"statefulset/{story.name}", "--replicas=5")
+
+    async def scaled_back() -> bool:
+        return bool((await story.get("statefulset", story.name))["spec"]["replicas"] == 3)
+
+    await eventually("the size is undone", scaled_back)
+    template = (await story.get("statefulset", story.name))["spec"]["template"]
+    assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
+    assert (await story.get("service", story.name))["metadata"]["labels"]["team"] == "shop"
+    assert any("spec.replicas" in each for each in await _told(story))
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the JSON pointer and the value of every leaf."""
+    items: Any = ()
+    if isinstance(value, dict):
+        items = value.items()
+    elif isinstance(value, list):
+        items = enumerate(value)
+    for key, each in items:
+        yield from _leaves(each, f"{path}/{str(key).replace('~', '~0').replace('/', '~1')}")
+    if not isinstance(value, dict | list):
+        yield path, value
+
+
+def _other(value: Any) -> Any:
+    """Return another value of the same type."""
+    if isinstance(value, bool):
+        return not value
+    return value + 1 if isinstance(value, int) else f"{value}x"
+
+
+@pytest.mark.long
+async def test_every_field_that_can_be_changed_is_set_back(story: Story) -> None:
+    """Each leaf of each child, changed and removed, as far as the API server lets one."""
+    await story.up()
+    forms, edited = await _forms(story), 0
+    for name, form in forms.items():
+        for pointer, value in _leaves(form):
+            for op in ({"op": "replace", "value": _other(value)}, {"op": "remove"}):
+                patch = json.dumps([{**op, "path": pointer}])
+                if not await story.tried("patch", name, "--type=json", "-p", patch):
+                    continue  # it is immutable, or needed
+                edited += 1
+                await _until_undone(story, f"{op['op']} {pointer} of {name}", forms)
+    assert edited > 150
