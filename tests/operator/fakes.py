@@ -193,7 +193,7 @@ class FakeWatched:
 
     def children(self, namespace: str, group: str) -> list[Manifest]:
         items = self._world.objects.items()
-        wanted = {"Job", "ServiceAccount", "RoleBinding"}
+        wanted = {"ControllerRevision", "Job", "ServiceAccount", "RoleBinding"}
         wanted |= {kind for kind, _ in names.children(group, 3)}
         return [copy.deepcopy(m) for (kind, _), m in items if kind in wanted and _labelled(m)]
 

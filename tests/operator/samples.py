@@ -12,6 +12,7 @@ from dledger_operator.api.policy import Policy
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.observed.observed import Observed, Pod, Volume, ref_of
 from dledger_operator.resources import Platform, desired
+from dledger_operator.resources.accepted import accepted_revision
 
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 FRESH_ID = "0b5c1f2e-0000-4000-8000-000000000001"
@@ -141,7 +142,10 @@ def volumes(*ordinals: int, size: str = "10Gi") -> dict[str, Volume]:
 def converged(of: BrokerGroup, **changes: Any) -> Observed:
     """Return what is seen when everything is as the spec wants it."""
     observed = Observed(
-        children={ref_of(manifest): manifest for manifest in desired(of, PLATFORM)},
+        children={
+            ref_of(manifest): manifest
+            for manifest in (accepted_revision(of), *desired(of, PLATFORM))
+        },
         pods=pods(0, 1, 2),
         volumes=volumes(0, 1, 2),
         nodes=joined(0, 1, 2),

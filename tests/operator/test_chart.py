@@ -104,7 +104,8 @@ def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: A
     rules = _operators_rules(*values)
 
     deleted = [rule for rule in rules if {"delete", "deletecollection", "*"} & {*rule["verbs"]}]
-    assert all(rule["resources"] == ["brokerbackups"] for rule in deleted)
+    allowed = (["brokerbackups"], ["controllerrevisions"])
+    assert all(rule["resources"] in allowed for rule in deleted)
     assert not any({"deletecollection", "*"} & {*rule["verbs"]} for rule in deleted)
     pods = [rule["verbs"] for rule in rules if "pods" in rule["resources"]]
     assert {*pods[0]} == {"list", "watch", "patch"}

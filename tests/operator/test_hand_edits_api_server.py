@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Iterator
 from typing import Any, Final
@@ -31,16 +32,19 @@ async def _forms(story: Story) -> dict[str, Any]:
     found = {}
     for kind in _KINDS:
         for each in await story.list(kind, "-l", f"dledger.io/group={story.name}"):
-            name = f"{kind}/{each['metadata']['name']}"
-            found[name] = {root: each[root] for root in _ROOTS if root in each}
+            found[f"{kind}/{each['metadata']['name']}"] = _form(each)
     return found
 
 
-async def _until_undone(story: Story, what: str, forms: dict[str, Any]) -> None:
-    async def same() -> bool:
-        return await _forms(story) == forms
+def _form(manifest: dict[str, Any]) -> dict[str, Any]:
+    return {root: manifest[root] for root in _ROOTS if root in manifest}
 
-    await eventually(f"{what} is undone", same)
+
+async def _until_undone(story: Story, what: str, name: str, form: dict[str, Any]) -> None:
+    async def same() -> bool:
+        return _form(await story.get(name)) == form
+
+    await eventually(f"{what} {name} is undone", same)
 
 
 async def _told(story: Story) -> list[str]:
@@ -56,14 +60,14 @@ async def test_what_is_added_to_a_child_is_taken_away_and_told_with_its_writer(
     forms = await _forms(story)
 
     for kind, name, spec in _ADDED:
-        child = name.format(story.name)
+        child = f"{kind}/{name.format(story.name)}"
         patch = json.dumps({"spec": spec})
-        await story.kubectl("patch", kind, child, "--type=merge", "-p", patch)
-        await _until_undone(story, f"{kind} {child}", forms)
+        await story.kubectl("patch", child, "--type=merge", "-p", patch)
+        await _until_undone(story, "what was added to", child, forms[child])
     port = json.dumps([{"op": "replace", "path": "/spec/ports/0/port", "value": 9999}])
-    child = f"{story.name}-0-client"
-    await story.kubectl("patch", "service", child, "--type=json", "-p", port)
-    await _until_undone(story, f"the port of {child}", forms)
+    child = f"service/{story.name}-0-client"
+    await story.kubectl("patch", child, "--type=json", "-p", port)
+    await _until_undone(story, "the port of", child, forms[child])
     await story.kubectl("delete", "networkpolicy", story.name)
     await eventually("it is back", lambda: story.get("networkpolicy", story.name))
 
@@ -71,7 +75,7 @@ async def test_what_is_added_to_a_child_is_taken_away_and_told_with_its_writer(
     service = f"Service {story.name} was changed; set back: spec.selector (by kubectl-patch)"
     assert service in told
     assert any("hostNetwork (by kubectl-patch)" in each for each in told)
-    assert any(each.startswith(f"Service {child} ") and "ports" in each for each in told)
+    assert any(f"Service {story.name}-0-client " in each and "ports" in each for each in told)
 
 
 async def test_a_wish_to_restart_and_others_labels_are_left_alone(story: Story) -> None:
@@ -89,6 +93,26 @@ async def test_a_wish_to_restart_and_others_labels_are_left_alone(story: Story) 
     assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
     assert (await story.get("service", story.name))["metadata"]["labels"]["team"] == "shop"
     assert any("spec.replicas" in each for each in await _told(story))
+
+
+async def test_a_refused_spec_does_not_stop_the_care_of_a_group(story: Story) -> None:
+    """Its last accepted spec goes on being kept, and setting the spec back is enough."""
+    await story.up()
+    forms = await _forms(story)
+
+    await story.kubectl("scale", f"brokergroup/{story.name}", "--replicas=5")
+    await story.until_condition("SpecValid", "False/NotImplementedYet")
+    for child in (f"service/{story.name}", f"configmap/{story.name}-config"):
+        await story.kubectl("delete", child)
+        await eventually(f"{child} is back", functools.partial(story.get, child))
+    await story.kubectl("scale", f"statefulset/{story.name}", "--replicas=1")
+    name = f"statefulset/{story.name}"
+    await _until_undone(story, "the size of", name, forms[name])
+
+    await story.kubectl("scale", f"brokergroup/{story.name}", "--replicas=3")
+    await story.until_condition("SpecValid", "True/Accepted")
+    kept = await story.list("controllerrevision", "-l", f"dledger.io/group={story.name}")
+    assert len([one for one in kept if "accepted" in one["metadata"]["name"]]) == 1
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -123,5 +147,5 @@ async def test_every_field_that_can_be_changed_is_set_back(story: Story) -> None
                 if not await story.tried("patch", name, "--type=json", "-p", patch):
                     continue  # it is immutable, or needed
                 edited += 1
-                await _until_undone(story, f"{op['op']} {pointer} of {name}", forms)
+                await _until_undone(story, f"{op['op']} {pointer} of", name, form)
     assert edited > 150

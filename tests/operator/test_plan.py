@@ -16,14 +16,17 @@ from dledger_operator.decisions.plan import (
     Action,
     Apply,
     Bootstrap,
+    Create,
     CreateTopic,
+    Forget,
     LabelRole,
     RecordGroupId,
     Repair,
     plan,
 )
-from dledger_operator.observed.observed import Observed
+from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import desired
+from dledger_operator.resources.accepted import accepted_revision, accepted_spec
 from dledger_operator.status.status import status
 from tests.operator.samples import (
     FRESH_ID,
@@ -126,20 +129,57 @@ def test_a_change_of_ours_is_applied_but_what_others_added_goes_first() -> None:
     """To apply is to leave alone what others own."""
     observed, changed = converged(bootstrapped()), bootstrapped({"image": "dledger:2"})
     children = {ref: copy.deepcopy(child) for ref, child in observed.children.items()}
-    assert _kinds(_plan(changed, observed)) == ["Apply"]
+    assert _kinds(_plan(changed, observed)) == ["Create", "Apply"]
 
     added = children["StatefulSet", "orders"]
     added["spec"]["template"]["spec"]["hostNetwork"] = True
     fields = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
     added["metadata"]["managedFields"] = [{"manager": "hand", "fieldsV1": fields}]
 
-    repair, applied = _plan(changed, replace(observed, children=children))
+    record, repair, applied = _plan(changed, replace(observed, children=children))
 
     assert isinstance(repair, Repair)
     assert repair.drifts == (Drift("spec.template.spec.hostNetwork", "hand"),)
     assert repair.patch is not None
     assert repair.patch["spec"]["template"]["spec"]["hostNetwork"] is None
     assert isinstance(applied, Apply)
+    assert isinstance(record, Create)
+
+
+def test_a_refused_spec_leaves_the_last_accepted_one_in_care() -> None:
+    """A deleted Service comes back as the group was built, whatever else is asked for meanwhile."""
+    kept, asked = bootstrapped({"image": "dledger:2"}), bootstrapped({"replicas": 5})
+    observed = converged(kept)
+    children = {ref: one for ref, one in observed.children.items() if ref != ("Service", "orders")}
+    facts = facts_of(asked, replace(observed, children=children), accepted=kept)
+
+    assert facts.problems
+    actions = plan(facts, desired(facts.group, PLATFORM), fresh_id=FRESH_ID)
+
+    assert [ref_of(one.manifest) for one in actions if isinstance(one, Repair)] == [
+        ("Service", "orders")
+    ]
+    assert len(actions) == 1  # the record stays what it is
+
+
+def test_a_refused_spec_still_pauses() -> None:
+    """Whoever pauses a group means it, even with a mistake beside it."""
+    facts = facts_of(
+        bootstrapped({"replicas": 2, "paused": True}), Observed(), accepted=bootstrapped()
+    )
+
+    assert plan(facts, desired(facts.group, PLATFORM), fresh_id=FRESH_ID) == ()
+
+
+def test_only_the_newest_accepted_spec_is_kept() -> None:
+    """It is recorded before anything follows from it, and then the older record goes."""
+    before, now = bootstrapped(), bootstrapped({"image": "dledger:2"})
+    old = accepted_revision(before) | {"metadata": {"name": "old", "uid": "uid-2"}}
+    observed = converged(now)
+    children = {**observed.children, ("ControllerRevision", "old"): old}
+
+    assert _plan(now, replace(observed, children=children)) == (Forget("old", "uid-2"),)
+    assert accepted_spec(children.values()) in (before.raw_spec, now.raw_spec)
 
 
 def test_a_deleted_child_of_a_running_group_is_made_again_and_told() -> None:

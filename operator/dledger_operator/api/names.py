@@ -85,6 +85,11 @@ def pod_service(group: str, ordinal: int) -> str:
     return f"{pod(group, ordinal)}-client"
 
 
+def accepted(group: str, digest: str) -> str:
+    """Return the name of the ControllerRevision that keeps an accepted spec with this hash."""
+    return f"{group}-accepted-{digest}"
+
+
 def children(group: str, replicas: int) -> tuple[tuple[str, str], ...]:
     """Return kind and name of every child, in the order they are applied."""
     return (

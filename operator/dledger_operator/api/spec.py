@@ -255,6 +255,7 @@ class BrokerGroup:
         uid: Kubernetes' id of this object; the children's owner references have it.
         generation: Counts changes of the spec.
         spec: What is wanted.
+        raw_spec: The same as the API has it.
         unknown: Paths of spec fields that this version of the operator does not know.
         unreadable: Why the spec could not be read; it is then the default and not acted on.
         status: The last status this operator wrote, as the CRD has it.
@@ -270,6 +271,7 @@ class BrokerGroup:
     uid: str
     generation: int
     spec: Spec
+    raw_spec: Json = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     unreadable: str = ""
     status: Json = field(default_factory=dict)
@@ -306,6 +308,7 @@ class BrokerGroup:
             uid=meta["uid"],
             generation=meta.get("generation", 0),
             spec=spec,
+            raw_spec=body.get("spec") or {},
             unknown=tuple(unknown),
             unreadable=unreadable,
             status=body.get("status") or {},

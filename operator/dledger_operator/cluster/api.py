@@ -34,6 +34,7 @@ _COLLECTIONS: Final = {
     "Pod": "api/v1/namespaces/{}/pods",
     "Service": "api/v1/namespaces/{}/services",
     "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
+    "ControllerRevision": "apis/apps/v1/namespaces/{}/controllerrevisions",
     "Job": "apis/batch/v1/namespaces/{}/jobs",
     "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",

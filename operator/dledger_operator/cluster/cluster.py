@@ -15,6 +15,7 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.resources.accepted import KIND
 from dledger_operator.resources.recovery import DONE
 from dledger_operator.status.status import Event
 
@@ -158,6 +159,16 @@ class Cluster:
         self._wrote(backup.KIND)
         log.info("%s %s/%s: deleted, as retention says", *_who(backup))
 
+    async def forget_spec(self, group: BrokerGroup, name: str, *, uid: str) -> None:
+        """Delete the record of an older accepted spec; one that is gone needs none."""
+        try:
+            await self._api.delete(KIND, group.namespace, name, uid=uid)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return
+        self._wrote(KIND)
+
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:
         """Set a pod's role label, or remove it; a pod that is gone needs none."""
         body = {"metadata": {"labels": {names.ROLE_LABEL: role or None}}}
@@ -196,6 +207,12 @@ def owned(manifest: Json, group: Subject) -> bool:
 def _labelled(manifest: Json, group: Subject) -> bool:
     labels = manifest["metadata"].get("labels") or {}
     return names.labels(group.name).items() <= labels.items()
+
+
+def is_of_group(manifest: Json) -> bool:
+    """Whether a BrokerGroup, any one, controls an object."""
+    owners = manifest["metadata"].get("ownerReferences") or []
+    return any(owner.get("controller") and owner["kind"] == names.KIND for owner in owners)
 
 
 def left_over(manifest: Json, group: Subject) -> bool:

@@ -16,7 +16,7 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api
-from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.cluster.cluster import Cluster, is_of_group
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Reconciler
@@ -32,7 +32,7 @@ from dledger_operator.observed.parsers import (
     parse_pod,
     parse_volume,
 )
-from dledger_operator.resources import Platform
+from dledger_operator.resources import Platform, accepted
 
 log: Final = logging.getLogger(__name__)
 
@@ -43,6 +43,7 @@ _CHILDREN: Final = (
     ("", "v1", "configmaps"),
     ("", "v1", "serviceaccounts"),
     ("", "v1", "services"),
+    ("apps", "v1", "controllerrevisions"),
     ("apps", "v1", "statefulsets"),
     ("batch", "v1", "jobs"),
     ("networking.k8s.io", "v1", "networkpolicies"),
@@ -247,6 +248,8 @@ def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, s
     def index(body: Any, **_: Any) -> dict[tuple[str, str], Any]:
         if resource == _PODS and parse_component(body) != "node":
             return {}
+        if body["kind"] == accepted.KIND and not is_of_group(body):
+            return {}  # a StatefulSet keeps its templates so, with our labels
         return {parse_group(body): value(body)}
 
     @kopf.on.event(*resource, id=f"{resource[2]}-changed", labels=_LABELLED, registry=made)

@@ -30,6 +30,7 @@ from dledger_operator.decisions.plan import (
     Child,
     Create,
     CreateTopic,
+    Forget,
     LabelRole,
     MarkRestored,
     RecordGroupId,
@@ -41,6 +42,7 @@ from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.resources import Platform, desired
+from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
 log: Final = logging.getLogger(__name__)
@@ -142,7 +144,7 @@ class Reconciler:
         seen = self.body, (observed, facts.overdue), self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
-        children = desired(group, self._platform)
+        children = desired(facts.group, self._platform)
         planned = plan(facts, children, fresh_id=self._clock.fresh_id())
         actions = [action for action in planned if not self._is_vain(action)]
         going_on = True
@@ -162,7 +164,7 @@ class Reconciler:
 
     def _facts(self, group: BrokerGroup, observed: Observed) -> Facts:
         """Return what follows from what is seen, and for how long already if that is too little."""
-        facts, now_s = facts_of(group, observed), self._clock.monotonic_s()
+        facts, now_s = self._of(group, observed), self._clock.monotonic_s()
         memory = self._memory
         if len(facts.in_sync) >= len(facts.wanted):
             memory.short_since_s = None
@@ -170,6 +172,11 @@ class Reconciler:
         if memory.short_since_s is None:
             memory.short_since_s = now_s
         return replace(facts, overdue=now_s - memory.short_since_s >= GRACE_S)
+
+    def _of(self, group: BrokerGroup, observed: Observed) -> Facts:
+        spec = accepted_spec(observed.children.values())
+        kept = None if spec is None else self._parsed({**self.body, "spec": spec})
+        return facts_of(group, observed, accepted=kept)
 
     def _parsed(self, body: Json) -> BrokerGroup:
         return self._platform.group(body)
@@ -279,6 +286,8 @@ class Reconciler:
                 return await self._record(group, action)
             case Bootstrap():
                 await self._bootstrap(group, observed, action)
+            case Forget(name, uid):
+                await self._cluster.forget_spec(group, name, uid=uid)
             case LabelRole(pod, role):
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic():

@@ -124,8 +124,8 @@ def differences(present: Any, wanted: Any, path: str = "") -> Iterator[str]:
 
 
 def _same(present: Any, wanted: Any) -> bool:
-    if present == wanted or (present is None and wanted in ("", 0, False)):
-        return True
+    if present == wanted or (present is None and wanted == ""):
+        return True  # it leaves out empty texts; but what is false may be true by default
     return isinstance(present, str) and quantity.same(present, wanted)
 
 

@@ -6,7 +6,7 @@ Computed once a round and shared: what the status says and what the plan does re
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus
 from dledger_operator.api import names
@@ -25,7 +25,9 @@ class Facts:
     """What is wanted, what is seen, and what follows from it.
 
     Attributes:
-        problems: What keeps the spec from being acted on.
+        group: The group with the spec that is acted on.
+        problems: What keeps the spec that is asked for from being acted on.
+        is_kept: Whether the spec is the last that was accepted, in place of the one asked for.
         wanted: The pods there should be: as built, since changing their number is refused.
         leader: The name of the leader that a majority of the members follows; empty without one.
         voters: How many members vote; before there are any, how many the spec asks for.
@@ -48,6 +50,7 @@ class Facts:
     apart: tuple[str, ...]
     older: tuple[str, ...]
     overdue: bool = False
+    is_kept: bool = False
 
     @property
     def is_short(self) -> bool:
@@ -60,8 +63,22 @@ class Facts:
         return len(self.in_sync) - (self.voters // 2 + 1)
 
 
-def facts_of(group: BrokerGroup, observed: Observed) -> Facts:
-    """Return what follows from what is wanted and what is seen."""
+def facts_of(
+    group: BrokerGroup, observed: Observed, *, accepted: BrokerGroup | None = None
+) -> Facts:
+    """Return what follows from what is wanted and what is seen.
+
+    Args:
+        group: With the spec that is asked for.
+        observed: What is there.
+        accepted: With the last spec that was accepted, which is kept while the new one is refused;
+            None if none is known.
+    """
+    found = problems(group, observed)
+    is_kept = bool(found) and accepted is not None
+    if found and accepted is not None:
+        paused = accepted.spec.paused if group.unreadable else group.spec.paused
+        group = replace(accepted, spec=replace(accepted.spec, paused=paused))
     rows = [row for row in observed.membership if row.voter]
     leader = _followed_leader(group, observed)
     in_sync = tuple(_in_sync(observed, rows)) if leader else ()
@@ -71,13 +88,14 @@ def facts_of(group: BrokerGroup, observed: Observed) -> Facts:
         observed=observed,
         bootstrap=bootstrap_state(group, observed),
         recovery=recovery(group, observed),
-        problems=problems(group, observed),
+        problems=found,
         wanted=_wanted(group, observed),
         leader=leader,
         voters=len(rows) or group.spec.replicas,
         in_sync=in_sync,
         apart=tuple(name for name in voters if name not in in_sync),
         older=_older_template(group, observed),
+        is_kept=is_kept,
     )
 
 

@@ -34,6 +34,7 @@ from dledger_operator.decisions.recovery import (
     blocks_nodes,
 )
 from dledger_operator.observed.observed import Observed, ref_of
+from dledger_operator.resources import accepted
 from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.common import hash_of
 from dledger_operator.resources.configmap import configured_group_id
@@ -64,6 +65,14 @@ class Create:
     """Create an object that is never changed afterwards; one that is there already is fine."""
 
     manifest: Manifest
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """Delete the record of a spec that was accepted before, provided it is the one with *uid*."""
+
+    name: str
+    uid: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,13 +122,11 @@ Child = Apply | Repair | Create
 
 
 def is_prerequisite(action: Child) -> bool:
-    """Whether later actions rely on what this one makes; none does on a scheduled backup."""
-    return bool(action.manifest["kind"] != names.BACKUP_KIND)
+    """Whether later actions rely on what this one makes; none does on a backup or a record."""
+    return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
-Action = (
-    Apply | Repair | Create | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
-)
+Action = Child | Forget | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
 
 
 def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
@@ -135,11 +142,12 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
         return ()
     roles = tuple(_roles(observed))
     backups = tuple(_scheduled(group, observed))
-    if facts.problems:
+    if facts.problems and not facts.is_kept:
         return (*roles, *backups)
     blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
+        *_accepted(facts),
         *(action for m in wanted for action in _child(facts, m)),
         *_recover(facts),
         *_found(facts, fresh_id),
@@ -147,6 +155,19 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
         *_topics(group, observed),
         *backups,
     )
+
+
+def _accepted(facts: Facts) -> Iterator[Create | Forget]:
+    """Keep the spec that a group is built by, and no older one."""
+    if facts.problems or not _is_built(facts.group, facts.observed):
+        return
+    wanted = accepted.accepted_revision(facts.group)
+    if ref_of(wanted) not in facts.observed.children:
+        yield Create(wanted)
+        return
+    for ref, child in facts.observed.children.items():
+        if ref[0] == accepted.KIND and ref != ref_of(wanted):
+            yield Forget(ref[1], child["metadata"]["uid"])
 
 
 def _blocked_kinds(facts: Facts) -> frozenset[str]:

@@ -1,0 +1,34 @@
+"""The last spec that was acted on, kept beside the group: what is cared for while one is refused.
+
+A ControllerRevision, as StatefulSets keep their templates in: its data can never be changed. Pure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
+from dledger_operator.resources.common import digest, metadata
+
+KIND: Final = "ControllerRevision"
+
+
+def accepted_revision(group: BrokerGroup) -> Manifest:
+    """Return the object that keeps the spec of *group*, named after its contents."""
+    return {
+        "apiVersion": "apps/v1",
+        "kind": KIND,
+        "metadata": metadata(group, names.accepted(group.name, digest(group.raw_spec))),
+        "data": {"spec": group.raw_spec},
+        "revision": group.generation,
+    }
+
+
+def accepted_spec(children: Iterable[Manifest]) -> Json | None:
+    """Return the newest spec that was kept; None if none was."""
+    kept = [child for child in children if child["kind"] == KIND]
+    newest = max(kept, key=lambda child: int(child["revision"]), default=None)
+    spec: Json | None = newest["data"].get("spec") if newest else None
+    return spec
