@@ -53,6 +53,26 @@ def _waiting(reason: str, message: str = "") -> dict[str, Any]:
         ),
         ({"containerStatuses": [_waiting("CrashLoopBackOff")]}, "CrashLoopBackOff"),
         (
+            {
+                "containerStatuses": [
+                    _waiting("CrashLoopBackOff", "back-off 20s restarting failed container")
+                    | {"lastState": {"terminated": {"reason": "OOMKilled", "exitCode": 137}}}
+                ]
+            },
+            "CrashLoopBackOff: OOMKilled, exit code 137",
+        ),
+        (
+            {
+                "containerStatuses": [
+                    {
+                        "state": {"running": {}},
+                        "lastState": {"terminated": {"exitCode": 1, "message": "a\nno disk\n"}},
+                    }
+                ]
+            },
+            "started again after Error, exit code 1: no disk",
+        ),
+        (
             {"conditions": [{"type": "PodScheduled", "status": "False", "message": "0/3 nodes"}]},
             "0/3 nodes",
         ),

@@ -14,6 +14,9 @@ from dledger_operator.observed.observed import Pod, Volume
 
 _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
+_BACK_OFF: Final = "CrashLoopBackOff"
+_LONGEST_WORDS: Final = 300
+"""Of a node's last line: it ends up in conditions and Events."""
 
 
 def parse_group(manifest: Json) -> tuple[str, str]:
@@ -67,20 +70,38 @@ def parse_job_pod(manifest: Json) -> tuple[str, JobPod]:
         exit_code=ended.get("exitCode"),
         reason=str(ended.get("reason") or ""),
         message=str(ended.get("message") or ""),
-        trouble=_trouble(status),
+        trouble="" if ended else _trouble(status),
     )
 
 
 def _trouble(status: Json) -> str:
-    """Return why a pod does not run, in Kubernetes' words; empty when that is not known."""
+    """Return why a pod does not run, in Kubernetes' words; empty when that is not known.
+
+    How its container ended says more than that it is started again later, and stays the same.
+    """
     scheduled = _condition(status, "PodScheduled")
     if scheduled.get("status") == "False":
         return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
     for container in status.get("containerStatuses") or []:
-        waiting = (container.get("state") or {}).get("waiting") or {}
+        state = container.get("state") or {}
+        ended = (container.get("lastState") or {}).get("terminated") or {}
+        waiting = state.get("waiting") or {}
+        if waiting.get("reason") == _BACK_OFF and ended:
+            return f"{_BACK_OFF}: {_end(ended)}"
         if waiting and waiting.get("reason") not in ("ContainerCreating", "PodInitializing"):
             return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
+        if "terminated" in state:
+            return _end(state["terminated"])
+        if ended and _condition(status, "Ready").get("status") != "True":
+            return f"started again after {_end(ended)}"
     return ""
+
+
+def _end(ended: Json) -> str:
+    """Return how a container ended: reason, exit code, and its last words."""
+    said = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
+    lines = str(ended.get("message") or "").strip().splitlines()
+    return f"{said}: {lines[-1][:_LONGEST_WORDS]}" if lines else said
 
 
 def _terminated(status: Json) -> Json:
