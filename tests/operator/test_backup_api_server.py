@@ -213,7 +213,7 @@ async def test_a_large_backup_gets_an_account_that_may_make_pods_and_nothing_els
 
 
 async def test_a_backup_to_a_claim_runs_with_it_and_says_if_it_is_not_there(story: Story) -> None:
-    """The API server takes the Job and its pod, with the policies of the chart; no pod waits mute."""
+    """The API server and the policies of the chart take the Job; a pod that waits says for what."""
     story.nodes.record_bytes = 3 << 30
     await story.up(backup={"store": ON_CLAIM})
     await _apply(story)
