@@ -61,7 +61,7 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     namespace = fresh_namespace(cluster, NAMESPACE, _DEMO)
     server = S3Server.start(namespace)
     timeline.say(f"an S3 server with an empty bucket listens in namespace {namespace.name}")
-    spec = backed_up(server, spark, GROUP)
+    spec = backed_up(server.store(GROUP), spark)
     group = apply_group(namespace, timeline, GROUP, deadline_s=_WRITABLE_S, **spec)
     before = group.status()["groupId"]
     bookkeeper = Bookkeeper(namespace, image, GROUP)
@@ -89,6 +89,7 @@ def write(bookkeeper: Bookkeeper, timeline: Timeline, messages: int) -> dict[str
     """Write the messages and note what is stored."""
     bookkeeper.start()
     written = bookkeeper.write(TOPIC, messages)
+    written |= bookkeeper.note()
     timeline.say(
         f"{written['acked']} messages of 1 KiB written to {written['queues']} queues in "
         f"{written['seconds']} s, and noted: place, id, keys, properties, SHA-256 of the body"
@@ -141,7 +142,7 @@ def report(result: dict[str, Any], timeline: Timeline) -> int:
     """Write the figures and print them."""
     same = result["missing"] == result["changed"] == result["extra"] == 0
     # `expected` counts the notes: where none was taken, nothing can differ from them.
-    same = same and 0 < result["messages"] == result["expected"]
+    same = same and 0 < result["messages"] == result["expected"] == result["write"]["acked"]
     by_spark = result["driverPods"] > 0 and result["executorPods"] > 0
     return conclude(
         ROOT / "build" / "demo-backup.json",
