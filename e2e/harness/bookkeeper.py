@@ -38,7 +38,7 @@ KEYS = 5000
 TAGS = ("new", "paid", "sent")
 SETTLE_S = 30.0
 RETRY_S = 0.5
-_OUTSIDE = re.compile(r"is outside \[(\d+), \d+\]")
+OUTSIDE = re.compile(r"is outside \[(\d+), \d+\]")
 
 Place: TypeAlias = tuple[str, int, int]
 """Topic, queue, offset."""
@@ -181,7 +181,7 @@ async def _first_offset(client: Client, topic: str, queue: int) -> int:
         async for _ in client.read(topic, queue, max_records=1, linearizable=True):
             break
     except InvalidArgument as error:
-        if found := _OUTSIDE.search(str(error)):
+        if found := OUTSIDE.search(str(error)):
             return int(found[1])
         raise
     return 0

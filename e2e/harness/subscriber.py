@@ -30,7 +30,7 @@ import grpc.aio
 from dledger.client import Client
 from dledger.errors import DledgerError
 from e2e.harness.bookkeeper import read_notes
-from e2e.harness.rocketmq_calls import Consumer, channel_to
+from e2e.harness.rocketmq_calls import Consumer, channel_to, code_name
 
 GROUP = "readers"
 INVISIBLE_S = 10.0
@@ -84,13 +84,19 @@ async def take(args: argparse.Namespace) -> dict[str, Any]:
         while len(taken) < args.messages and time.monotonic() < deadline_s:
             limit = min(LIMIT, args.messages - len(taken))
             messages = await consumer.receive(limit=limit, wait_s=WAIT_S, invisible_s=INVISIBLE_S)
-            if messages and not args.hold:
-                await consumer.ack(messages)
-            taken += [id_of(message) for message in messages]
+            if args.hold:
+                taken += [id_of(message) for message in messages]
+            elif messages:
+                taken += accepted(await consumer.ack(messages))
     if not args.hold:
         with args.taken.open("a", encoding="utf-8") as file:
             file.writelines(f"{each}\n" for each in taken)
     return {"ok": len(taken) == args.messages, "taken": len(taken)}
+
+
+def accepted(answer: Any) -> list[str]:
+    """Return the ids of the messages whose acknowledgement a broker took."""
+    return [each.message_id for each in answer.entries if code_name(each) == "OK"]
 
 
 def id_of(message: Any) -> str:
@@ -124,16 +130,22 @@ async def resume(args: argparse.Namespace) -> dict[str, Any]:
     async with asyncio.timeout(DEADLINE_S) as limit, asyncio.TaskGroup() as tasks:
         writing = tasks.create_task(first_ack(args.endpoint, args.probe))
         tasks.create_task(deliver(args, noted - taken, delivered, limit))
-    lost, again = (noted - taken) - delivered.ids, delivered.ids & taken
-    foreign = delivered.ids - noted
+    found = differences_of(noted, taken, delivered.ids)
     return {
-        "ok": not lost and not again and not foreign,
+        "ok": not any(found.values()),
         "expected": len(noted - taken),
-        "lost": len(lost),
-        "again": len(again),
-        "foreign": len(foreign),
+        **found,
         "receivedAtMs": delivered.first_at_ms,
         "ackedAtMs": writing.result(),
+    }
+
+
+def differences_of(noted: set[str], taken: set[str], delivered: set[str]) -> dict[str, int]:
+    """Count what should have come and did not, came though taken before, or should not be there."""
+    return {
+        "lost": len(noted - taken - delivered),
+        "again": len(delivered & taken),
+        "foreign": len(delivered - noted),
     }
 
 
