@@ -61,7 +61,7 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
     namespace = fresh_namespace(cluster, NAMESPACE, _DEMO)
     server = S3Server.start(namespace)
     timeline.say(f"an S3 server with an empty bucket listens in namespace {namespace.name}")
-    spec = backed_up(server, spark, GROUP)
+    spec = backed_up(server.store(GROUP), spark)
     group = apply_group(namespace, timeline, GROUP, deadline_s=_WRITABLE_S, **spec)
     before = group.status()["groupId"]
     bookkeeper = Bookkeeper(namespace, image, GROUP)
@@ -86,9 +86,16 @@ def run(cluster: Cluster, timeline: Timeline, messages: int) -> dict[str, Any]:
 
 
 def write(bookkeeper: Bookkeeper, timeline: Timeline, messages: int) -> dict[str, Any]:
-    """Write the messages and note what is stored."""
+    """Write the messages and note what is stored.
+
+    Raises:
+        HarnessError: That is not what was acknowledged.
+    """
     bookkeeper.start()
     written = bookkeeper.write(TOPIC, messages)
+    written |= bookkeeper.note()
+    if written["messages"] != written["acked"]:
+        raise HarnessError(f"{written['acked']} were acknowledged, {written['messages']} are kept")
     timeline.say(
         f"{written['acked']} messages of 1 KiB written to {written['queues']} queues in "
         f"{written['seconds']} s, and noted: place, id, keys, properties, SHA-256 of the body"

@@ -9,15 +9,38 @@ from typing import Any, Final
 
 from e2e.cluster import Cluster, CommandFailed
 from e2e.cluster.image import SPARK, Image, build
-from e2e.harness.s3 import S3Server
 from e2e.harness.waiting import HarnessError
 from e2e.harness.world import PYTHON, BrokerGroup, Namespace, eventually
 
 EXECUTORS: Final = {"max": 1, "cores": 1, "memory": "1536Mi"}
+PROBE: Final = "probe"
+"""The topic that shows when a group takes writes again."""
+_KEEPER: Final = "/workload/e2e/harness/bookkeeper.py"
+_SUBSCRIBER: Final = "/workload/subscriber.py"
 _NOTES: Final = "/tmp/notes"  # noqa: S108 - in the client's pod
+_TAKEN: Final = "/tmp/taken"  # noqa: S108 - likewise
+_IN_VAIN: Final = "/tmp/taken-in-vain"  # noqa: S108 - likewise
 _DRIVERS: Final = "batch.kubernetes.io/job-name"
 _POLL_S: Final = 1.0
 _EXEC_S: Final = 600.0
+
+_FIRST_ENTRY: Final = """
+import asyncio
+from dledger.client import AdminClient
+from dledger.errors import Refused
+
+async def main():
+    client = AdminClient("127.0.0.1:20911")
+    try:
+        await client.export_size(1)
+        print("kept")
+    except Refused as error:
+        print("dropped:", error)
+    finally:
+        await client.close()
+
+asyncio.run(main())
+"""
 
 Say = Callable[[str], None]
 
@@ -29,16 +52,21 @@ def spark_image(cluster: Cluster) -> Image:
     return image
 
 
-def backed_up(server: S3Server, image: Image, path: str) -> dict[str, Any]:
-    """Return what the spec of a group says that is backed up to *path*, always by executors."""
+def backed_up(
+    store: dict[str, str | bool], image: Image, *, local_threshold: str = "1"
+) -> dict[str, Any]:
+    """Return what the spec of a group says that is backed up to *store*, mostly by executors."""
     return {
-        "backup": {"store": server.store(path)},
-        "spark": {"image": image.name, "executors": EXECUTORS, "localThreshold": "1"},
+        "backup": {"store": store},
+        "spark": {"image": image.name, "executors": EXECUTORS, "localThreshold": local_threshold},
     }
 
 
 class Bookkeeper:
-    """A pod in which `bookkeeper.py` runs; see there. Its notes last as long as the pod."""
+    """A pod in which `bookkeeper.py` and `subscriber.py` run; see there.
+
+    Their notes last as long as the pod.
+    """
 
     def __init__(self, namespace: Namespace, image: Image, group: str) -> None:
         self._namespace = namespace
@@ -49,7 +77,10 @@ class Bookkeeper:
     def start(self, deadline_s: float = 60) -> None:
         """Create the pod, which waits for commands."""
         command = ["sleep", "infinity"]
-        self._namespace.start_program("bookkeeper.py", self.name, self._image, command)
+        modules = ("bookkeeper.py", "rocketmq_calls.py")
+        self._namespace.start_program(
+            "subscriber.py", self.name, self._image, command, modules=modules
+        )
         eventually(
             f"pod {self.name} runs",
             lambda: self._namespace.phase(self.name) == "Running",
@@ -57,29 +88,48 @@ class Bookkeeper:
         )
 
     def write(self, topic: str, messages: int) -> dict[str, Any]:
-        """Write messages of 1 KiB, then note all that the group stores."""
-        written = self._run("write", "--topic", topic, "--messages", str(messages))
-        noted = self._run("note", "--notes", _NOTES, "--messages", str(messages))
-        return {**noted, **written}
+        """Write messages of 1 KiB."""
+        return self._run(_KEEPER, "write", "--topic", topic, "--messages", str(messages))
+
+    def note(self) -> dict[str, Any]:
+        """Note all that the group stores, but for the probe's messages."""
+        return self._run(_KEEPER, "note", "--notes", _NOTES, "--without", PROBE)
 
     def compare(self) -> dict[str, Any]:
         """Compare all that the group stores with the notes; write one more message."""
-        return self._run("compare", "--notes", _NOTES)
+        return self._run(_KEEPER, "compare", "--notes", _NOTES, "--without", PROBE)
 
-    def _run(self, command: str, *args: str) -> dict[str, Any]:
+    def take(self, topic: str, messages: int, *, hold: bool = False) -> dict[str, Any]:
+        """Receive so many messages of a topic, and acknowledge them unless told to *hold* them."""
+        return self._take(topic, messages, _TAKEN, *(("--hold",) if hold else ()))
+
+    def take_in_vain(self, topic: str, messages: int) -> dict[str, Any]:
+        """Receive and acknowledge what a restore to an earlier time gives back."""
+        return self._take(topic, messages, _IN_VAIN)
+
+    def _take(self, topic: str, messages: int, taken: str, *more: str) -> dict[str, Any]:
+        asked = ("--topic", topic, "--messages", str(messages), "--taken", taken)
+        return self._run(_SUBSCRIBER, "take", *asked, *more)
+
+    def resume(self, topic: str) -> dict[str, Any]:
+        """Go on with the topic as soon as the group is there, until all that was noted came."""
+        files = ("--notes", _NOTES, "--taken", _TAKEN)
+        return self._run(_SUBSCRIBER, "resume", "--topic", topic, "--probe", PROBE, *files)
+
+    def _run(self, program: str, command: str, *args: str) -> dict[str, Any]:
         try:
             text = self._namespace.kubectl(
-                "exec", self.name, "--", PYTHON, "/workload/bookkeeper.py", command,
+                "exec", self.name, "--", PYTHON, program, command,
                 "--endpoint", self._endpoint, *args, timeout_s=_EXEC_S,
             )  # fmt: skip
         except CommandFailed as failed:
             text = failed.output
         lines = [line for line in text.splitlines() if line.startswith("{")]
         if not lines:
-            raise HarnessError(f"bookkeeper {command} said nothing of use:\n{text}")
+            raise HarnessError(f"{program} {command} said nothing of use:\n{text}")
         result: dict[str, Any] = json.loads(lines[-1])
         if "error" in result:
-            raise HarnessError(f"bookkeeper {command}: {result['error']}")
+            raise HarnessError(f"{program} {command}: {result['error']}")
         return result
 
 
@@ -159,6 +209,12 @@ def _phase(pod: dict[str, Any]) -> str:
     return f"{pod['status'].get('phase', 'Unknown')} on {node}"
 
 
+def has_dropped(group: BrokerGroup, pod: str) -> bool | None:
+    """Say that a node has dropped the group's first entry, or None; asked in its own pod."""
+    said = group.namespace.kubectl("exec", pod, "--", PYTHON, "-c", _FIRST_ENTRY)
+    return said.startswith("dropped") or None
+
+
 def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str]:
     """Delete a group, then its claims and what was on their volumes; return the claims' names."""
     namespace = group.namespace
@@ -171,6 +227,7 @@ def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str
     return [claim.partition("/")[2] for claim in claims]
 
 
-def recovering(store: dict[str, Any], group_id: str) -> dict[str, Any]:
-    """Return what the spec of a group says that starts from a backup."""
-    return {"bootstrap": {"recovery": {"store": store, "groupId": group_id}}}
+def recovering(store: dict[str, Any], group_id: str, **target: Any) -> dict[str, Any]:
+    """Return what the spec of a group says that starts from a backup, up to a *target* if any."""
+    recovery = {"store": store, "groupId": group_id, **({"target": target} if target else {})}
+    return {"bootstrap": {"recovery": recovery}}

@@ -5,8 +5,10 @@ place (topic, queue, offset) and everything else that a reader gets: Raft index,
 keys, properties, both times. Each command prints one JSON object.
 
     python bookkeeper.py write --endpoint orders:8081 --topic demo --messages 100000
-    python bookkeeper.py note --endpoint orders:8081 --notes /tmp/notes --messages 100000
+    python bookkeeper.py note --endpoint orders:8081 --notes /tmp/notes
     python bookkeeper.py compare --endpoint orders:8081 --notes /tmp/notes
+
+``--without TOPIC`` leaves out what is written to one topic meanwhile.
 
 exit codes: 0 done, and nothing differs; 1 something differs, or the group did not answer; 2 usage
 """
@@ -18,6 +20,7 @@ import asyncio
 import hashlib
 import json
 import random
+import re
 import sys
 import time
 from collections.abc import AsyncIterator
@@ -26,7 +29,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from dledger.client import Client, Record, StoredRecord
-from dledger.errors import DledgerError, Unavailable
+from dledger.errors import DledgerError, InvalidArgument, Unavailable
 
 BATCH = 256
 SIZE_BYTES = 1024
@@ -35,6 +38,7 @@ KEYS = 5000
 TAGS = ("new", "paid", "sent")
 SETTLE_S = 30.0
 RETRY_S = 0.5
+OUTSIDE = re.compile(r"is outside \[(\d+), \d+\]")
 
 Place: TypeAlias = tuple[str, int, int]
 """Topic, queue, offset."""
@@ -78,12 +82,12 @@ def parse_arguments() -> argparse.Namespace:
     for name in ("write", "note", "compare"):
         command = commands.add_parser(name)
         command.add_argument("--endpoint", required=True, help="HOST:PORT")
-        if name != "compare":
-            command.add_argument("--messages", type=int, required=True)
         if name == "write":
+            command.add_argument("--messages", type=int, required=True)
             command.add_argument("--topic", required=True)
         else:
             command.add_argument("--notes", type=Path, required=True)
+            command.add_argument("--without", default="", help="leave out this topic")
     return parser.parse_args()
 
 
@@ -125,19 +129,15 @@ def message(number: int) -> Record:
 
 
 async def note(args: argparse.Namespace) -> dict[str, Any]:
-    """Write down every message of every topic, once there are as many as were written."""
+    """Write down every message that was acknowledged before, and is still kept."""
     async with Client(args.endpoint) as client:
-        deadline_s = time.monotonic() + SETTLE_S
-        # A node that follows may show what is committed a moment later.
-        while len(found := await everything(client)) < args.messages:
-            if time.monotonic() > deadline_s:
-                break
-            await asyncio.sleep(RETRY_S)
+        found = await everything(client, args.without)
     with args.notes.open("w", encoding="utf-8") as file:
         for place, noted in found.items():
             file.write(json.dumps([place, astuple(noted)]) + "\n")
     queues = {place[:2] for place in found}
-    return {"ok": len(found) == args.messages, "messages": len(found), "queues": len(queues)}
+    newest_ms = max((noted.stored_at_ms for noted in found.values()), default=0)
+    return {"ok": True, "messages": len(found), "queues": len(queues), "newestMs": newest_ms}
 
 
 def read_notes(path: Path) -> Notes:
@@ -160,16 +160,31 @@ def read_notes(path: Path) -> Notes:
     return notes
 
 
-async def everything(client: Client) -> Notes:
-    """Return every message that the asked node has committed."""
-    return {place: noted async for place, noted in _every_message(client)}
+async def everything(client: Client, without: str) -> Notes:
+    """Return every message that the group keeps, but for those of one topic."""
+    return {place: noted async for place, noted in _every_message(client, without)}
 
 
-async def _every_message(client: Client) -> AsyncIterator[tuple[Place, Note]]:
+async def _every_message(client: Client, without: str) -> AsyncIterator[tuple[Place, Note]]:
     for topic in await client.topics():
-        for queue in range(topic.queues):
-            async for stored in client.read(topic.name, queue):
+        for queue in range(topic.queues if topic.name != without else 0):
+            first = await _first_offset(client, topic.name, queue)
+            async for stored in client.read(
+                topic.name, queue, start_offset=first, linearizable=True
+            ):
                 yield (topic.name, queue, stored.offset), noted_of(stored)
+
+
+async def _first_offset(client: Client, topic: str, queue: int) -> int:
+    """Return the oldest offset that a queue keeps; only the refusal of an older one tells it."""
+    try:
+        async for _ in client.read(topic, queue, max_records=1, linearizable=True):
+            break
+    except InvalidArgument as error:
+        if found := OUTSIDE.search(str(error)):
+            return int(found[1])
+        raise
+    return 0
 
 
 def noted_of(stored: StoredRecord) -> Note:
@@ -197,7 +212,7 @@ async def compare(args: argparse.Namespace) -> dict[str, Any]:
     async with Client(args.endpoint) as client:
         while True:
             try:
-                found = await everything(client)
+                found = await everything(client, args.without)
                 differences = differences_of(notes, found)
             except Unavailable:
                 if time.monotonic() > deadline_s:

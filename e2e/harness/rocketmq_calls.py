@@ -120,8 +120,8 @@ class Consumer:
                 raise RuntimeError(answer.status.message)
         return found
 
-    async def ack(self, messages: list[Any]) -> None:
-        """Acknowledge what was received."""
+    async def ack(self, messages: list[Any]) -> Any:
+        """Acknowledge what was received; return the answer, with a status for each message."""
         entries = [
             service.AckMessageEntry(
                 message_id=each.system_properties.message_id,
@@ -130,4 +130,4 @@ class Consumer:
             for each in messages
         ]
         request = service.AckMessageRequest(group=self._group, topic=self._topic, entries=entries)
-        await self._ack(request, metadata=self._metadata(), timeout=30)
+        return await self._ack(request, metadata=self._metadata(), timeout=30)

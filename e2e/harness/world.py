@@ -22,6 +22,7 @@ OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
 """In the node's image, and in what is built on it."""
+_HARNESS: Final = "e2e/harness"
 _POLL_S: Final = 0.5
 _USER: Final = 10001
 _LOG_POLL_S: Final = 3.0
@@ -145,17 +146,25 @@ class Namespace:
         name: str,
         image: str,
         command: Sequence[str],
+        *,
         files: Mapping[str, str] | None = None,
+        modules: Sequence[str] = (),
     ) -> None:
-        """Create a pod that runs *command*; *program*, a file beside this one, is at /workload."""
-        text = (ROOT / "e2e/harness" / program).read_text("utf-8")
+        """Create a pod that runs *command*.
+
+        *program*, a file beside this one, is at /workload, and so are *files*. It finds *modules*,
+        which are beside this one, too, in the package where they are here.
+        """
+        beside = {name: (ROOT / _HARNESS / name).read_text("utf-8") for name in (program, *modules)}
         config_map = {
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": name},
-            "data": {program: text, **(files or {})},
+            "data": {**beside, **(files or {})},
         }
-        self.apply(config_map, client_pod(name, image, command))
+        paths = {program: program, **{each: f"{_HARNESS}/{each}" for each in modules}}
+        paths |= {each: each for each in files or {}}
+        self.apply(config_map, client_pod(name, image, command, paths))
 
     def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
@@ -252,7 +261,9 @@ class Workload:
     def start(self) -> None:
         """Create the pod and the ConfigMap with its program."""
         command = [PYTHON, "/workload/workload.py", *self._args]
-        self._namespace.start_program("workload.py", self.name, self._image, command, self._files)
+        self._namespace.start_program(
+            "workload.py", self.name, self._image, command, files=self._files
+        )
 
     def lines(self) -> list[dict[str, Any]]:
         """Return what it has printed so far."""
@@ -307,10 +318,12 @@ class Workload:
         raise HarnessError(f"{self.name}: no summary within {deadline_s:.0f} s\n{self.tail()}")
 
 
-def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
+def client_pod(
+    name: str, image: str, command: Sequence[str], paths: Mapping[str, str]
+) -> dict[str, Any]:
     """Return a pod that runs a command of *image*: the node's, or the workload's.
 
-    The ConfigMap of the same name is at /workload; /tmp can be written.
+    What the ConfigMap of the same name has is at *paths* below /workload; /tmp can be written.
     """
     container = {
         "name": "workload",
@@ -322,7 +335,9 @@ def client_pod(name: str, image: str, command: Sequence[str]) -> dict[str, Any]:
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108
         ],
     }
-    volumes = [{"name": "program", "configMap": {"name": name}}, {"name": "tmp", "emptyDir": {}}]
+    items = [{"key": key, "path": path} for key, path in paths.items()]
+    program = {"name": "program", "configMap": {"name": name, "items": items}}
+    volumes = [program, {"name": "tmp", "emptyDir": {}}]
     return restricted_pod(name, container, volumes, restartPolicy="Never")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Generator, Iterator
@@ -14,6 +15,8 @@ from e2e.cluster.image import WORKLOAD, Image, build
 from e2e.harness.world import ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
+Figures: TypeAlias = dict[str, float]
+MEASURED = pytest.StashKey[dict[str, Figures]]()
 FAILURES = pytest.StashKey[list[str]]()
 ATTEMPTS = 2
 NOT_UP: list[ClusterError] = []
@@ -41,6 +44,29 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     if report.failed:
         item.stash[FAILURES].append(report.longreprtext)
     return report
+
+
+@pytest.fixture
+def figures(request: pytest.FixtureRequest) -> Figures:
+    """Return where a story puts what it measured; the summary prints it and a file keeps it."""
+    measured = request.config.stash.setdefault(MEASURED, {})
+    return measured.setdefault(request.node.name, {})
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Print what the stories measured, and write it to build/stories.json."""
+    measured = config.stash.get(MEASURED, {})
+    if not any(measured.values()):
+        return
+    terminalreporter.section("measured by stories")
+    for story, found in measured.items():
+        told = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
+        terminalreporter.line(f"{story}: {told}")
+    path = ROOT / "build" / "stories.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
 
 
 @pytest.fixture(scope="session")

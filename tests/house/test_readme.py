@@ -67,7 +67,7 @@ EVIDENCE = {
         "e2e/stories/test_failover.py::test_every_acknowledged_message_survives_the_leaders_pod",
     ),
     "Backups by Spark": (
-        "e2e/stories/test_backup_and_restore.py::test_a_group_lost_with_its_volumes_comes_back_from_a_backup",
+        "e2e/stories/test_backup_and_restore.py::test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time",
         "tests/pipeline/test_verify.py::test_a_whole_backup_is_proven",
         "tests/pipeline/test_compaction_job.py::test_superseded_messages_of_the_topics_asked_for_are_gone",
     ),

@@ -17,6 +17,7 @@ STORE: dict[str, Any] = {
     "allowHttp": True,
     "secretName": "s3",
 }
+ON_CLAIM: dict[str, Any] = {"url": "file:///backups/orders", "claimName": "backups"}
 STARTED, ENDED = "2031-05-06T07:00:00Z", "2031-05-06T07:05:00Z"
 AS_OF = "2031-05-06T07:01:00Z"
 RESULT: dict[str, Any] = {

@@ -14,6 +14,7 @@ from typing import Any, Final
 import pytest
 
 from tests.operator.api_server import ApiServer
+from tests.operator.backup_samples import ON_CLAIM
 from tests.operator.live import Operator, Story, eventually, group, leading
 
 pytestmark = pytest.mark.e2e
@@ -46,6 +47,24 @@ REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
     ({"resources": {"limits": {"cpu": "much"}}}, "spec.resources.limits.cpu"),
     ({"backup": {"schedule": "@daily"}}, "backup.schedule needs backup.store.url"),
     ({"backup": {"store": {"url": "bucket"}}}, "store.url must be a URL such as s3://bucket/path"),
+    ({"backup": {"store": {"url": "file:///backups"}}}, "store.claimName is required where"),
+    ({"backup": {"store": {"claimName": "c"}}}, "store.claimName is required where"),
+    (
+        {"backup": {"store": {"url": "s3://b/p", "claimName": "c"}}},
+        "store.claimName is required where store.url is file://, and is for file:// alone",
+    ),
+    (
+        {"backup": {"store": {"url": "file:///opt/dledger", "claimName": "c"}}},
+        "must be below /backups, /mnt, /srv or /var/backups",
+    ),
+    (
+        {"bootstrap": {"recovery": {"store": {**ON_CLAIM, "endpoint": "https://s3.example"}}}},
+        "store.endpoint is for s3:// alone",
+    ),
+    (
+        {"backup": {"store": {"url": "file:///backups", "claimName": "A/b"}}},
+        "store.claimName must be the name of a PersistentVolumeClaim",
+    ),
     ({"bootstrap": {"recovery": {"groupId": "g"}}}, "needs bootstrap.recovery.store.url"),
     ({"spark": {"executors": {"memory": "1Ki"}}}, "must be a quantity of at least 1Gi"),
     ({"spark": {"executors": {"memory": "much"}}}, "must be a quantity of at least 1Gi"),

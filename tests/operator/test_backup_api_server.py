@@ -16,7 +16,7 @@ import pytest
 
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
-from tests.operator.backup_samples import RESULT, STORE
+from tests.operator.backup_samples import ON_CLAIM, RESULT, STORE
 from tests.operator.live import Operator, Story, eventually, rendered
 
 pytestmark = pytest.mark.e2e
@@ -65,6 +65,10 @@ REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
     ({"store": {"uri": "s3://b"}}, 'unknown field "spec.store.uri"'),
     ({"store": {"url": "bucket"}}, "store.url must be a URL such as s3://bucket/path"),
     ({"store": {"secretName": "s3"}}, "store.url is required"),
+    ({"store": {"url": "file:///backups"}}, "store.claimName is required where"),
+    ({"store": {"url": "s3://b", "claimName": "c"}}, "is for file:// alone"),
+    ({"store": {**ON_CLAIM, "url": "file:///tmp"}}, "must be below /backups, /mnt, /srv or"),
+    ({"store": {**ON_CLAIM, "endpoint": "https://s3.example"}}, "endpoint is for s3:// alone"),
     ({"lastIndex": 0}, "greater than or equal to 1"),
     ({"lastIndex": "many"}, "spec.lastIndex"),
 ]
@@ -206,6 +210,30 @@ async def test_a_large_backup_gets_an_account_that_may_make_pods_and_nothing_els
         "get secrets": "no",
         "create configmaps": "no",
     }
+
+
+async def test_a_backup_to_a_claim_runs_with_it_and_says_if_it_is_not_there(story: Story) -> None:
+    """The API server and the policies of the chart take the Job; a pod that waits says for what."""
+    story.nodes.record_bytes = 3 << 30
+    await story.up(backup={"store": ON_CLAIM})
+    await _apply(story)
+
+    pod = await story.get("pod", await _pod_of(story, "first-backup"))
+    absent = 'persistentvolumeclaim "backups" not found'
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    status = {"status": {"conditions": [{**waits, "message": absent}]}}
+    patch = ("--subresource=status", "--type=merge", "-p", json.dumps(status))
+    await story.kubectl("patch", "pod", pod["metadata"]["name"], *patch)
+
+    async def told() -> bool:
+        return absent in (await story.get("bgb", "first")).get("status", {}).get("message", "")
+
+    await eventually("the status names the claim", told)
+    await _end(story, "first-backup", _result(story))
+    await _until_phase(story, "Completed")
+    (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "store")
+    assert volume["persistentVolumeClaim"]["claimName"] == "backups"
+    assert not await story.get("configmap", "first-backup")
 
 
 async def test_a_failed_backup_tells_the_pipelines_error(story: Story) -> None:

@@ -18,13 +18,14 @@ from dledger_operator.resources.recovery import recovery_claim, recovery_job
 from dledger_operator.resources.spark import access, executor_template, settings
 from dledger_operator.resources.statefulset import stateful_set
 from dledger_pipeline.__main__ import _parser
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.backup_samples import LARGE, ON_CLAIM, SMALL, STORE, backup
 from tests.operator.samples import GROUP_ID, bootstrapped, group
 
 GOLDEN = Path(__file__).parent / "golden"
 AT = "2031-05-06T03:00:00Z"
 RECOVERY = {"store": STORE, "groupId": "old", "target": {"index": 99}}
 OF = bootstrapped({"backup": {"store": STORE}})
+CLAIMING = bootstrapped({"backup": {"store": {**ON_CLAIM, "secretName": "key"}}})
 
 
 def _backup_manifests(log: LogRange) -> list[Manifest]:
@@ -52,6 +53,10 @@ def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
 _Readable.add_representer(str, _text)
 
 MANIFESTS = {
+    "backup-to-a-claim": [
+        job(backup(), CLAIMING, store=CLAIMING.spec.backup.store, log=LARGE),
+        recovery_job(_recovering(store=ON_CLAIM)),
+    ],
     "backup-by-executors": _backup_manifests(LARGE),
     "backup-local": _backup_manifests(SMALL)[-1:],
     "recovery": [recovery_claim(_recovering()), recovery_job(_recovering())],
@@ -129,6 +134,45 @@ def test_no_manifest_has_a_credential_in_it(kind: str) -> None:
 
     assert all("secretKeyRef" in row["valueFrom"] for row in ours)
     assert ours
+
+
+def test_a_claim_is_mounted_where_the_stores_url_says_and_written_by_backups_alone() -> None:
+    """By the Job's own pod, however large the work is: executors mount nothing."""
+    large, restoring = (_pod(made) for made in MANIFESTS["backup-to-a-claim"])
+
+    mounts = {
+        name: [mount for mount in pod["containers"][0]["volumeMounts"] if mount["name"] == "store"]
+        for name, pod in (("backup", large), ("recovery", restoring))
+    }
+    args = large["containers"][0]["args"]
+    assert mounts["backup"] == [{"name": "store", "mountPath": "/backups/orders"}]
+    assert mounts["recovery"] == [
+        {"name": "store", "mountPath": "/backups/orders", "readOnly": True}
+    ]
+    for pod in (large, restoring):
+        claim = {"name": "store", "persistentVolumeClaim": {"claimName": "backups"}}
+        assert claim in pod["volumes"]
+    assert _option(args, "--master") == ["--master", "local[1]"]
+    assert _option(args, "--runner") == ["--runner", "plain"]
+    assert large["automountServiceAccountToken"] is False
+
+
+def test_the_secret_of_a_claim_is_the_manifest_keys() -> None:
+    """A directory has no credentials; a key that is named and missing must not go unnoticed."""
+    env = _pod(MANIFESTS["backup-to-a-claim"][0])["containers"][0]["env"]
+
+    assert [row["name"] for row in env] == ["POD_NAME", "POD_IP", "DLEDGER_MANIFEST_KEY"]
+    assert env[-1]["valueFrom"]["secretKeyRef"] == {"name": "key", "key": "DLEDGER_MANIFEST_KEY"}
+
+
+def test_a_store_elsewhere_of_the_same_url_is_another_store() -> None:
+    """Another claim, or another server: what the group keeps was not said of it."""
+    other = replace(CLAIMING.spec.backup.store, claim_name="attic")
+    elsewhere = replace(OF.spec.backup.store, endpoint="https://s3.example")
+
+    for of, store in ((CLAIMING, other), (OF, elsewhere)):
+        assert "--keep-days" not in _args(job(backup(), of, store=store, log=SMALL))
+    assert "--keep-days" in _args(MANIFESTS["backup-to-a-claim"][0])
 
 
 def test_executors_get_the_credentials_by_reference_too() -> None:

@@ -118,12 +118,13 @@ def _group(spec: dict[str, Any], image: str = "i") -> BrokerGroup:
 
 NO_STORE = bootstrapped()
 PAUSED = bootstrapped({"backup": {"store": STORE}, "paused": True})
-BAD_GROUP = bootstrapped({"backup": {"store": {"url": "file:///backups"}}})
+BAD_GROUP = bootstrapped({"backup": {"store": {"url": "file:///backups"}}})  # no claim
 UNREADABLE = bootstrapped({"backup": {"store": STORE}, "replicas": "three"})
 NO_IMAGE = _group({"backup": {"store": STORE}}, image="")
 BAD_MEMORY = _group({"backup": {"store": STORE}, "spark": {"executors": {"memory": "1Ki"}}})
 OTHERWISE_WRONG = bootstrapped({"backup": {"store": STORE}, "tls": {"enabled": True}})
-BAD_STORE = backup({"store": {"url": "file:///backups"}})
+BAD_STORE = backup({"store": {"url": "gs://backups"}})
+NO_CLAIM = backup({"store": {"url": "file:///backups"}})
 NO_URL = backup({"store": {"secretName": "s3"}})
 NO_NUMBER = BrokerBackup.parse(backup_body({"lastIndex": "many"}))
 STRANGE = BrokerBackup.parse(backup_body({"colour": "red"}))
@@ -153,6 +154,7 @@ TABLE: list[tuple[BrokerBackup, BackupObserved, str, str, Reason]] = [
         Reason.BACKUP_RUNNING,
     ),
     (BAD_STORE, observed(), "Failed", "False", Reason.NOT_IMPLEMENTED_YET),
+    (NO_CLAIM, observed(), "Failed", "False", Reason.INVALID_SPEC),
     (NO_URL, observed(), "Failed", "False", Reason.INVALID_SPEC),
     (NO_NUMBER, observed(), "Failed", "False", Reason.INVALID_SPEC),
     (STRANGE, observed(), "Failed", "False", Reason.INVALID_SPEC),

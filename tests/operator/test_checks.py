@@ -11,7 +11,7 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed.observed import Observed
-from tests.operator.backup_samples import STORE
+from tests.operator.backup_samples import ON_CLAIM, STORE
 from tests.operator.samples import body, bootstrapped, converged, group, joined, members, volumes
 
 TIME = "2031-05-06T07:08:09Z"
@@ -28,7 +28,7 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
     ("spec.expose.type", {"expose": {"type": "NodePort"}}),
     ("spec.monitoring.canary.intervalSeconds", {"monitoring": {"canary": {"intervalSeconds": 5}}}),
-    ("spec.backup.store.url", {"backup": {"store": {"url": "file:///backups"}}}),
+    ("spec.backup.store.url", {"backup": {"store": {"url": "gs://backups"}}}),
     ("spec.backup.verifySchedule", {"backup": {"verifySchedule": "0 3 * * *"}}),
     ("spec.compaction.schedule", {"compaction": {"schedule": "0 3 * * *"}}),
     ("spec.planApproval", {"planApproval": "Manual"}),
@@ -55,6 +55,8 @@ def test_a_field_that_nothing_acts_on_is_named(field: str, spec: dict[str, Any])
         {"backup": {"retention": {"keepDays": 30}}, "spark": {"executors": {"cores": 1}}},
         {"backup": {"store": STORE, "schedule": "0 3 * * *"}},
         {"backup": {"store": {"url": "s3://bucket/path"}}},
+        {"backup": {"store": ON_CLAIM}, "bootstrap": {"recovery": {"store": ON_CLAIM}}},
+        {"backup": {"store": {**ON_CLAIM, "secretName": "key", "claimName": "data-orders-x"}}},
         {"spark": {"image": "mine:1", "executors": {"max": 9, "memory": "1Gi"}}},
         {"spark": {"localThreshold": "0"}},
         {"bootstrap": {"recovery": {"store": STORE, "groupId": "g", "target": {"index": 7}}}},
@@ -93,6 +95,31 @@ def test_every_leaf_is_acted_on_or_compared() -> None:
         ({"backup": {"store": {"url": "bucket/path"}}}, "must be a URL such as s3://bucket/path"),
         ({"backup": {"store": {"url": "s3://"}}}, "must be a URL such as s3://bucket/path"),
         ({"backup": {"store": {"secretName": "s3"}}}, "spec.backup.store.url is required"),
+        ({"backup": {"store": {"claimName": "c"}}}, "spec.backup.store.url is required"),
+        (
+            {"backup": {"store": {"url": "file:///backups"}}},
+            "file:///backups needs spec.backup.store.claimName",
+        ),
+        (
+            {"backup": {"store": {**STORE, "claimName": "c"}}},
+            "spec.backup.store.claimName is for file:// alone",
+        ),
+        (
+            {"backup": {"store": {**ON_CLAIM, "endpoint": "https://s3.example"}}},
+            "spec.backup.store.endpoint is for s3:// alone",
+        ),
+        (
+            {"backup": {"store": {**ON_CLAIM, "url": "file:///opt/dledger"}}},
+            "must be below /backups, /mnt, /srv or /var/backups",
+        ),
+        (
+            {"bootstrap": {"recovery": {"store": {**ON_CLAIM, "claimName": "data-orders-2"}}}},
+            "data-orders-2 is the volume of a node",
+        ),
+        (
+            {"backup": {"store": {**ON_CLAIM, "claimName": "A/b"}}},
+            "must be the name of a PersistentVolumeClaim",
+        ),
         ({"spark": {"executors": {"memory": "1Ki"}}}, "executors.memory must be at least 1Gi"),
         ({"spark": {"executors": {"memory": "much"}}}, "spec.spark.executors.memory"),
         ({"spark": {"executors": {"max": 0}}}, "must be at least 1"),

@@ -12,7 +12,16 @@ import yaml
 
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Manifest
-from dledger_operator.api.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
+from dledger_operator.api.texts import (
+    CLAIM_NAME,
+    ENDPOINT,
+    FILE_URL,
+    GROUP_ID,
+    IMAGE,
+    SECRET_NAME,
+    STORE_URL,
+    Shape,
+)
 from dledger_operator.decisions.backups import plan_backup
 from dledger_operator.decisions.checks import problems
 from dledger_operator.observed.observed import Observed
@@ -56,6 +65,23 @@ ENV = "${env:AWS_SECRET_ACCESS_KEY}"
             ],
         ),
         (SECRET_NAME, ["", "s3", "my.keys-2"], [KEY, "-s3", "s3:x", "S3", "a/b"]),
+        (CLAIM_NAME, ["", "backups", "nfs.backups-2"], [KEY, "-c", "C", "a/b"]),
+        (
+            FILE_URL,
+            ["", "file:///backups", "file:///mnt/nfs/a.b", "file:///var/backups/x_y"],
+            [
+                "file:///",
+                "file:///tmp",
+                "file:///opt/dledger",
+                "file:///backups2",
+                "file:///backups/",
+                "file:///mnt/../etc",
+                "file:///srv//x",
+                "file:///srv/%2e%2e/etc",
+                "file://host/backups",
+                f"file:///mnt/{KEY}",
+            ],
+        ),
         (
             IMAGE,
             ["", "dledger:1", "r.example:5000/team/x@sha256:ab", "Docker.io/a_b"],
@@ -108,6 +134,7 @@ def _schema(crd: str) -> Any:
                         ("url", STORE_URL),
                         ("endpoint", ENDPOINT),
                         ("secretName", SECRET_NAME),
+                        ("claimName", CLAIM_NAME),
                     )
                 },
             },
@@ -118,6 +145,7 @@ def _schema(crd: str) -> Any:
                 "spec.store.url": STORE_URL,
                 "spec.store.endpoint": ENDPOINT,
                 "spec.store.secretName": SECRET_NAME,
+                "spec.store.claimName": CLAIM_NAME,
             },
         ),
     ],
@@ -131,6 +159,15 @@ def test_the_crd_has_the_same_shapes(crd: str, expected: dict[str, Shape]) -> No
     }
     for path, (_, message) in found.items():
         assert message.endswith(expected[path].words)
+
+
+@pytest.mark.parametrize("crd", ["brokergroup", "brokerbackup"])
+def test_the_crd_lets_a_claim_be_mounted_where_the_operator_does(crd: str) -> None:
+    """A rule of the whole store, since only a file:// url is meant."""
+    text = (ROOT / "crds" / f"{crd}.yaml").read_text("utf-8")
+
+    assert f"self.url.matches('^{FILE_URL.pattern}$')" in text
+    assert FILE_URL.words in text
 
 
 EXPANDING: list[tuple[str, dict[str, Any]]] = [

@@ -45,6 +45,14 @@ def test_objects_are_listed_below_a_folder(store: Store) -> None:
     assert list(store.list("nowhere")) == []
 
 
+def test_folders_that_a_file_system_makes_are_nobodys(tmp_path: Path) -> None:
+    """A store may be a whole volume: ext4 has lost+found there, a file server its snapshots."""
+    for name in ("lost+found", ".snapshot", "group/data"):
+        (tmp_path / name).mkdir(parents=True)
+
+    assert list(Store.open(f"file://{tmp_path}").folders()) == ["group"]
+
+
 def test_what_exists_is_not_created_again(store: Store) -> None:
     """The first one stays."""
     store.create("a", b"first")

@@ -65,6 +65,11 @@ def claim(group: str, ordinal: int) -> str:
     return f"data-{pod(group, ordinal)}"
 
 
+def is_claim_of(group: str, name: str) -> bool:
+    """Whether a PersistentVolumeClaim has the name of a replica's, of whatever ordinal."""
+    return re.fullmatch(rf"data-{re.escape(group)}-[0-9]+", name) is not None
+
+
 def config_map(group: str) -> str:
     """Return the name of the ConfigMap with node.toml."""
     return f"{group}-config"

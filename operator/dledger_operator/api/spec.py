@@ -19,6 +19,7 @@ Json = Mapping[str, Any]
 Manifest = dict[str, Any]
 
 
+FILE_SCHEME = "file://"
 _MOST_REPLICAS = 99
 """Far more than the CRD lets through (`checks.replicas_problems`)."""
 
@@ -134,12 +135,23 @@ class Monitoring:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Store:
-    """Where backups live; credentials are in the Secret."""
+    """Where backups live: in a bucket, with credentials in the Secret, or on a volume claim."""
 
     url: str = ""
     secret_name: str = ""
+    claim_name: str = ""
     endpoint: str = ""
     allow_http: bool = False
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """What two stores differ by if they hold different objects."""
+        return self.url, self.endpoint, self.claim_name
+
+    @property
+    def directory(self) -> str:
+        """Where a pod mounts the claim; empty for a store that is not on one."""
+        return self.url.removeprefix(FILE_SCHEME) if self.url.startswith(FILE_SCHEME) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

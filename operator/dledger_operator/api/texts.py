@@ -29,6 +29,11 @@ STORE_URL: Final = Shape(
     r"[a-z][a-z0-9+.-]*://[A-Za-z0-9/][A-Za-z0-9._~!*'()+,=@%/-]*",
     "must be a URL such as s3://bucket/path",
 )
+FILE_URL: Final = Shape(
+    r"file:///(backups|mnt|srv|var/backups)(/[A-Za-z0-9_][A-Za-z0-9._-]*)*",
+    "must be below /backups, /mnt, /srv or /var/backups, such as file:///backups/orders",
+)
+"""A claim is mounted there: nowhere else, so that it covers none of the image's programs."""
 ENDPOINT: Final = Shape(
     r"https?://([A-Za-z0-9][A-Za-z0-9._-]*|\[[0-9A-Fa-f:.]+\])(:[0-9]{1,5})?(/[A-Za-z0-9._~/-]*)?",
     "must be an address such as http://s3.storage.svc:9000",
@@ -36,6 +41,10 @@ ENDPOINT: Final = Shape(
 SECRET_NAME: Final = Shape(
     r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?",
     "must be the name of a Secret",
+)
+CLAIM_NAME: Final = Shape(
+    SECRET_NAME.pattern,
+    "must be the name of a PersistentVolumeClaim",
 )
 IMAGE: Final = Shape(
     r"[A-Za-z0-9][A-Za-z0-9._:/@-]*",

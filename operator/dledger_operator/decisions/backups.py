@@ -83,7 +83,7 @@ def plan_backup(backup: BrokerBackup, observed: BackupObserved) -> tuple[Apply |
         return ()
     store = store_of(backup, group)
     made = job(backup, group, store=store, log=log)
-    if runs_locally(group, log):
+    if runs_locally(group, store, log):
         return (Create(made),)
     template = executor_template(backup, group, store=store)
     rights = (Apply(m) for m in access(group) if differs(observed.children.get(ref_of(m)), m))
@@ -105,11 +105,11 @@ def in_turn(backups: Iterable[BrokerBackup], working: Iterable[str]) -> list[Bro
 
 def first_index(backup: BrokerBackup, group: BrokerGroup, others: Sequence[BrokerBackup]) -> int:
     """Return where the log goes on behind the newest completed backup to the same store."""
-    url = store_of(backup, group).url
+    place = store_of(backup, group).place
     same = (
         other.last_index
         for other in others
-        if store_of(other, group).url == url and other.status.get("groupId") == group.group_id
+        if store_of(other, group).place == place and other.status.get("groupId") == group.group_id
     )
     return max(same, default=0) + 1
 
@@ -152,7 +152,7 @@ def _own_fault(backup: BrokerBackup) -> BlockedReason | None:
     """Return what is wrong with the backup's spec, which never changes."""
     if backup.unreadable:
         return BlockedReason(Reason.INVALID_SPEC, backup.unreadable, final=True)
-    for problem in store_problems(backup.spec.store, "spec.store"):
+    for problem in store_problems(backup.spec.store, "spec.store", backup.spec.group):
         return BlockedReason(problem.reason, problem.message, final=True)
     return None
 
@@ -174,7 +174,7 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
         return BlockedReason(Reason.NO_STORE, message)
     wrong = [
         *replicas_problems(group),
-        *store_problems(group.spec.backup.store, "spec.backup.store"),
+        *store_problems(group.spec.backup.store, "spec.backup.store", group.name),
         *retention_problems(group),
         *spark_problems(group),
     ]

@@ -12,12 +12,29 @@ from dataclasses import dataclass, fields, is_dataclass
 from datetime import datetime
 from typing import Any, Final
 
-from dledger_operator.api import quantity
+from dledger_operator.api import names, quantity
 from dledger_operator.api.policy import ENFORCED, loosened, tolerates_control_plane
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.schedule import fault
-from dledger_operator.api.spec import BrokerGroup, Recovery, Spec, Store, Topic, camel
-from dledger_operator.api.texts import ENDPOINT, GROUP_ID, IMAGE, SECRET_NAME, STORE_URL, Shape
+from dledger_operator.api.spec import (
+    FILE_SCHEME,
+    BrokerGroup,
+    Recovery,
+    Spec,
+    Store,
+    Topic,
+    camel,
+)
+from dledger_operator.api.texts import (
+    CLAIM_NAME,
+    ENDPOINT,
+    FILE_URL,
+    GROUP_ID,
+    IMAGE,
+    SECRET_NAME,
+    STORE_URL,
+    Shape,
+)
 from dledger_operator.observed.observed import Observed
 
 ACTED_ON: Final = frozenset(
@@ -30,13 +47,13 @@ ACTED_ON: Final = frozenset(
         "monitoring.canary.enabled",  # off is what there is
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
-        "backup.store.allowHttp",
+        *("backup.store.allowHttp", "backup.store.claimName"),
         *("backup.baseEveryHours", "backup.retention.keepDays", "backup.retention.keepLast"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),
         *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
         *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
         *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
-        "bootstrap.recovery.store.allowHttp",
+        *("bootstrap.recovery.store.allowHttp", "bootstrap.recovery.store.claimName"),
         *("bootstrap.recovery.target.index", "bootstrap.recovery.target.time"),
     }
 )
@@ -74,24 +91,30 @@ def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
     """Return what keeps scheduled backups from being made; what else is wrong does not."""
     backup = group.spec.backup
     return (
-        *store_problems(backup.store, "spec.backup.store"),
+        *store_problems(backup.store, "spec.backup.store", group.name),
         *_schedule_problems(group),
         *retention_problems(group),
         *spark_problems(group, needed=bool(backup.store.url) or group.recovers),
     )
 
 
-def store_problems(store: Store, path: str) -> Iterator[Problem]:
-    """Yield why a store cannot be used; a store that says nothing at all is fine."""
+def store_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
+    """Yield why a store cannot be used by *group*; one that says nothing at all is fine."""
     if not store.url and store != Store():
         yield _invalid(f"{path}.url is required where anything else of the store is set")
     elif not STORE_URL.fits(store.url):
         yield _misshapen(f"{path}.url", store.url, STORE_URL)
+    elif store.url.startswith(FILE_SCHEME):
+        yield from _claim_problems(store, path, group)
     elif store.url and not store.url.startswith("s3://"):
         yield Problem(
             Reason.NOT_IMPLEMENTED_YET,
-            f"{path}.url={store.url}: only s3:// is reached from pods so far",
+            f"{path}.url={store.url}: only s3:// and file:// are reached from pods so far",
         )
+    elif store.claim_name:
+        yield _invalid(f"{path}.claimName is for file:// alone, and {path}.url is {store.url}")
+    if not CLAIM_NAME.fits(store.claim_name):
+        yield _misshapen(f"{path}.claimName", store.claim_name, CLAIM_NAME)
     if not ENDPOINT.fits(store.endpoint):
         yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
     if store.endpoint.startswith("http://") and not store.allow_http:
@@ -100,6 +123,24 @@ def store_problems(store: Store, path: str) -> Iterator[Problem]:
         )
     if not SECRET_NAME.fits(store.secret_name):
         yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
+
+
+def _claim_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
+    """Yield why a store on a claim cannot be used."""
+    if not FILE_URL.fits(store.url):
+        yield _misshapen(f"{path}.url", store.url, FILE_URL)
+    if not store.claim_name:
+        yield _invalid(
+            f"{path}.url={store.url} needs {path}.claimName: what a pod writes elsewhere than to "
+            "the volume of a claim goes with the pod"
+        )
+    if names.is_claim_of(group, store.claim_name):
+        yield _invalid(
+            f"{path}.claimName={store.claim_name} is the volume of a node: a backup there would be "
+            "lost with what it is a backup of"
+        )
+    if store.endpoint:
+        yield _invalid(f"{path}.endpoint is for s3:// alone, and {path}.url is {store.url}")
 
 
 def retention_problems(group: BrokerGroup) -> Iterator[Problem]:
@@ -231,7 +272,7 @@ def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
 
 def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
     recovery = group.spec.bootstrap.recovery
-    yield from store_problems(recovery.store, "spec.bootstrap.recovery.store")
+    yield from store_problems(recovery.store, "spec.bootstrap.recovery.store", group.name)
     if recovery != Recovery() and recovery.store == Store():
         yield _invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
     if not GROUP_ID.fits(recovery.group_id):

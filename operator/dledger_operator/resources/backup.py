@@ -13,7 +13,13 @@ from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
 from dledger_operator.resources.common import metadata, owned_by
-from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
+from dledger_operator.resources.pipeline import (
+    container,
+    job_spec,
+    pod_spec,
+    store_volumes,
+    verbatim,
+)
 from dledger_operator.resources.pods import RESTRICTED, job_scheduling
 from dledger_operator.resources.spark import TEMPLATE_DIR, settings
 
@@ -41,18 +47,23 @@ class LogRange:
     size_bytes: int = 0
 
 
-def runs_locally(group: BrokerGroup, log: LogRange) -> bool:
-    """Whether the work is too little to be worth executor pods."""
-    return log.size_bytes < quantity.parse(group.spec.spark.local_threshold)
+def runs_locally(group: BrokerGroup, store: Store, log: LogRange) -> bool:
+    """Whether the Job's own pod does the work, without executor pods.
+
+    It does if the work is too little to be worth them, and if the store is on a claim: most volumes
+    are one machine's, and executors may mount nothing.
+    """
+    little = log.size_bytes < quantity.parse(group.spec.spark.local_threshold)
+    return little or bool(store.directory)
 
 
 def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange) -> Manifest:
     """Return the Job; the backup owns it, and the group's label says which loop to wake."""
-    local = runs_locally(group, log)
+    local = runs_locally(group, store, log)
     executors = 0 if local else _executors(group, log)
     conf = settings(group, store=store, executors=executors)
     args = [*_args(backup, group, log), *_keeping(group, store)]
-    args += ["--master", _master(group, local=local)]
+    args += ["--master", _master(group, local=local), *_runner(store)]
     args += [word for key, value in conf.items() for word in ("--conf", f"{key}={value}")]
     name = names.backup_job(backup.name)
     labels = names.job_labels(group.name, "backup")
@@ -109,7 +120,7 @@ def _keeping(group: BrokerGroup, store: Store) -> list[str]:
     """
     spec = group.spec.backup
     asked = {"--base-every": spec.base_every_hours}
-    if store.url == spec.store.url:
+    if store.place == spec.store.place:
         asked |= {"--keep-days": spec.retention.keep_days, "--keep-last": spec.retention.keep_last}
     return [word for option, value in asked.items() if value for word in (option, str(value))]
 
@@ -121,13 +132,26 @@ def _master(group: BrokerGroup, *, local: bool) -> str:
     return "k8s://https://kubernetes.default.svc"
 
 
+def _runner(store: Store) -> list[str]:
+    """Return who does the work, where that is not left to the pipeline.
+
+    To a claim any amount goes without Spark: within one pod it would only add its start.
+    """
+    return ["--runner", "plain"] if store.directory else []
+
+
 def _executors(group: BrokerGroup, log: LogRange) -> int:
     worth = -(-log.size_bytes // EXECUTOR_BYTES)
     return max(1, min(group.spec.spark.executors.max, worth))
 
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
-    return pod_spec(container(group, store, args), RESTRICTED, **job_scheduling(group))
+    return pod_spec(
+        container(group, store, args),
+        RESTRICTED,
+        volumes=store_volumes(store),
+        **job_scheduling(group),
+    )
 
 
 def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:

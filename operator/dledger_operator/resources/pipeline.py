@@ -31,6 +31,7 @@ TRIES: Final = 3
 FINAL_EXIT_CODES: Final = (1, 2)
 """Failed for good, and wrong usage of the pipeline: another try would not help."""
 
+_STORE_VOLUME: Final = "store"
 _RESULT_FILE: Final = "/dev/termination-log"
 _MIB: Final = 1 << 20
 _LEAST_HEAP_MIB: Final = 512
@@ -60,9 +61,17 @@ def job_spec(template: Manifest, *, deadline_s: int) -> Manifest:
 
 
 def container(
-    group: BrokerGroup, store: Store, args: Sequence[str], *, mounts: Sequence[Manifest] = ()
+    group: BrokerGroup,
+    store: Store,
+    args: Sequence[str],
+    *,
+    mounts: Sequence[Manifest] = (),
+    reads_only: bool = False,
 ) -> Manifest:
-    """Return the container that runs the pipeline with *args* on a store."""
+    """Return the container that runs the pipeline with *args* on a store.
+
+    Its pod needs `store_volumes`; one that *reads_only* cannot write there if it is on a claim.
+    """
     spark = group.spec.spark
     return {
         "name": "driver",
@@ -82,7 +91,7 @@ def container(
         "workingDir": TMP_DIR,
         "terminationMessagePath": _RESULT_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [TMP_MOUNT, *mounts],
+        "volumeMounts": [TMP_MOUNT, *mounts, *_store_mounts(store, reads_only=reads_only)],
     }
 
 
@@ -102,6 +111,26 @@ def pod_spec(
     }
 
 
+def store_volumes(store: Store) -> list[Manifest]:
+    """Return the volume of a store that is on a claim; none for others."""
+    if not store.directory:
+        return []
+    claim = {"claimName": store.claim_name}
+    return [{"name": _STORE_VOLUME, "persistentVolumeClaim": claim}]
+
+
+def _store_mounts(store: Store, *, reads_only: bool) -> list[Manifest]:
+    """Return where the container has the claim: at the path of the store's URL.
+
+    The mount is read-only, not the volume: Kubernetes gives a read-only volume's files to no group,
+    and then the user of the pod could not read them.
+    """
+    if not store.directory:
+        return []
+    mount: Manifest = {"name": _STORE_VOLUME, "mountPath": store.directory}
+    return [{**mount, "readOnly": True} if reads_only else mount]
+
+
 def store_args(store: Store) -> list[str]:
     """Return the options that name a store."""
     endpoint = ("--store-endpoint", verbatim(store.endpoint)) if store.endpoint else ()
@@ -119,9 +148,14 @@ def verbatim(text: str) -> str:
 
 
 def credentials(store: Store) -> list[Manifest]:
-    """Return the variables with the store's credentials; none without a Secret."""
+    """Return the variables with the store's credentials; none without a Secret.
+
+    For a claim it can only be named for the manifest key, which then must be in it.
+    """
     if not store.secret_name:
         return []
+    if store.directory:
+        return [from_secret(MANIFEST_KEY, store.secret_name)]
     required = [from_secret(key, store.secret_name) for key in KEYS]
     return [
         *required,

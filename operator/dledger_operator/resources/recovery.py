@@ -8,7 +8,13 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.common import owned_by
 from dledger_operator.resources.configmap import DATA_DIR
-from dledger_operator.resources.pipeline import container, job_spec, pod_spec, verbatim
+from dledger_operator.resources.pipeline import (
+    container,
+    job_spec,
+    pod_spec,
+    store_volumes,
+    verbatim,
+)
 from dledger_operator.resources.pods import pod_security, scheduling
 from dledger_operator.resources.statefulset import claim_template
 
@@ -48,9 +54,12 @@ def recovery_job(group: BrokerGroup) -> Manifest:
     claim = {"claimName": names.claim(group.name, 0)}
     labels = names.job_labels(group.name, "recovery")
     pod = pod_spec(
-        container(group, recovery.store, args, mounts=[mount]),
+        container(group, recovery.store, args, mounts=[mount], reads_only=True),
         pod_security(group),
-        volumes=[{"name": "data", "persistentVolumeClaim": claim}],
+        volumes=[
+            {"name": "data", "persistentVolumeClaim": claim},
+            *store_volumes(recovery.store),
+        ],
         **_scheduling(group),
     )
     return {

@@ -185,8 +185,11 @@ class Store:
         return self._objects.list(_checked(prefix) if prefix else "")
 
     def folders(self) -> Iterator[str]:
-        """Yield the names of the folders directly below the URL, sorted."""
-        yield from sorted(self._objects.folders())
+        """Yield the names of the folders directly below the URL that can hold objects, sorted.
+
+        A volume has others: ``lost+found``, ``.snapshot``.
+        """
+        yield from sorted(name for name in self._objects.folders() if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
         """Remove an object; it is no error if it is not there.
