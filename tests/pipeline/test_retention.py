@@ -15,6 +15,7 @@ from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.log.export_client import ExportClient, ExportPlan
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
@@ -104,7 +105,7 @@ def run(store: Store, group: DevGroup) -> tuple[dict[str, object], list[str]]:
     request = BackupRequest(
         endpoints=tuple(group.admins), store=store, target_bytes=1 << 20, master="local[1]"
     )
-    return backup(request, said.append), said
+    return backup(request, Progress("backup", said.append)), said
 
 
 def values(messages: Sequence[StoredRecord]) -> list[tuple[int, bytes]]:

@@ -35,8 +35,9 @@ from dledger_pipeline.errors import (
     StoreError,
     VersionConflict,
 )
+from dledger_pipeline.jobs.progress import Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
+from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
 from dledger_pipeline.jobs.runner import (
     THRESHOLD_BYTES,
     RunnerName,
@@ -138,6 +139,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
 
 
 def _backup(request: BackupRequest, progress: Progress) -> Result:
+    progress.at(Phase.PLANNING)
     nodes = choose_nodes(request.endpoints)
     if request.group_id not in (None, nodes.group_id):
         raise ForeignGroup(
@@ -149,6 +151,7 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
         return _result(previous, new_objects=0)
     plan = _plan(request, nodes, previous, progress)
     rows, replacing = _write(request, plan, progress) if plan.ranges else ([], 0)
+    progress.at(Phase.PUBLISHING)
     manifest = _next(request, plan, rows, replacing)
     if manifest == previous:
         progress(f"nothing is new since {previous.name}")
@@ -163,6 +166,7 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
 
 def _expired(request: BackupRequest, group_id: str, progress: Progress) -> Result:
     """Delete what the request does not keep; what fails there does not undo the backup."""
+    progress.at(Phase.EXPIRING)
     try:
         found = expire(request.store, group_id, request.retention, dry_run=False, told=progress)
     except (BackupError, StoreError) as error:
@@ -270,6 +274,7 @@ def _write(
         )
         for number, entries in enumerate(plan.ranges)
     ]
+    progress.working(len(tasks))
     rows = run(tasks, _archive)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
