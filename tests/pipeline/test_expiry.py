@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import time
 from pathlib import Path
 
 import pytest
@@ -37,11 +35,10 @@ from dledger_pipeline.errors import (
     VersionConflict,
 )
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, backup, batches, contents, entries, flip
+from tests.pipeline.logs import GROUP_ID, age, backup, batches, contents, entries, flip
 
 TURN_MS = 4 * 3_600_000
 PER_DAY = 6
-DAY_S = 86_400
 PER_TURN = 3
 
 
@@ -111,15 +108,6 @@ class Played:
 def played(tmp_path: Path) -> Played:
     """Return a group without any backup yet."""
     return Played(Store.open(f"file://{tmp_path}/store"), 100)
-
-
-def age(store_path: Path, days: float) -> None:
-    """Make all objects so much older, but for one that shows what time it is."""
-    then = time.time() - days * DAY_S
-    for path in store_path.rglob("*"):
-        if path.is_file() and path.stat().st_mtime > then:
-            os.utime(path, (then, then))
-    (store_path / GROUP_ID / "data/clock").write_bytes(b"")
 
 
 def test_a_store_stays_as_large_as_its_retention_asks(played: Played, tmp_path: Path) -> None:
@@ -222,15 +210,15 @@ def test_what_is_locked_is_told_and_the_rest_goes(
     for seed in (8, 9):
         write_range(played.store, GROUP_ID, batches(entries(5, seed=seed)), previous_chain=0)
     age(tmp_path / "store", 2)
-    delete, denied = played.store.delete, []
+    delete, denied = played.store.delete_old, []
 
-    def locked(name: str) -> None:
+    def locked(name: str, before_s: float) -> bool:
         if not denied:
             denied.append(name)
             raise StoreDenied(name, "under a lock")
-        delete(name)
+        return delete(name, before_s)
 
-    monkeypatch.setattr(played.store, "delete", locked)
+    monkeypatch.setattr(played.store, "delete_old", locked)
     found = expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
 
     assert (found.objects, found.locked) == (1, 1)

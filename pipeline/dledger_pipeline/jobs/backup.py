@@ -60,7 +60,6 @@ _ATTEMPTS: Final = 3
 """Each further one means that another backup was published, or a segment dropped, meanwhile."""
 _WHOLE: Final = 1 << 40
 """A target size that gives one range, where only the plan's other facts are wanted."""
-_DAY_MS: Final = 86_400_000
 _FOREVER: Final = Retention()
 
 
@@ -168,7 +167,14 @@ def _expired(request: BackupRequest, group_id: str, progress: Progress) -> Resul
     """Delete what the request does not keep; what fails there does not undo the backup."""
     progress.at(Phase.EXPIRING)
     try:
-        found = expire(request.store, group_id, request.retention, dry_run=False, told=progress)
+        found = expire(
+            request.store,
+            group_id,
+            request.retention,
+            dry_run=False,
+            told=progress,
+            freed=progress.freed,
+        )
     except (BackupError, StoreError) as error:
         progress(f"the backup is published, but old ones were not deleted: {error}")
         return {"notExpired": str(error)}
@@ -312,8 +318,7 @@ def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacin
     made = made.seen(
         RestorePoint(last_index=made.last_index, kept_from=kept_from, as_of_ms=as_of_ms)
     )
-    days = request.retention.keep_days
-    return made.without_before(as_of_ms - int(days * _DAY_MS)) if days else made
+    return made.without_before(request.retention.oldest_ms([made]))
 
 
 def _as_of(plan: _Plan, made: Manifest) -> int:

@@ -134,7 +134,9 @@ def gc(
     """Delete what *retention* does not keep, and what killed runs left; return what that was."""
     progress.at(Phase.EXPIRING)
     group_id = catalog.only_group(store) if group_id is None else group_id
-    found = expiry.expire(store, group_id, retention, dry_run=dry_run, told=progress)
+    found = expiry.expire(
+        store, group_id, retention, dry_run=dry_run, told=progress, freed=progress.freed
+    )
     verb = "would free" if dry_run else "freed"
     progress(f"{verb} {size(found.freed_bytes)}")
     return result_of(found) | {"dryRun": dry_run}

@@ -101,6 +101,18 @@ class DirectoryObjects:
         with self._reported(name):
             (self._root / name).unlink(missing_ok=True)
 
+    def delete_old(self, name: str, before_s: float) -> bool:
+        """Remove an object unless it was written since, while nobody replaces it."""
+        path = self._root / name
+        with self._reported(name), self._locked():
+            try:
+                if path.lstat().st_mtime >= before_s:
+                    return False
+            except FileNotFoundError:
+                return True
+            path.unlink()
+        return True
+
     def sweep(self, before_s: float) -> int:
         """Remove temporary files that killed writers left before then; return how many."""
         with self._reported(""):

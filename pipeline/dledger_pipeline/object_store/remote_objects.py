@@ -143,6 +143,17 @@ class RemoteObjects:
         with self._reported(name), suppress(FileNotFoundError):
             self._store.delete(name)
 
+    def delete_old(self, name: str, before_s: float) -> bool:
+        """Remove an object unless it was written since: no server deletes by age in one call."""
+        with self._reported(name):
+            try:
+                if self._store.head(name)["last_modified"].timestamp() >= before_s:
+                    return False
+            except FileNotFoundError:
+                return True
+        self.delete(name)
+        return True
+
     def sweep(self, before_s: float) -> int:  # noqa: ARG002 - objects appear whole or not at all
         """Remove what killed writers left; there is nothing."""
         return 0

@@ -60,6 +60,9 @@ class Objects(Protocol):
     def delete(self, name: str) -> None:
         """Remove an object; it is no error if it is not there."""
 
+    def delete_old(self, name: str, before_s: float) -> bool:
+        """Remove an object unless it was written since; return whether it is not there now."""
+
     def sweep(self, before_s: float) -> int:
         """Remove what killed writers left before then; return how much that was."""
 
@@ -196,6 +199,19 @@ class Store:
             StoreUnavailable: As it says.
         """
         self._objects.delete(_checked(name))
+
+    def delete_old(self, name: str, before_s: float) -> bool:
+        """Remove an object unless it was written since then (Unix s, the store's clock).
+
+        In a directory no `replace` comes in between; elsewhere it is looked at right before.
+
+        Returns:
+            Whether it is not there any more.
+
+        Raises:
+            StoreDenied, StoreUnavailable: As `delete`.
+        """
+        return self._objects.delete_old(_checked(name), before_s)
 
     def sweep(self, before_s: float) -> int:
         """Remove temporary files that killed writers left before then (Unix s); count them."""
