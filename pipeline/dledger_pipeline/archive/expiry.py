@@ -7,7 +7,7 @@ clock and by the group's, never by this machine's. Used by the jobs `gc` and `ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -15,7 +15,7 @@ from dledger_pipeline.archive.catalog import load, numbers, publish
 from dledger_pipeline.archive.manifest import Chunk, ChunkRow, Manifest, manifest_name
 from dledger_pipeline.errors import BackupError, ObjectMissing, StoreDenied, VersionConflict
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.object_store.stored import Listed
+from dledger_pipeline.object_store.stored import Listed, Removal
 
 _DAY_MS: Final = 86_400_000
 _DAY_S: Final = 86_400.0
@@ -67,7 +67,8 @@ class Expired:
     Attributes:
         manifests: Numbers of expired backups.
         objects: How many other objects.
-        freed_bytes: What all of them take.
+        freed_bytes: What those that are gone took.
+        hidden_bytes: What those take of which the store keeps a version, as object lock asks.
         locked: Objects that the store does not let go, such as those under a lock.
         temporary_files: Left by killed writers.
         oldest: The oldest backup that is kept.
@@ -77,6 +78,7 @@ class Expired:
     manifests: tuple[int, ...]
     objects: int
     freed_bytes: int
+    hidden_bytes: int
     locked: int
     temporary_files: int
     oldest: int
@@ -104,34 +106,50 @@ def expire(
     """
     chunks: dict[ChunkRow, Chunk] = {}
     current = load(store, group_id, chunks=chunks)
-    kept, expired = _divided(store, current, retention, chunks)
+    listed = [each for kind in _KINDS for each in store.listed(f"{group_id}/{kind}")]
+    manifests = _manifests(store, current)
+    now_s = _now_s([*listed, *manifests.values()])
+    kept = _kept(store, current, retention, manifests, now_s=now_s, chunks=chunks)
+    expired = {n: each for n, each in manifests.items() if n < kept[-1].number}
     trimmed = current.without_before(retention.oldest_ms(kept))
     if trimmed != current and not dry_run:
         current = publish(store, replace(trimmed, number=current.number + 1))
         told(f"published {current.name}, which begins with entry {current.first_index}")
         kept.insert(0, current)
-    listed = [each for kind in _KINDS for each in store.listed(f"{group_id}/{kind}")]
-    deletion = _Deletion(store, current, _now_s(listed) - _DAY_S, told, freed)
+    deletion = _Deletion(store, current, now_s - _DAY_S, told, freed)
     if not dry_run:
-        locked = deletion.of_manifests(expired)
-        expired = [number for number in expired if number not in locked]
-        kept += _readable(store, group_id, sorted(locked), chunks, told)
+        gone = deletion.of_objects([*expired.values()])
+        stay = [number for number, each in expired.items() if each not in gone]
+        expired = {number: each for number, each in expired.items() if each in gone}
+        kept += _readable(store, group_id, stay, chunks, told)
     names = {f"{group_id}/{name}" for manifest in kept for name in manifest.objects}
-    unneeded = list(_old(listed, names))
+    unneeded = [
+        each for each in listed if each.name not in names and each.modified_s < deletion.before_s
+    ]
     told(f"{len(expired)} backups and {len(unneeded)} objects are not needed any more")
     swept = 0
     if not dry_run:
         unneeded = deletion.of_objects(unneeded)
         swept = store.sweep(deletion.before_s)
+    went_bytes = sum(each.size_bytes for each in (*expired.values(), *unneeded))
     return Expired(
         group_id=group_id,
         manifests=tuple(expired),
         objects=len(unneeded),
-        freed_bytes=sum(each.size_bytes for each in unneeded),
+        freed_bytes=went_bytes - deletion.hidden_bytes,
+        hidden_bytes=deletion.hidden_bytes,
         locked=deletion.locked,
         temporary_files=swept,
         oldest=min(each.number for each in kept),
     )
+
+
+def _manifests(store: Store, current: Manifest) -> dict[int, Listed]:
+    """Return the manifests up to *current* by their numbers, ascending."""
+    group_id = current.group_id
+    listed = {each.name: each for each in store.listed(f"{group_id}/manifests")}
+    names = {number: f"{group_id}/{manifest_name(number)}" for number in numbers(store, group_id)}
+    return {n: listed[name] for n, name in names.items() if name in listed and n <= current.number}
 
 
 def _readable(
@@ -149,33 +167,22 @@ def _readable(
             told(f"stays, and cannot be read: {error}")
 
 
-def _divided(
-    store: Store, current: Manifest, retention: Retention, chunks: dict[ChunkRow, Chunk]
-) -> tuple[list[Manifest], list[int]]:
-    """Return the manifests whose objects stay, newest first, and the numbers of those that go.
-
-    Behind one that has expired, all have.
-    """
-    group_id = current.group_id
-    written_s = {each.name: each.modified_s for each in store.listed(f"{group_id}/manifests")}
-    now_s = max(written_s.values(), default=0.0)
-    older = [number for number in numbers(store, group_id) if number < current.number]
+def _kept(
+    store: Store,
+    current: Manifest,
+    retention: Retention,
+    manifests: Mapping[int, Listed],
+    *,
+    now_s: float,
+    chunks: dict[ChunkRow, Chunk],
+) -> list[Manifest]:
+    """Return the manifests whose objects stay, newest first; behind one that goes, all go."""
     kept = [current]
-    while older:
-        next_s = written_s[f"{group_id}/{kept[-1].name}"]
-        if not retention.keeps(len(kept), now_s - next_s):
+    for number in sorted(manifests, reverse=True)[1:]:
+        if not retention.keeps(len(kept), now_s - manifests[kept[-1].number].modified_s):
             break
-        kept.append(load(store, group_id, older[-1], chunks=chunks))
-        older.pop()
-    return kept, older
-
-
-def _old(listed: Sequence[Listed], needed: Collection[str]) -> Iterator[Listed]:
-    """Yield what nobody needs and what is older than a day, by the store's clock."""
-    now_s = _now_s(listed)
-    for each in listed:
-        if each.name not in needed and each.modified_s < now_s - _DAY_S:
-            yield each
+        kept.append(load(store, current.group_id, number, chunks=chunks))
+    return kept
 
 
 def _now_s(listed: Sequence[Listed]) -> float:
@@ -188,7 +195,8 @@ class _Deletion:
     """Deletes what the backup *current*, the newest, makes unneeded.
 
     Nothing goes that was written since *before_s*, by the store's clock: a backup that runs may
-    have found it there. *locked* counts what the store does not let go.
+    have found it there. *locked* counts what the store does not let go, *hidden_bytes* what it
+    keeps as a version.
     """
 
     store: Store
@@ -197,14 +205,7 @@ class _Deletion:
     told: Told
     freed: Freed
     locked: int = 0
-
-    def of_manifests(self, expired: Sequence[int]) -> set[int]:
-        """Delete manifests; return which of them stay."""
-        group_id = self.current.group_id
-        by_name = {f"{group_id}/{manifest_name(number)}": number for number in expired}
-        listed = self.store.listed(f"{group_id}/manifests")
-        gone = self.of_objects([each for each in listed if each.name in by_name])
-        return {*expired} - {by_name[each.name] for each in gone}
+    hidden_bytes: int = 0
 
     def of_objects(self, unneeded: Sequence[Listed]) -> list[Listed]:
         """Delete objects; return those that are gone."""
@@ -218,11 +219,13 @@ class _Deletion:
 
     def _delete(self, each: Listed) -> bool:
         try:
-            is_gone = self.store.delete_old(each.name, self.before_s)
+            removal = self.store.delete_old(each.name, self.before_s)
         except StoreDenied as error:
             self.told(f"not deleted: {error}")
             self.locked += 1
             return False
-        if is_gone:
+        if removal is Removal.HIDDEN:
+            self.hidden_bytes += each.size_bytes
+        if removal is Removal.GONE:
             self.freed(each.size_bytes)
-        return is_gone
+        return removal is not Removal.YOUNG

@@ -178,7 +178,11 @@ def _expired(request: BackupRequest, group_id: str, progress: Progress) -> Resul
     except (BackupError, StoreError) as error:
         progress(f"the backup is published, but old ones were not deleted: {error}")
         return {"notExpired": str(error)}
-    return {"freedBytes": found.freed_bytes, "lockedObjects": found.locked}
+    return {
+        "freedBytes": found.freed_bytes,
+        "hiddenBytes": found.hidden_bytes,
+        "lockedObjects": found.locked,
+    }
 
 
 def _plan(

@@ -18,7 +18,7 @@ from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.manifest import told_time
 from dledger_pipeline.errors import BackupError, NoBackup, ObjectMissing, StoreError
 from dledger_pipeline.jobs.progress import Done, Phase, Progress
-from dledger_pipeline.jobs.result import COMPLETED, Result, result_of, size
+from dledger_pipeline.jobs.result import COMPLETED, Result, count, result_of, size
 from dledger_pipeline.object_store.store import Store
 
 
@@ -139,6 +139,13 @@ def gc(
     )
     verb = "would free" if dry_run else "freed"
     progress(f"{verb} {size(found.freed_bytes)}")
+    if found.hidden_bytes:
+        progress(
+            f"{size(found.hidden_bytes)} stay in the store as old versions, until its lifecycle "
+            "rule, or object lock, lets them go"
+        )
+    if found.locked:
+        progress(f"{count(found.locked, 'object')} could not be deleted: see above")
     return result_of(found) | {"dryRun": dry_run}
 
 
