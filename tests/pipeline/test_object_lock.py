@@ -87,7 +87,7 @@ def test_where_everything_is_locked_nothing_goes(
 def test_what_stays_as_a_version_is_not_said_to_be_freed(
     versioned: S3Server, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A delete hides an object, and its bytes are still paid for. What is there is written again."""
+    """A delete hides an object, and its bytes are still paid for."""
     url = versioned.locked_bucket("locked", DAYS)
     store = versioned.store(url)
     for count in (20, 40):

@@ -168,14 +168,14 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     with contextlib.ExitStack() as stack:
         group = DevGroup(directory / "data", free_port_range(), *SETTINGS)
         stack.callback(group.stop)
-        ports = [int(endpoint.rpartition(":")[2]) for endpoint in group.announced()["endpoints"]]
+        announced = group.announced()
+        ports = [int(endpoint.rpartition(":")[2]) for endpoint in announced["endpoints"]]
         metrics = Metrics()
         stack.callback(Background(look_after_a_group(metrics)).stop)
         health = HealthServer(("127.0.0.1", 0), live=str, ready=str, registry=metrics.registry)
         health.start()
         stack.callback(health.close)
-        admins = group.announced()["adminEndpoints"]
-        backing_up = BackingUp(directory, admins)
+        backing_up = BackingUp(directory, announced["adminEndpoints"])
         stack.callback(backing_up.stop)
         configs = _scrape_configs(ports, health.port, backing_up.port)
         prometheus = Prometheus(directory, configs, _rules())

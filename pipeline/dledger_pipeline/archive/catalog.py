@@ -134,8 +134,8 @@ def newest(
     store: Store, group_id: str, chunks: dict[ChunkRow, Chunk] | None = None
 ) -> Manifest | None:
     """Return the group's newest backup; None if it has none. Raises like `load`."""
+    head = head_number(store, group_id)  # first: what is published after it is no loss
     known = numbers(store, group_id)
-    head = head_number(store, group_id)
     if head > max(known, default=0):
         raise LostManifest(f"{group_id}/{manifest_name(head)}", max(known, default=None))
     return _read(store, group_id, known[-1], chunks) if known else None
