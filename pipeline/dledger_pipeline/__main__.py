@@ -439,10 +439,11 @@ def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_query(commands: Any) -> None:
-    help_text = "answer SQL about the newest backup, a line of JSON for each row"
+    help_text = "answer SQL about a backup, a line of JSON for each row"
     parser = _command(commands, "query", help_text, _query)
     parser.set_defaults(shows_result=False)
     parser.add_argument("sql", metavar="SQL", help="about the tables `messages` and `entries`")
+    _add_number(parser)
     _add_spark_arguments(parser)
 
 
@@ -452,7 +453,12 @@ def _query(args: argparse.Namespace) -> Result:
         query,
     )
 
-    request = QueryRequest(sql=args.sql, allow_http=args.allow_http, **_spark_request(args))
+    request = QueryRequest(
+        sql=args.sql,
+        number=args.manifest,
+        allow_http=args.allow_http,
+        **_spark_request(args),
+    )
     return query(request, print)
 
 

@@ -114,6 +114,27 @@ def values(messages: Sequence[StoredRecord]) -> list[tuple[int, bytes]]:
 
 
 @pytest.mark.long
+def test_a_node_that_has_dropped_messages_is_read_as_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """While it runs and from its disk: what consumers can still read."""
+    port = free_port_range()
+    produce_until_dropped(tmp_path / "data", port, "first", 1)
+    options = {"topic": TOPIC, "columns": "queue_offset,body"}
+
+    with running(tmp_path / "data", port) as group:
+        expected = values(stored(group.endpoints[0]))
+        frame = spark.read.format("dledger").options(**options, endpoint=",".join(group.admins))
+        live = [(offset, bytes(body)) for offset, body in frame.load().collect()]
+    (node,) = (tmp_path / "data").glob("node-*")
+    frame = spark.read.format("dledger").options(**options, data=str(node))
+    disk = [(offset, bytes(body)) for offset, body in frame.load().collect()]
+
+    assert expected[0][0] > 0
+    assert sorted(live) == sorted(disk) == expected
+
+
+@pytest.mark.long
 def test_a_group_whose_first_entries_are_gone_is_backed_up_and_restored(
     spark: SparkSession, tmp_path: Path
 ) -> None:
