@@ -15,7 +15,7 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -324,7 +324,7 @@ class Beside(RuleBasedStateMachine):
         before = first + int(share * (self.group.last_index - first))
         self.group.append(Retain(before_index=before).encode())
 
-    @rule(hours=st.integers(1, 30))
+    @rule(hours=st.sampled_from([1, 11, 21, 30, 60]))
     def rest(self, hours: int) -> None:
         """Time passes, for the group and for what is in the store."""
         self.group.now_ms += hours * HOUR_MS
@@ -341,9 +341,10 @@ class Beside(RuleBasedStateMachine):
         self.actors.append(Actor(self.root / "store", work))
 
     @precondition(lambda self: len(self.actors) < 3)
-    @rule(keep_days=st.sampled_from([0.0, KEEP_DAYS]))
-    def backup(self, keep_days: float) -> None:
-        """Begin one, which may delete behind it."""
+    @rule(fresh=st.integers(0, 3), keep_days=st.sampled_from([0.0, 0.0, KEEP_DAYS]))
+    def backup(self, fresh: int, keep_days: float) -> None:
+        """Begin one, which may delete behind it; of nothing new it writes what a killed one did."""
+        self.write(fresh)
 
         def work(store: Store) -> tuple[str, Any]:
             retention = Retention(keep_days=keep_days)
@@ -364,6 +365,15 @@ class Beside(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: self.actors and self.complete)
+    @rule(hours=st.sampled_from([0, 11, 21]))
+    def collect(self, hours: int) -> None:
+        """Time passes while a job stands still, and one deletes from its beginning to its end."""
+        self.rest(hours)
+        retention = Retention(keep_days=KEEP_DAYS)
+        with suppress(VersionConflict):
+            expire(self.raw, GROUP_ID, retention, dry_run=False, told=lambda _: None)
+
     @precondition(lambda self: len(self.actors) < 3 and self.complete)
     @rule()
     def read(self) -> None:
@@ -371,7 +381,7 @@ class Beside(RuleBasedStateMachine):
         self._start(lambda store: ("restore", _checked(store)))
 
     @precondition(lambda self: self.actors)
-    @rule(which=st.integers(0, 2), calls=st.integers(1, 12))
+    @rule(which=st.integers(0, 2), calls=st.integers(1, 9))
     def step(self, which: int, calls: int) -> None:
         """One goes on for some calls."""
         actor = self.actors[which % len(self.actors)]

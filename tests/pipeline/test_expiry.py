@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dledger.broker.state import BrokerState
 from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import load, newest, publish
@@ -35,7 +37,7 @@ from dledger_pipeline.errors import (
     VersionConflict,
 )
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, age, backup, batches, contents, entries, flip
+from tests.pipeline.logs import DAY_S, GROUP_ID, age, backup, batches, contents, entries, flip
 
 TURN_MS = 4 * 3_600_000
 PER_DAY = 6
@@ -151,6 +153,57 @@ def test_what_is_young_is_kept(played: Played, tmp_path: Path) -> None:
     assert (found.objects, found.freed_bytes) == (1, orphan.object_bytes)
     assert f"{GROUP_ID}/{orphan.name}" not in contents(played.store)
     assert verify(played.store).records == PER_TURN
+
+
+@pytest.mark.found
+def test_a_backup_that_was_just_replaced_stays_for_a_day(played: Played, tmp_path: Path) -> None:
+    """Someone may be restoring it, however old it was when the next one came."""
+    numbers = []
+    for _ in range(2):
+        played.backup()
+        age(tmp_path / "store", days=7)
+    played.backup()
+    for days in (0.9, 0.2):
+        age(tmp_path / "store", days)
+        retention = Retention(keep_days=2)
+        expire(played.store, GROUP_ID, retention, dry_run=False, told=_quiet)
+        numbers.append(catalog.numbers(played.store, GROUP_ID))
+
+    assert numbers == [[2, 3], [3]]
+
+
+def test_each_chunk_is_read_once(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept manifests share all but the last ones."""
+    monkeypatch.setattr("dledger_pipeline.archive.manifest.CHUNK_FILES", 2)
+    for _ in range(9):
+        played.backup()
+    age(tmp_path / "store", 2)
+    get, read = played.store.get, list[str]()
+
+    def noting(name: str, **more: int) -> object:
+        read.append(name)
+        return get(name, **more)
+
+    monkeypatch.setattr(played.store, "get", noting)
+    expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
+
+    chunks = [name for name in read if "/chunks/" in name]
+    assert len({*chunks}) == len(chunks) > 4
+
+
+@pytest.mark.parametrize(("keep_last", "expected"), [(0, 8), (1, 8), (2, 8), (3, 6), (4, 0)])
+def test_what_is_kept_reaches_back_as_far_as_either_asks(
+    played: Played, keep_last: int, expected: int
+) -> None:
+    """To any time while there are fewer backups than asked for. In days."""
+    backed_up = played.backup()
+    made = [replace(backed_up, as_of_ms=day * DAY_S * 1000) for day in (10, 9, 6)]
+
+    found = Retention(keep_days=2, keep_last=keep_last).oldest_ms(made)
+
+    assert found == expected * DAY_S * 1000
 
 
 def test_temporary_files_of_killed_writers_go(played: Played, tmp_path: Path) -> None:
