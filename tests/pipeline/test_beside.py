@@ -22,6 +22,7 @@ from typing import Any
 from unittest import mock
 
 import pyarrow as pa
+import pytest
 from crc32c import crc32c
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -490,3 +491,104 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 TestBeside = Beside.TestCase
 TestBeside.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+
+
+# -- every moment of two jobs ----------------------------------------------------------------------
+
+
+Job = Callable[[Store], Any]
+MOST_CALLS = 60
+
+
+def _collect(store: Store) -> None:
+    with suppress(VersionConflict):
+        expire(store, GROUP_ID, Retention(keep_days=KEEP_DAYS), dry_run=False, told=lambda _: None)
+
+
+@pytest.fixture
+def at_each_moment() -> Iterator[Callable[..., None]]:
+    """Return what stops a job before each of its calls, in turn, and does another one meanwhile."""
+    worlds: list[Beside] = []
+
+    def play(
+        before: Callable[[Beside], None], stopped: Job, meanwhile: Callable[..., None]
+    ) -> None:
+        for calls in range(1, MOST_CALLS):
+            world = Beside()
+            worlds.append(world)
+            before(world)
+            world._start(stopped)
+            (actor,) = world.actors
+            for _ in range(calls):
+                actor.step()
+            over = actor.over
+            meanwhile(world)
+            actor.finish()
+            world.a_job_does_what_it_says()
+            world.the_newest_backup_is_whole()
+            if over:
+                return
+        raise AssertionError("the job makes more calls than that")
+
+    yield play
+    for world in worlds:
+        world.teardown()
+
+
+def _back_up(world: Beside, fresh: int = 2) -> None:
+    world.backup(fresh, 0.0)
+    world.actors[-1].finish()
+    world.a_job_does_what_it_says()
+
+
+def _once(store: Store) -> Any:
+    """Back up without a new base, so that the same entries give the same objects."""
+    request = BackupRequest(endpoints=("node",), store=store, base_every_hours=1000)
+    return "backup", job.backup(request, Progress("backup"))
+
+
+def _with_an_orphan(world: Beside) -> None:
+    """One whole backup, and one that was killed before it was published, days ago."""
+    _back_up(world)
+    world.write(2)
+    whole = len([*world.raw.list(f"{GROUP_ID}/data")])
+    killed = Actor(world.root / "store", _once)
+    while len([*world.raw.list(f"{GROUP_ID}/data")]) == whole:
+        killed.step()
+    killed.kill()
+    world.rest(60)
+
+
+def test_gc_at_any_moment_of_a_backup_that_finds_old_objects(
+    at_each_moment: Callable[..., None],
+) -> None:
+    """They count as young from the moment at which they are found."""
+
+    at_each_moment(_with_an_orphan, _once, lambda world: _collect(world.raw))
+
+
+def test_a_backup_at_any_moment_of_gc_that_would_delete_what_it_finds(
+    at_each_moment: Callable[..., None],
+) -> None:
+    """The age is looked at again before each deletion."""
+
+    at_each_moment(_with_an_orphan, _collect, lambda world: _once(world.raw))
+
+
+def test_a_backup_and_gc_at_any_moment_of_a_restore(at_each_moment: Callable[..., None]) -> None:
+    """It has a day, though the backup that it reads is a week old."""
+
+    def week_old(world: Beside) -> None:
+        for _ in range(3):
+            _back_up(world)
+            world.forget(0.9)
+            world.rest(60)
+
+    def meanwhile(world: Beside) -> None:
+        others, world.actors = world.actors, []
+        _back_up(world)
+        world.actors = others
+        world.rest(21)
+        _collect(world.raw)
+
+    at_each_moment(week_old, lambda store: ("restore", _checked(store)), meanwhile)
