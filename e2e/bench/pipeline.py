@@ -35,6 +35,7 @@ from dledger_pipeline.archive.entry_ranges import on_disk
 from dledger_pipeline.archive.queue_offsets import message_ranges
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
@@ -256,7 +257,7 @@ def backup_job(subject: Subject, out: Path) -> int:
         target_bytes=_TARGET_BYTES,
         runner=RunnerName.SPARK,
     )
-    records = backup(request, lambda _: None)["records"]
+    records = backup(request, Progress("backup"))["records"]
     assert isinstance(records, int)
     return records
 

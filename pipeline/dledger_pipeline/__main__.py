@@ -27,6 +27,8 @@ from dledger_pipeline.errors import (
     WorkerFailed,
 )
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
+from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.progress import Progress, served
 from dledger_pipeline.jobs.result import Result, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
 from dledger_pipeline.jobs.without_spark import gc, list_backups, repair, restore, sign, verify
@@ -81,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], Result] = args.run
     try:
-        with _stoppable():
+        with _stoppable(), served(args.progress, args.metrics_port):
             result = run(args)
     except Stopped as error:
         print(f"dledger-pipeline: {error}", file=sys.stderr)
@@ -155,7 +157,7 @@ def _write_result(args: argparse.Namespace, result: Result) -> None:
         args.result_file.write_text(json.dumps(result), "utf-8")
 
 
-def _progress(line: str) -> None:
+def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
@@ -190,7 +192,7 @@ def _command(
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.set_defaults(run=run, shows_result=True)
+    parser.set_defaults(run=run, shows_result=True, progress=Progress(name, _say))
     parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
     parser.add_argument(
@@ -198,6 +200,13 @@ def _command(
     )
     parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
+    parser.add_argument(
+        "--metrics-port",
+        type=_port,
+        default=0,
+        metavar="PORT",
+        help="serve /metrics on this port while it runs; 0: do not (0)",
+    )
     parser.add_argument(
         "--result-file", type=Path, metavar="FILE", help="write the result, or the error, as JSON"
     )
@@ -220,6 +229,31 @@ def _add_spark_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="KEY=VALUE",
         help="a Spark setting; may be given again",
     )
+
+
+def _add_runner(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--runner",
+        choices=[str(name) for name in RunnerName],
+        default=str(RunnerName.AUTO),
+        help="who does the work: spark, plain (processes of this machine, without Spark and Java), "
+        "or auto: plain below the threshold, unless --master is a cluster (auto)",
+    )
+    threshold_mib = THRESHOLD_BYTES >> 20
+    parser.add_argument(
+        "--local-threshold-mib",
+        type=_size_mib,
+        default=threshold_mib,
+        metavar="MIB",
+        help=f"with fewer records than this to read, auto is plain; 0: never ({threshold_mib})",
+    )
+
+
+def _runner(args: argparse.Namespace) -> dict[str, Any]:
+    return {
+        "runner": RunnerName(args.runner),
+        "local_threshold_bytes": args.local_threshold_mib << 20,
+    }
 
 
 def _add_backup(commands: Any) -> None:
@@ -245,21 +279,7 @@ def _add_backup(commands: Any) -> None:
         help=f"how old the newest snapshot of the state may become ({BASE_EVERY_HOURS:g})",
     )
     _add_retention(parser)
-    parser.add_argument(
-        "--runner",
-        choices=[str(name) for name in RunnerName],
-        default=str(RunnerName.AUTO),
-        help="who does the work: spark, plain (processes of this machine, without Spark and Java), "
-        "or auto: plain below the threshold, unless --master is a cluster (auto)",
-    )
-    threshold_mib = THRESHOLD_BYTES >> 20
-    parser.add_argument(
-        "--local-threshold-mib",
-        type=_size_mib,
-        default=threshold_mib,
-        metavar="MIB",
-        help=f"with less than this to copy, auto is plain; 0: never ({threshold_mib})",
-    )
+    _add_runner(parser)
     parser.add_argument(
         "--rate",
         type=_rate,
@@ -278,12 +298,11 @@ def _backup(args: argparse.Namespace) -> Result:
         target_bytes=args.target_mib << 20,
         base_every_hours=args.base_every,
         retention=_retention(args),
-        runner=RunnerName(args.runner),
-        local_threshold_bytes=args.local_threshold_mib << 20,
         bytes_per_s=args.rate * 1e6,
+        **_runner(args),
         **_spark_request(args),
     )
-    return backup(request, _progress)
+    return backup(request, args.progress)
 
 
 def _add_restore(commands: Any) -> None:
@@ -306,7 +325,7 @@ def _restore(args: argparse.Namespace) -> Result:
     return restore(
         _store(args),
         args.group_id,
-        _progress,
+        args.progress,
         directory=args.data,
         name=args.name,
         number=args.manifest,
@@ -328,7 +347,7 @@ def _verify(args: argparse.Namespace) -> Result:
     return verify(
         _store(args),
         args.group_id,
-        _progress,
+        args.progress,
         number=args.manifest,
         deep=args.deep,
         scratch=args.scratch,
@@ -384,15 +403,15 @@ def _add_gc(commands: Any) -> None:
 
 
 def _gc(args: argparse.Namespace) -> Result:
-    return gc(_store(args), args.group_id, _progress, _retention(args), dry_run=args.dry_run)
+    return gc(_store(args), args.group_id, args.progress, _retention(args), dry_run=args.dry_run)
 
 
 def _repair(args: argparse.Namespace) -> Result:
-    return repair(_store(args), args.group_id, _progress)
+    return repair(_store(args), args.group_id, args.progress)
 
 
 def _sign(args: argparse.Namespace) -> Result:
-    return sign(_store(args), args.group_id, _progress)
+    return sign(_store(args), args.group_id, args.progress)
 
 
 def _add_compact(commands: Any) -> None:
@@ -400,16 +419,13 @@ def _add_compact(commands: Any) -> None:
     parser.add_argument(
         "--topics", required=True, type=_items, metavar="A,B", help="the topics to compact"
     )
+    _add_runner(parser)
     _add_spark_arguments(parser)
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    from dledger_pipeline.jobs.compact import (  # noqa: PLC0415, the others need no Spark
-        CompactRequest,
-        compact,
-    )
-
-    return compact(CompactRequest(topics=args.topics, **_spark_request(args)), _progress)
+    request = CompactRequest(topics=args.topics, **_runner(args), **_spark_request(args))
+    return compact(request, args.progress)
 
 
 def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
@@ -423,10 +439,11 @@ def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _add_query(commands: Any) -> None:
-    help_text = "answer SQL about the newest backup, a line of JSON for each row"
+    help_text = "answer SQL about a backup, a line of JSON for each row"
     parser = _command(commands, "query", help_text, _query)
     parser.set_defaults(shows_result=False)
     parser.add_argument("sql", metavar="SQL", help="about the tables `messages` and `entries`")
+    _add_number(parser)
     _add_spark_arguments(parser)
 
 
@@ -436,7 +453,12 @@ def _query(args: argparse.Namespace) -> Result:
         query,
     )
 
-    request = QueryRequest(sql=args.sql, allow_http=args.allow_http, **_spark_request(args))
+    request = QueryRequest(
+        sql=args.sql,
+        number=args.manifest,
+        allow_http=args.allow_http,
+        **_spark_request(args),
+    )
     return query(request, print)
 
 
@@ -459,6 +481,12 @@ def _positive(text: str) -> int:
 
 def _size_mib(text: str) -> int:
     return 0 if text == "0" else _positive(text)
+
+
+def _port(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or int(text) >= 1 << 16:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a port")
+    return int(text)
 
 
 def _rate(text: str) -> float:

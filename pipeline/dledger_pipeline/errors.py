@@ -195,7 +195,7 @@ class LogIncomplete(MessageError):
     def __init__(self, index: int, expected: int) -> None:
         super().__init__(
             f"expected entry {expected}, found entry {index}: queue offsets need the log without a "
-            "gap, from entry 1 or a backup's base on"
+            "gap, from entry 1 or a base on; read a backup, or a node's directory with snapshots"
         )
         self.index, self.expected = index, expected
 

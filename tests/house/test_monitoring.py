@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 
 from dledger.common.metrics import NodeMetrics, Sample
 from dledger_operator.metrics.metrics import Metrics
+from dledger_pipeline.jobs.progress import Progress, registry
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/dledger-operator"
@@ -25,6 +26,7 @@ PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 (RULES,) = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
 ALERTS = {rule["alert"]: rule for rule in RULES["rules"]}
 OF_EVERY_NODE = ("group", "node")
+OF_EVERY_RUN = ("command",)
 OF_THE_TARGET = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
 
 Row = tuple[str, str, str]
@@ -64,7 +66,8 @@ def _documented(heading: str) -> dict[str, Row]:
 
 
 def _names() -> set[str]:
-    return {*_rows(_node_registry()), *_rows(Metrics().registry)}
+    of_a_run = _rows(registry(Progress("backup")))
+    return {*_rows(_node_registry()), *_rows(Metrics().registry), *of_a_run}
 
 
 def _queries() -> Iterator[str]:
@@ -84,6 +87,13 @@ def test_the_documentation_lists_every_metric_of_a_node() -> None:
 def test_the_documentation_lists_every_metric_of_the_operator() -> None:
     """Backups included."""
     assert _documented("Operator") == _rows(Metrics().registry)
+
+
+def test_the_documentation_lists_every_metric_of_a_backup_that_runs() -> None:
+    """And of the other commands."""
+    run = _rows(registry(Progress("backup")), besides=OF_EVERY_RUN)
+
+    assert _documented("Backups while they run") == run
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:

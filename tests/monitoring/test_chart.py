@@ -31,7 +31,7 @@ def test_each_switch_turns_on_its_own_part_only(switch: str) -> None:
     """One may have Grafana's sidecar and no Prometheus operator."""
     parts = {
         "dashboards": ["ConfigMap"],
-        "monitoring.podMonitor": ["PodMonitor", "PodMonitor"],
+        "monitoring.podMonitor": ["PodMonitor", "PodMonitor", "PodMonitor"],
         "monitoring.prometheusRule": ["PrometheusRule"],
     }
 
@@ -83,11 +83,13 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
 
 def test_nodes_are_scraped_where_groups_are_looked_after() -> None:
     """In all namespaces, or in those that the operator watches."""
-    _, everywhere = of_kind("PodMonitor", *ALL_ON)
-    _, somewhere = of_kind("PodMonitor", *ALL_ON, "watchNamespaces={shop,bank}")
+    _, *everywhere = of_kind("PodMonitor", *ALL_ON)
+    _, *somewhere = of_kind("PodMonitor", *ALL_ON, "watchNamespaces={shop,bank}")
 
-    assert everywhere["spec"]["namespaceSelector"] == {"any": True}
-    assert somewhere["spec"]["namespaceSelector"] == {"matchNames": ["shop", "bank"]}
+    for each in everywhere:
+        assert each["spec"]["namespaceSelector"] == {"any": True}
+    for each in somewhere:
+        assert each["spec"]["namespaceSelector"] == {"matchNames": ["shop", "bank"]}
 
 
 def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
@@ -100,7 +102,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
     manifests, _ = rendered(*ALL_ON, *values)
 
     labelled = [m["kind"] for m in manifests if m["metadata"]["labels"].get("release")]
-    assert sorted(labelled) == ["PodMonitor", "PodMonitor", "PrometheusRule"]
+    assert sorted(labelled) == [*["PodMonitor"] * 3, "PrometheusRule"]
 
 
 @pytest.mark.parametrize(

@@ -181,11 +181,14 @@ def test_nodes_reach_each_other_and_dns_and_nothing_else_by_themselves() -> None
 
 
 @pytest.mark.found
-def test_nobody_reaches_the_pods_of_jobs() -> None:
-    """Found: K7. Recoveries and local backups listen for nobody."""
+def test_nobody_reaches_the_pods_of_jobs_but_who_scrapes() -> None:
+    """Found: K7. Those who scrape nodes: all, unless the spec says who."""
     policy = _child(group(), "NetworkPolicy", "orders-jobs")["spec"]
+    told = _child(group({"networkPolicy": {"monitoring": [WATCH]}}), "NetworkPolicy", "orders-jobs")
 
+    port = {"ports": [{"port": 8080, "protocol": "TCP"}]}
     assert policy["policyTypes"] == ["Ingress"]
-    assert "ingress" not in policy
+    assert policy["ingress"] == [port]
+    assert told["spec"]["ingress"] == [{**port, "from": [WATCH]}]
     (only,) = policy["podSelector"]["matchExpressions"]
     assert only["values"] == ["backup", "recovery"]

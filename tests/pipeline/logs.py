@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import random
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
@@ -36,6 +37,7 @@ from dledger_pipeline.log.records import RecordBytes, parse
 from dledger_pipeline.object_store.store import Store
 
 GROUP_ID = "6b1f3d1e-0c1c-4d57-9a3c-3a8f0a3f1c11"
+DAY_S = 86_400
 SEGMENT_BYTES = 16 << 10
 
 
@@ -232,3 +234,12 @@ def file_rows(published: Manifest, **change: object) -> list[dict[str, Any]]:
     rows = [asdict(row) for row in published.files]
     rows[0].update(change)
     return rows
+
+
+def age(directory: Path, days: float) -> None:
+    """Make all objects of a store in a directory so much older; a new one shows the time."""
+    for path in directory.rglob("*"):
+        if path.is_file():
+            then = path.stat().st_mtime - days * DAY_S
+            os.utime(path, (then, then))
+    (directory / GROUP_ID / "data/clock").write_bytes(b"")

@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.errors import ForeignGroup, NoBackup, NodeUnavailable, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.waiting import eventually
@@ -34,7 +35,7 @@ def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, obje
         "last_index": group.last_index,
         "target_bytes": _TARGET_BYTES,
     }
-    return backup(BackupRequest(**wanted | changed), lambda _: None)
+    return backup(BackupRequest(**wanted | changed), Progress("backup"))
 
 
 @pytest.fixture(scope="module")

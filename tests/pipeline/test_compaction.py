@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_pipeline.archive.compaction import SLIM_COLUMNS, Winners, merged, newest
+from dledger_pipeline.archive.compaction import (
+    NEWEST_SCHEMA,
+    SLIM_COLUMNS,
+    Winners,
+    merged,
+    newest,
+    winners,
+)
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 
 _TOPICS = ("compacted", "also", "other")
@@ -64,8 +72,8 @@ def test_what_stays_is_what_a_dict_says(
     messages = _messages(batches)
     slim = [batch.select(SLIM_COLUMNS) for batch in messages]
 
-    winners = Winners(merged(newest([batch], _ASKED) for batch in slim), _ASKED)
-    found = [row for batch in messages for row in winners.filter(batch).to_pylist()]
+    stay = Winners(winners(merged(newest([batch], _ASKED) for batch in slim)), _ASKED)
+    found = [row for batch in messages for row in stay.filter(batch).to_pylist()]
 
     assert found == _by_dict([row for batch in messages for row in batch.to_pylist()])
     assert [row["index"] for row in found] == sorted(row["index"] for row in found)
@@ -83,3 +91,43 @@ def test_the_newest_of_parts_are_the_newest_of_the_whole(
     whole = newest(messages, _ASKED)
     order = [("topic", "ascending"), ("queue_id", "ascending"), ("key", "ascending")]
     assert apart.sort_by(order).equals(whole.sort_by(order))
+
+
+def test_what_stays_takes_eight_bytes_a_message_whatever_its_keys_are() -> None:
+    """As docs/pipeline.md promises of the driver: what it is sent, and what it sends to tasks."""
+    count = 100_000
+    columns = {
+        "topic": ["a topic with a long name"] * count,
+        "queue_id": [n % 3 for n in range(count)],
+        "key": ["a key that is longer than the message it is of " + str(n) for n in range(count)],
+        "queue_offset": range(count),
+    }
+    places = winners(pa.table(columns, schema=NEWEST_SCHEMA))
+
+    stay = Winners(places, ["a topic with a long name"])
+
+    assert 8 * count <= places.nbytes < 8 * count + 1000
+    assert 8 * count <= len(pickle.dumps(stay)) < 8 * count + 1000
+    assert winners(pa.table(columns, schema=NEWEST_SCHEMA).slice(0, 0)).num_rows == 0
+
+
+def test_winners_that_come_in_parts_are_the_same_winners() -> None:
+    """In any order, and some of them twice: a message may be the newest of keys in two parts."""
+    rows = [("t", 0, "a", 5), ("t", 0, "b", 1), ("t", 1, "a", 5), ("t", 0, "c", 5)]
+    table = pa.Table.from_pylist(
+        [dict(zip(NEWEST_SCHEMA.names, row, strict=True)) for row in rows], NEWEST_SCHEMA
+    )
+    parts = pa.concat_tables([winners(table.slice(2, 2)), winners(table.slice(0, 2))])
+    offsets = [(0, 0), (0, 1), (0, 4), (0, 5), (0, 6), (1, 1), (1, 5), (2, 5)]
+    messages = pa.RecordBatch.from_pylist(
+        [_row("t", queue_id, offset, ["k"], offset) for queue_id, offset in offsets],
+        schema=MESSAGE_SCHEMA,
+    )
+
+    kept = Winners(parts, ["t"]).filter(messages)
+
+    assert list(zip(*(kept.column(n).to_pylist() for n in SLIM_COLUMNS[1:3]), strict=True)) == [
+        (0, 1),
+        (0, 5),
+        (1, 5),
+    ]

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from dledger.broker.state import BrokerState
 from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import load, newest, publish
@@ -37,11 +37,10 @@ from dledger_pipeline.errors import (
     VersionConflict,
 )
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, backup, batches, contents, entries, flip
+from tests.pipeline.logs import DAY_S, GROUP_ID, age, backup, batches, contents, entries, flip
 
 TURN_MS = 4 * 3_600_000
 PER_DAY = 6
-DAY_S = 86_400
 PER_TURN = 3
 
 
@@ -113,15 +112,6 @@ def played(tmp_path: Path) -> Played:
     return Played(Store.open(f"file://{tmp_path}/store"), 100)
 
 
-def age(store_path: Path, days: float) -> None:
-    """Make all objects so much older, but for one that shows what time it is."""
-    then = time.time() - days * DAY_S
-    for path in store_path.rglob("*"):
-        if path.is_file() and path.stat().st_mtime > then:
-            os.utime(path, (then, then))
-    (store_path / GROUP_ID / "data/clock").write_bytes(b"")
-
-
 def test_a_store_stays_as_large_as_its_retention_asks(played: Played, tmp_path: Path) -> None:
     """Six backups a day for 16 days, kept for two: no more objects after the fourth day."""
     sizes: list[tuple[int, int]] = []
@@ -163,6 +153,57 @@ def test_what_is_young_is_kept(played: Played, tmp_path: Path) -> None:
     assert (found.objects, found.freed_bytes) == (1, orphan.object_bytes)
     assert f"{GROUP_ID}/{orphan.name}" not in contents(played.store)
     assert verify(played.store).records == PER_TURN
+
+
+@pytest.mark.found
+def test_a_backup_that_was_just_replaced_stays_for_a_day(played: Played, tmp_path: Path) -> None:
+    """Someone may be restoring it, however old it was when the next one came."""
+    numbers = []
+    for _ in range(2):
+        played.backup()
+        age(tmp_path / "store", days=7)
+    played.backup()
+    for days in (0.9, 0.2):
+        age(tmp_path / "store", days)
+        retention = Retention(keep_days=2)
+        expire(played.store, GROUP_ID, retention, dry_run=False, told=_quiet)
+        numbers.append(catalog.numbers(played.store, GROUP_ID))
+
+    assert numbers == [[2, 3], [3]]
+
+
+def test_each_chunk_is_read_once(
+    played: Played, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept manifests share all but the last ones."""
+    monkeypatch.setattr("dledger_pipeline.archive.manifest.CHUNK_FILES", 2)
+    for _ in range(9):
+        played.backup()
+    age(tmp_path / "store", 2)
+    get, read = played.store.get, list[str]()
+
+    def noting(name: str, **more: int) -> object:
+        read.append(name)
+        return get(name, **more)
+
+    monkeypatch.setattr(played.store, "get", noting)
+    expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
+
+    chunks = [name for name in read if "/chunks/" in name]
+    assert len({*chunks}) == len(chunks) > 4
+
+
+@pytest.mark.parametrize(("keep_last", "expected"), [(0, 8), (1, 8), (2, 8), (3, 6), (4, 0)])
+def test_what_is_kept_reaches_back_as_far_as_either_asks(
+    played: Played, keep_last: int, expected: int
+) -> None:
+    """To any time while there are fewer backups than asked for. In days."""
+    backed_up = played.backup()
+    made = [replace(backed_up, as_of_ms=day * DAY_S * 1000) for day in (10, 9, 6)]
+
+    found = Retention(keep_days=2, keep_last=keep_last).oldest_ms(made)
+
+    assert found == expected * DAY_S * 1000
 
 
 def test_temporary_files_of_killed_writers_go(played: Played, tmp_path: Path) -> None:
@@ -222,15 +263,15 @@ def test_what_is_locked_is_told_and_the_rest_goes(
     for seed in (8, 9):
         write_range(played.store, GROUP_ID, batches(entries(5, seed=seed)), previous_chain=0)
     age(tmp_path / "store", 2)
-    delete, denied = played.store.delete, []
+    delete, denied = played.store.delete_old, []
 
-    def locked(name: str) -> None:
+    def locked(name: str, before_s: float) -> bool:
         if not denied:
             denied.append(name)
             raise StoreDenied(name, "under a lock")
-        delete(name)
+        return delete(name, before_s)
 
-    monkeypatch.setattr(played.store, "delete", locked)
+    monkeypatch.setattr(played.store, "delete_old", locked)
     found = expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
 
     assert (found.objects, found.locked) == (1, 1)

@@ -237,3 +237,20 @@ def test_a_base_of_another_history_does_not_join(spoil: dict[str, int], words: s
 
     with pytest.raises(BrokenBackup, match=words):
         check_joins(replace(made, bases=(made.bases[0], replace(made.bases[0], **spoil))))
+
+
+@pytest.mark.found
+def test_what_nodes_kept_is_known_after_older_backups_expired() -> None:
+    """A group that drops nothing for days has one point, which is older than its newest base.
+
+    Found by tests/pipeline/test_beside.py: gc published a manifest without any, which is damaged.
+    """
+    made = first_manifest("orders", "id", [row(11, 20)], base(20, 11, 0))
+    made = made.seen(RestorePoint(last_index=20, kept_from=11, as_of_ms=0))
+    made = made.followed_by([row(21, 30)], base=base(30, 11, 25 * HOUR_MS))
+    made = made.seen(RestorePoint(last_index=30, kept_from=11, as_of_ms=80 * HOUR_MS))
+
+    trimmed = made.without_before(30 * HOUR_MS)
+
+    assert [each.applied_index for each in trimmed.bases] == [30]
+    assert trimmed.points == made.points[:1]

@@ -423,7 +423,7 @@ def test_a_failing_disk_is_named(
     assert load_identity(RealFiles(), tmp_path / "data") is None
 
 
-def test_progress_is_told_by_entries(file_store: Store, tmp_path: Path) -> None:
+def test_progress_is_told_by_objects(file_store: Store, tmp_path: Path) -> None:
     """After each object, of how many in all."""
     told: list[tuple[int, int]] = []
 
@@ -431,7 +431,7 @@ def test_progress_is_told_by_entries(file_store: Store, tmp_path: Path) -> None:
         file_store,
         tmp_path / "data",
         target_index=150,
-        progress=lambda done, total: told.append((done, total)),
+        progress=lambda row, total: told.append((row.last_index, total)),
     )
 
-    assert told == [(70, 150), (71, 150), (150, 150)]
+    assert told == [(70, 3), (71, 3), (150, 3)]

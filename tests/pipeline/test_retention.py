@@ -15,6 +15,7 @@ from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.log.export_client import ExportClient, ExportPlan
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
@@ -104,12 +105,32 @@ def run(store: Store, group: DevGroup) -> tuple[dict[str, object], list[str]]:
     request = BackupRequest(
         endpoints=tuple(group.admins), store=store, target_bytes=1 << 20, master="local[1]"
     )
-    return backup(request, said.append), said
+    return backup(request, Progress("backup", said.append)), said
 
 
 def values(messages: Sequence[StoredRecord]) -> list[tuple[int, bytes]]:
     """Return offsets and bodies."""
     return [(each.offset, each.record.body) for each in messages]
+
+
+@pytest.mark.long
+def test_a_node_that_has_dropped_messages_is_read_as_a_table(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """While it runs and from its disk: what consumers can still read."""
+    port = free_port_range()
+    produce_until_dropped(tmp_path / "data", port, "first", 1)
+    options = {"topic": TOPIC, "columns": "queue_offset,body"}
+
+    with running(tmp_path / "data", port) as group:
+        expected = values(stored(group.endpoints[0]))
+        frame = spark.read.format("dledger").options(**options, endpoint=",".join(group.admins))
+        live = [(offset, bytes(body)) for offset, body in frame.load().collect()]
+    frame = spark.read.format("dledger").options(**options, data=f"{tmp_path}/data/node-0")
+    disk = [(offset, bytes(body)) for offset, body in frame.load().collect()]
+
+    assert expected[0][0] > 0
+    assert sorted(live) == sorted(disk) == expected
 
 
 @pytest.mark.long

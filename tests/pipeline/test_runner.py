@@ -18,6 +18,7 @@ from dledger.errors import CorruptRecord, DledgerError
 from dledger_pipeline.errors import ObjectMissing, WorkerFailed
 from dledger_pipeline.jobs import process_pool, runner
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName, chosen, workers
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.export_server import export_server
@@ -174,7 +175,7 @@ def test_both_runners_write_the_same_objects(
         store = Store.open(f"file://{tmp_path}/{name}")
         said[name] = list[str]()
         request = BackupRequest(endpoints=(node,), store=store, target_bytes=1 << 20, runner=name)
-        backup(request, said[name].append)
+        backup(request, Progress("backup", said[name].append))
         written[name] = contents(store)
 
     assert written[RunnerName.PLAIN] == written[RunnerName.SPARK]
@@ -209,7 +210,7 @@ def test_the_rate_is_shared_by_all_workers(
         bytes_per_s=1e12,
     )
 
-    backup(request, lambda _: None)
+    backup(request, Progress("backup"))
 
     assert set(told) == {5e11}
 

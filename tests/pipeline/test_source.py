@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,17 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument
+from dledger.files.files import RealFiles
+from dledger.store.commit_log import CommitLog
+from dledger.store.format import Base
+from dledger.store.identity import LOG_DIRECTORY, load_identity
+from dledger.store.snapshot_file import Snapshot
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.source import ReadOptions
-from tests.pipeline.logs import backup, data_directory
+from tests.pipeline.logs import GROUP_ID, backup, batches, data_directory
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 
 
@@ -142,3 +150,68 @@ def test_another_schema_is_refused_before_any_task(spark: SparkSession, director
         r"topic string, queue_id int, queue_offset bigint",
     ):
         reader.option("data", str(directory)).load().collect()
+
+
+def _dropped(directory: Path, before: int) -> Path:
+    """Return the directory of a node that dropped messages below an entry, and wrote a snapshot."""
+    entries, files = checked_entries(message_log()), RealFiles()
+    data_directory(directory, entries, segment_bytes=8192)
+    identity = load_identity(files, directory)
+    assert identity is not None
+    kept = CommitLog.open(files, directory / LOG_DIRECTORY, identity=identity, reserve_bytes=0)
+    kept.drop_before(before)
+    kept.close()
+    chains = [0, *batches(entries)[0].column("chain_crc32c").to_pylist()]
+    state = BrokerState()
+    for entry in entries[:-5]:
+        state.apply(entry)
+    state.forget_before(before)
+    snapshot = Snapshot(
+        group_id=GROUP_ID,
+        applied=Base(index=len(entries) - 5, term=1, chain=chains[-6]),
+        base=Base(index=kept.first_index - 1, term=1, chain=chains[kept.first_index - 1]),
+        memberships=(),
+        body=state.encode(),
+    )
+    SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0).save(snapshot)
+    assert 1 < kept.first_index <= before
+    return directory
+
+
+def test_a_node_that_has_dropped_messages_shows_those_that_it_keeps(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Its newest snapshot says where they are; a damaged one is left out."""
+    directory = _dropped(tmp_path / "node", 25)
+    (directory / SNAPSHOT_DIRECTORY / f"{10**19}.snap").write_bytes(b"torn")
+
+    found = _rows(_read(spark, data=str(directory)))
+
+    assert found == [row for row in consumed(message_log()) if row["index"] >= 25]
+
+
+def test_without_its_snapshots_such_a_node_cannot_be_read(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A copy of the log alone; the error says what is missing."""
+    directory = _dropped(tmp_path / "node", 25)
+    shutil.rmtree(directory / SNAPSHOT_DIRECTORY)
+
+    with pytest.raises(PySparkException, match=r"LogIncomplete: .*node's directory with snapshots"):
+        _read(spark, data=str(directory)).collect()
+
+
+def test_an_older_backup_is_read_by_its_number(spark: SparkSession, tmp_path: Path) -> None:
+    """As `list` shows them; there is no such number of nodes or of compactions."""
+    store, log = Store.open(f"file://{tmp_path}/store"), checked_entries(message_log())
+    for count in (30, len(log)):
+        backup(store, log, (count,))
+
+    older = _rows(_read(spark, store=store.url, manifest="1"))
+    entries = _read(spark, store=store.url, manifest="1", view="entries").count()
+
+    assert (older, entries) == ([row for row in consumed(message_log()) if row["index"] <= 30], 30)
+    assert len(_rows(_read(spark, store=store.url))) > len(older)
+    for wrong in ({"data": "/d"}, {"store": "file:///s", "view": "compacted", "topics": "t"}):
+        with pytest.raises(InvalidArgument, match="option manifest"):
+            ReadOptions.of({**wrong, "manifest": "1"})

@@ -55,13 +55,13 @@ def test_a_whole_backup_is_proven(store: Store, tmp_path: Path) -> None:
 
 
 def test_progress_is_told_after_each_object(store: Store) -> None:
-    """By entries, of how many in all."""
+    """By its row, of how many in all."""
     backup(store, ENTRIES, (30, 30, 40))
     told: list[tuple[int, int]] = []
 
-    verify(store, progress=lambda done, total: told.append((done, total)))
+    verify(store, progress=lambda row, total: told.append((row.last_index, total)))
 
-    assert told == [(30, 100), (60, 100), (100, 100)]
+    assert told == [(30, 3), (60, 3), (100, 3)]
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

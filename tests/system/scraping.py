@@ -36,7 +36,6 @@ def scrape_config(monitor: dict[str, Any], pods: Iterable[ScrapedPod]) -> dict[s
     """Return what the Prometheus operator makes of a PodMonitor, with these pods discovered."""
     spec = monitor["spec"]
     (endpoint,) = spec["podMetricsEndpoints"]
-    wanted = spec["selector"]["matchLabels"].items()
     given = {
         "namespace": "__meta_kubernetes_namespace",
         "pod": "__meta_kubernetes_pod_name",
@@ -50,8 +49,15 @@ def scrape_config(monitor: dict[str, Any], pods: Iterable[ScrapedPod]) -> dict[s
         "metrics_path": endpoint["path"],
         "honor_labels": endpoint["honorLabels"],
         "relabel_configs": relabelings,
-        "static_configs": [_target(pod) for pod in pods if wanted <= pod.labels.items()],
+        "static_configs": [_target(pod) for pod in pods if _selects(spec["selector"], pod)],
     }
+
+
+def _selects(selector: dict[str, Any], pod: ScrapedPod) -> bool:
+    expressions = selector.get("matchExpressions", ())
+    assert all(each["operator"] == "In" for each in expressions)
+    chosen = all(pod.labels.get(each["key"]) in each["values"] for each in expressions)
+    return chosen and selector["matchLabels"].items() <= pod.labels.items()
 
 
 def _target(pod: ScrapedPod) -> dict[str, Any]:

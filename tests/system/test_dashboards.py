@@ -14,8 +14,9 @@ import os
 import re
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, cast
 
 import grpc.aio
@@ -29,6 +30,11 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
+from dledger_pipeline.errors import PipelineError
+from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress, registry
+from dledger_pipeline.jobs.runner import RunnerName
+from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from e2e.harness.waiting import eventually
@@ -99,6 +105,41 @@ async def look_after_a_group(metrics: Metrics) -> None:
         await task.close()
 
 
+class BackingUp(threading.Thread):
+    """Backs the group up again and again, as a Job does, and serves metrics of that.
+
+    The log that has grown meanwhile is read slowly, so that a scrape sees it grow.
+    """
+
+    def __init__(self, directory: Path, admins: Sequence[str]) -> None:
+        super().__init__(daemon=True)
+        self._request = BackupRequest(
+            endpoints=tuple(admins),
+            store=Store.open(f"file://{directory}/store"),
+            target_bytes=1 << 16,
+            runner=RunnerName.PLAIN,
+        )
+        self._progress = Progress("backup")
+        self._over = threading.Event()
+        self._health = HealthServer(
+            ("127.0.0.1", 0), live=str, ready=str, registry=registry(self._progress)
+        )
+        self.port = self._health.port
+        self._health.start()
+        self.start()
+
+    def run(self) -> None:
+        while not self._over.wait(1):
+            with contextlib.suppress(PipelineError):  # while a node is killed
+                backup(self._request, self._progress)
+
+    def stop(self) -> None:
+        """End after the backup that runs."""
+        self._over.set()
+        self.join(120)
+        self._health.close()
+
+
 async def send_messages(ports: list[int]) -> None:
     """Send to every node in turn; every tenth message is one that is refused."""
     async with contextlib.AsyncExitStack() as stack:
@@ -127,20 +168,26 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
     with contextlib.ExitStack() as stack:
         group = DevGroup(directory / "data", free_port_range(), *SETTINGS)
         stack.callback(group.stop)
-        ports = [int(endpoint.rpartition(":")[2]) for endpoint in group.announced()["endpoints"]]
+        announced = group.announced()
+        ports = [int(endpoint.rpartition(":")[2]) for endpoint in announced["endpoints"]]
         metrics = Metrics()
         stack.callback(Background(look_after_a_group(metrics)).stop)
         health = HealthServer(("127.0.0.1", 0), live=str, ready=str, registry=metrics.registry)
         health.start()
         stack.callback(health.close)
-        prometheus = Prometheus(directory, _scrape_configs(ports, health.port), _rules())
+        backing_up = BackingUp(directory, announced["adminEndpoints"])
+        stack.callback(backing_up.stop)
+        configs = _scrape_configs(ports, health.port, backing_up.port)
+        prometheus = Prometheus(directory, configs, _rules())
         stack.callback(prometheus.stop)
         eventually("Prometheus answers", prometheus.is_up, DEADLINE_S)
         stack.callback(Background(send_messages(ports)).stop)
         yield Watched(group, prometheus)
 
 
-def _scrape_configs(client_ports: list[int], operator_port: int) -> list[dict[str, Any]]:
+def _scrape_configs(
+    client_ports: list[int], operator_port: int, job_port: int
+) -> list[dict[str, Any]]:
     """Return what the chart's PodMonitors make Prometheus scrape."""
     pods = [
         ScrapedPod(
@@ -158,7 +205,15 @@ def _scrape_configs(client_ports: list[int], operator_port: int) -> list[dict[st
         labels=deployment["spec"]["template"]["metadata"]["labels"],
         address=f"127.0.0.1:{operator_port}",
     )
-    return [scrape_config(monitor, [*pods, operator]) for monitor in of_kind("PodMonitor", *ALL_ON)]
+    job = ScrapedPod(
+        namespace=NAMESPACE,
+        name="first-backup-x2x4z",
+        labels=names.job_labels(GROUP, "backup"),
+        address=f"127.0.0.1:{job_port}",
+    )
+    return [
+        scrape_config(monitor, [*pods, operator, job]) for monitor in of_kind("PodMonitor", *ALL_ON)
+    ]
 
 
 def _rules() -> dict[str, Any]:
@@ -213,10 +268,12 @@ def test_every_target_is_scraped_and_named_by_its_group(watched: Watched) -> Non
     """By the chart's relabelling; the operator speaks of a group in another namespace."""
     prometheus = watched.prometheus
 
-    eventually("all are up", lambda: len(prometheus.query("up == 1")) == 4, DEADLINE_S)
+    eventually("all are up", lambda: len(prometheus.query("up == 1")) == 5, DEADLINE_S)
 
     nodes = prometheus.query(f'up{{job="dledger", namespace="{NAMESPACE}", group="{GROUP}"}}')
     assert {each["metric"]["node"] for each in nodes} == {"node-0", "node-1", "node-2"}
+    (run,) = prometheus.query(f'up{{job="backup", namespace="{NAMESPACE}", group="{GROUP}"}}')
+    assert run["metric"]["pod"] == "first-backup-x2x4z"
     told = eventually(
         "the operator tells of the group",
         lambda: prometheus.query('dledger_operator_group_condition{condition="Available"} == 1'),

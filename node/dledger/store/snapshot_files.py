@@ -27,7 +27,7 @@ from dledger.types import SnapshotInfo
 _log = logging.getLogger(__name__)
 
 SNAPSHOT_DIRECTORY: Final = "snapshots"
-_SUFFIX: Final = ".snap"
+SNAPSHOT_SUFFIX: Final = ".snap"
 _INCOMING: Final = "incoming"
 _TAKING: Final = "taking"
 _KEPT: Final = 2
@@ -81,7 +81,7 @@ class SnapshotFiles:
             for name in self._files.list(self._directory):
                 if name == _TAKING:
                     self._unfinished = self._load_tries()
-                elif not name.endswith(_SUFFIX):
+                elif not name.endswith(SNAPSHOT_SUFFIX):
                     self._files.remove(self._directory / name)
                 elif (snapshot := self._load(name)) is not None:
                     found.append(snapshot)
@@ -256,7 +256,8 @@ class SnapshotFiles:
         self._whole = self._whole[-count:]
         kept = {name for _, name in self._whole}
         names = self._files.list(self._directory)
-        self._remove([name for name in names if name.endswith(_SUFFIX) and name not in kept])
+        snapshots = [name for name in names if name.endswith(SNAPSHOT_SUFFIX)]
+        self._remove([name for name in snapshots if name not in kept])
 
     def _remove(self, names: list[str]) -> None:
         with _storage_errors("remove old snapshots"):
@@ -265,7 +266,7 @@ class SnapshotFiles:
 
 
 def _name(snapshot: Snapshot) -> str:
-    return f"{snapshot.applied.index:020d}{_SUFFIX}"
+    return f"{snapshot.applied.index:020d}{SNAPSHOT_SUFFIX}"
 
 
 @contextmanager

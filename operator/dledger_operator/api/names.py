@@ -143,7 +143,7 @@ def backup_access(uid: str) -> str:
 
 
 def job_policy(group: str) -> str:
-    """Return the name of the NetworkPolicy that closes the pods of Jobs to all connections."""
+    """Return the name of the NetworkPolicy that closes the pods of Jobs to all but scrapes."""
     return f"{group}-jobs"
 
 

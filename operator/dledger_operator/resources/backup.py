@@ -159,6 +159,7 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
     mount = {"name": "template", "mountPath": TEMPLATE_DIR, "readOnly": True}
     driver = container(group, store, args, mounts=[mount])
     driver["ports"] = [
+        *driver["ports"],
         {"name": "driver", "containerPort": names.DRIVER_PORT, "protocol": "TCP"},
         {"name": "blocks", "containerPort": names.BLOCK_MANAGER_PORT, "protocol": "TCP"},
     ]

@@ -55,13 +55,14 @@ def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
 
 
 def job_policy(group: BrokerGroup) -> Manifest:
-    """Return the policy that closes the pods of backups and recoveries to all connections."""
+    """Return the policy that closes the pods of backups and recoveries to all but scrapes."""
     labels = names.selector(group.name)
     del labels[names.COMPONENT_LABEL]
     components = ["backup", "recovery"]
     only = {"key": names.COMPONENT_LABEL, "operator": "In", "values": components}
     selector = {"matchLabels": labels, "matchExpressions": [only]}
-    return _policy(group, names.job_policy(group.name), selector=selector)
+    scrapes = _rule("from", _listed(group.spec.network_policy.monitoring), names.HTTP_PORT)
+    return _policy(group, names.job_policy(group.name), selector=selector, ingress=[scrapes])
 
 
 def driver_policy(group: BrokerGroup, name: str) -> Manifest:
@@ -76,13 +77,11 @@ def _policy(
     name: str,
     *,
     selector: Manifest,
-    ingress: list[Manifest] | None = None,
+    ingress: list[Manifest],
     egress: list[Manifest] | None = None,
 ) -> Manifest:
-    """Return a policy; no *ingress*: nobody reaches its pods; no *egress*: they reach all."""
-    spec: Manifest = {"podSelector": selector, "policyTypes": ["Ingress"]}
-    if ingress:
-        spec["ingress"] = ingress
+    """Return a policy; no *egress*: its pods reach all."""
+    spec: Manifest = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
     if egress:
         spec |= {"policyTypes": ["Ingress", "Egress"], "egress": egress}
     return {

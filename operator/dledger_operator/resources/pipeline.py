@@ -1,7 +1,7 @@
 """What backup and recovery Jobs share: the pipeline's container, and how often it is tried. Pure.
 
-The pipeline writes its result, or its error, to the file that becomes the container's termination
-message; `job_status` reads it.
+The pipeline serves metrics while it runs, and writes its result, or its error, to the file that
+becomes the container's termination message; `job_status` reads it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dledger_operator.api import quantity
+from dledger_operator.api import names, quantity
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
@@ -33,6 +33,7 @@ FINAL_EXIT_CODES: Final = (1, 2)
 
 _STORE_VOLUME: Final = "store"
 _RESULT_FILE: Final = "/dev/termination-log"
+_REPORTING: Final = ("--metrics-port", str(names.HTTP_PORT), "--result-file", _RESULT_FILE)
 _MIB: Final = 1 << 20
 _LEAST_HEAP_MIB: Final = 512
 """Spark refuses to start with less than 450 MiB."""
@@ -77,7 +78,8 @@ def container(
         "name": "driver",
         "image": spark.image,
         "imagePullPolicy": "IfNotPresent",
-        "args": ["driver", *args, *store_args(store), "--result-file", _RESULT_FILE],
+        "args": ["driver", *args, *store_args(store), *_REPORTING],
+        "ports": [{"name": "http", "containerPort": names.HTTP_PORT, "protocol": "TCP"}],
         "env": [
             from_pod("POD_NAME", "metadata.name"),
             from_pod("POD_IP", "status.podIP"),

@@ -19,10 +19,18 @@ import pyarrow.parquet as pq
 
 from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
 from dledger_pipeline.archive.selection import BOUNDED, Bounds, MayHold, anything
-from dledger_pipeline.errors import AlreadyExists, BrokenBackup, CorruptObject
+from dledger_pipeline.errors import (
+    AlreadyExists,
+    BrokenBackup,
+    CorruptObject,
+    ObjectMissing,
+    VersionConflict,
+)
 from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.object_store.store import Store
 
+_ATTEMPTS: Final = 5
+"""To write an object that others write, too, or that `gc` deletes at the same time."""
 _ROW_GROUP_BYTES: Final = 16 << 20
 """Of records: what a writer holds in memory besides the compressed object."""
 _WRITER: Final[dict[str, Any]] = {
@@ -267,12 +275,33 @@ def _check_ends(table: pa.Table, row: ManifestRow, name: str) -> None:
 
 
 def create_once(store: Store, name: str, data: pa.Buffer | bytes) -> None:
-    """Write an object, or find it there with the same bytes. Raises CorruptObject, StoreError."""
+    """Write an object; if it is there, write its bytes again, so that it counts as young for `gc`.
+
+    Raises:
+        CorruptObject: It is there with other bytes, and stays so.
+        VersionConflict: Others wrote or deleted it all the time.
+        StoreError: The store failed.
+    """
+    for _ in range(_ATTEMPTS):
+        try:
+            store.create(name, data)
+        except AlreadyExists as error:
+            if not _write_again(store, name, data, error):
+                continue
+        return
+    raise VersionConflict(name)
+
+
+def _write_again(store: Store, name: str, data: pa.Buffer | bytes, error: AlreadyExists) -> bool:
+    """Write the same bytes; return False if somebody else wrote or deleted it meanwhile."""
     try:
-        store.create(name, data)
-    except AlreadyExists as error:
-        if not store.get(name).equals(pa.py_buffer(data)):
+        found = store.get_versioned(name)
+        if not found.data.equals(pa.py_buffer(data)):
             raise CorruptObject(name, "it exists already, with other bytes") from error
+        store.replace(name, data, found.version)
+    except (ObjectMissing, VersionConflict):
+        return False
+    return True
 
 
 def _row_groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:

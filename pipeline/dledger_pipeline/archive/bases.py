@@ -1,21 +1,29 @@
 """A base: a node's snapshot file as an object, named by the entry it reaches and its hash.
 
 Its format is the node's (`dledger.store.snapshot_file`), so that a restored node starts from it.
-Used by the backup job, `restore`, `verify` and `repair`.
+Used by the backup job, `restore`, `verify` and `repair`; its state also from where a node has it,
+by the data source.
 """
 
 from __future__ import annotations
 
 import hashlib
+import logging
+from pathlib import Path
+from typing import Final
 
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.errors import NewerFormat
 from dledger.store.snapshot_file import Snapshot, decode_snapshot
+from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SNAPSHOT_SUFFIX
 from dledger_pipeline.archive.archive import create_once
 from dledger_pipeline.archive.manifest import BaseRow, base_name
 from dledger_pipeline.errors import CorruptObject
+from dledger_pipeline.log.export_client import ExportClient
 from dledger_pipeline.object_store.store import Store
+
+_log: Final = logging.getLogger(__name__)
 
 
 def write_base(store: Store, group_id: str, data: bytes, *, now_ms: int) -> BaseRow:
@@ -55,6 +63,33 @@ def state_of(name: str, snapshot: Snapshot) -> BrokerState:
         return BrokerState.decode(snapshot.body)
     except MalformedStateError as error:
         raise CorruptObject(name, f"its state cannot be read: {error}") from error
+
+
+def state_on_disk(directory: Path) -> BrokerState | None:
+    """Return the state in the newest whole snapshot of a data directory; None without one."""
+    for path in sorted((directory / SNAPSHOT_DIRECTORY).glob("*" + SNAPSHOT_SUFFIX), reverse=True):
+        try:
+            return BrokerState.decode(decode_snapshot(path.read_bytes()).body)
+        except (
+            OSError,
+            ValueError,
+            MalformedStateError,
+        ) as error:  # it may be gone: nodes keep the newest two
+            _log.warning("left out %s: %s", path, error)
+    return None
+
+
+def state_of_node(address: str, group_id: str) -> BrokerState:
+    """Return the state in the newest snapshot that a node has.
+
+    Raises:
+        CorruptObject: It sent no whole snapshot of this group.
+        ExportError: It has none, or does not answer.
+    """
+    with ExportClient(address) as exporter:
+        data = exporter.snapshot(group_id, take=False)
+    name = f"the snapshot of {address}"
+    return state_of(name, _decoded(name, group_id, data))
 
 
 def describe_base(group_id: str, data: bytes, *, now_ms: int = 0) -> BaseRow:

@@ -99,13 +99,20 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
     return stored
 
 
-def load(store: Store, group_id: str | None = None, number: int | None = None) -> Manifest:
+def load(
+    store: Store,
+    group_id: str | None = None,
+    number: int | None = None,
+    *,
+    chunks: dict[ChunkRow, Chunk] | None = None,
+) -> Manifest:
     """Return a published backup.
 
     Args:
         store: The store's root.
         group_id: Whose; None if the store holds one group only.
         number: Which; None: the newest.
+        chunks: Those that are known, which are not read; the others are added.
 
     Raises:
         NoBackup: There is none, or it takes a *group_id* to say which.
@@ -116,20 +123,22 @@ def load(store: Store, group_id: str | None = None, number: int | None = None) -
     """
     group_id = only_group(store) if group_id is None else group_id
     if number is not None:
-        return _read(store, group_id, number)
-    manifest = newest(store, group_id)
+        return _read(store, group_id, number, chunks)
+    manifest = newest(store, group_id, chunks)
     if manifest is None:
         raise NoBackup(f"no backup of group {group_id} was published in {store.url}")
     return manifest
 
 
-def newest(store: Store, group_id: str) -> Manifest | None:
+def newest(
+    store: Store, group_id: str, chunks: dict[ChunkRow, Chunk] | None = None
+) -> Manifest | None:
     """Return the group's newest backup; None if it has none. Raises like `load`."""
+    head = head_number(store, group_id)  # first: what is published after it is no loss
     known = numbers(store, group_id)
-    head = head_number(store, group_id)
     if head > max(known, default=0):
         raise LostManifest(f"{group_id}/{manifest_name(head)}", max(known, default=None))
-    return _read(store, group_id, known[-1]) if known else None
+    return _read(store, group_id, known[-1], chunks) if known else None
 
 
 def numbers(store: Store, group_id: str) -> list[int]:
@@ -242,7 +251,9 @@ def _check_present(store: Store, manifest: Manifest) -> None:
             raise CorruptObject(f"{folder}/{name}", f"it has {found} of {size_bytes} bytes")
 
 
-def _read(store: Store, group_id: str, number: int) -> Manifest:
+def _read(
+    store: Store, group_id: str, number: int, known: dict[ChunkRow, Chunk] | None = None
+) -> Manifest:
     name = f"{group_id}/{manifest_name(number)}"
     data = store.get(name, max_bytes=MAX_JSON_BYTES)
     content = decode_hashed(name, data, store.manifest_key)
@@ -250,13 +261,15 @@ def _read(store: Store, group_id: str, number: int) -> Manifest:
     if field(name, content, "number", int) != number:
         raise CorruptManifest(name, "it states another number")
     chunks = [row_of(ChunkRow, name, row) for row in field(name, content, "chunks", list)]
+    known = {} if known is None else known
+    known.update({row: _read_chunk(store, group_id, row) for row in chunks if row not in known})
     try:
         manifest = Manifest(
             number=number,
             group=field(name, content, "group", str),
             group_id=group_id,
             as_of_ms=field(name, content, "as_of_ms", int),
-            chunks=tuple(_read_chunk(store, group_id, row) for row in chunks),
+            chunks=tuple(known[row] for row in chunks),
             bases=tuple(_base(name, row) for row in field(name, content, "bases", list)),
             points=tuple(
                 row_of(RestorePoint, name, row) for row in field(name, content, "points", list)

@@ -3,7 +3,7 @@
 Two passes: `newest` reads keys and queue offsets only and finds the newest message for each key;
 `Winners` then filters. A message with several keys stays while it is the newest of any of them.
 Messages without keys, and those of other topics, all stay. Pure: batches in, batches out;
-`jobs.compact` runs these functions in Spark tasks.
+`jobs.compact` runs these functions in tasks.
 """
 
 from __future__ import annotations
@@ -30,7 +30,12 @@ NEWEST_SCHEMA: Final = schema(
 
 _QUEUE: Final = ("topic", "queue_id")
 KEY: Final = (*_QUEUE, "key")
-_NONE: Final = np.array([], np.int64)
+_OFFSET: Final = np.dtype("<i8")
+_CELL: Final = 1 << 20
+_NONE: Final = np.array([], _OFFSET)
+
+WINNERS_SCHEMA: Final = schema(topic=pa.string(), queue_id=pa.int32(), offsets=pa.binary())
+"""Queue offsets that stay, of one queue: ascending, 8 bytes each, little endian."""
 
 
 def newest(batches: Iterable[pa.RecordBatch], topics: Collection[str]) -> pa.Table:
@@ -64,13 +69,40 @@ def _is_in(batch: pa.RecordBatch, topics: Collection[str]) -> pa.Array:
     return pc.is_in(batch.column("topic"), value_set=pa.array(sorted(topics), pa.string()))
 
 
-class Winners:
-    """Which messages stay: the queue offsets of each compacted queue's newest messages."""
+def winners(newest: pa.Table) -> pa.Table:
+    """Return where the *newest* messages are (`WINNERS_SCHEMA`), without their keys.
 
-    def __init__(self, newest: pa.Table, topics: Collection[str]) -> None:
-        """Take the *newest* messages of *topics*; they must be those of the whole log."""
+    It takes 8 bytes a message, whatever its keys and its topic's name take.
+    """
+    rows = [
+        {"topic": topic, "queue_id": queue_id, "offsets": part.astype(_OFFSET).tobytes()}
+        for (topic, queue_id), offsets in _by_queue(newest, "queue_offset")
+        for part in _cut(np.unique(offsets))
+    ]
+    return pa.Table.from_pylist(rows, WINNERS_SCHEMA)
+
+
+def _cut(offsets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
+    """Yield parts that a cell of a table has room for."""
+    for at in range(0, len(offsets), _CELL):
+        yield offsets[at : at + _CELL]
+
+
+class Winners:
+    """Which messages stay: the queue offsets of each compacted queue's newest messages.
+
+    Takes 8 bytes for each of them.
+    """
+
+    def __init__(self, found: pa.Table, topics: Collection[str]) -> None:
+        """Take all that `winners` *found*, in any parts: of *topics*, in the whole log."""
         self._topics = frozenset(topics)
-        self._offsets = dict(_by_queue(newest, "queue_offset"))
+        parts: dict[_Queue, list[npt.NDArray[np.int64]]] = {}
+        for batch in found.to_batches():
+            for topic, queue_id, offsets in zip(*batch.columns, strict=True):
+                of_queue = parts.setdefault((topic.as_py(), queue_id.as_py()), [])
+                of_queue.append(np.frombuffer(offsets.as_buffer(), _OFFSET))
+        self._offsets = {queue: np.unique(np.concatenate(each)) for queue, each in parts.items()}
 
     def without_keys(self) -> tuple[str, ...]:
         """Return the compacted topics, sorted, in which no message has a key: misspelt ones."""
@@ -86,8 +118,19 @@ class Winners:
         stays = np.array(~contested, np.bool_)
         offsets = np.asarray(messages.column("queue_offset"))
         for queue, rows in _by_queue(_numbered(messages, contested), "row"):
-            stays[rows] = np.isin(offsets[rows], self._offsets.get(queue, _NONE))
+            stays[rows] = _among(offsets[rows], self._offsets.get(queue, _NONE))
         return stays
+
+
+def _among(
+    offsets: npt.NDArray[np.int64], ascending: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    """Return which of *offsets* are in *ascending*, which is not sorted again for each batch."""
+    at = np.searchsorted(ascending, offsets)
+    found = np.zeros(len(offsets), np.bool_)
+    inside = at < len(ascending)
+    found[inside] = ascending[at[inside]] == offsets[inside]
+    return found
 
 
 def _numbered(messages: pa.RecordBatch, chosen: npt.NDArray[np.bool_]) -> pa.Table:

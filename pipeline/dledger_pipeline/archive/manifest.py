@@ -260,11 +260,13 @@ class Manifest:
             else Chunk(tuple(row for row in chunk.files if row.last_index >= start.first_index))
             for chunk in self.chunks
         ]
+        later = [point for point in self.points if point.last_index >= start.applied_index]
+        before = self.points[: len(self.points) - len(later)]
         return replace(
             self,
             chunks=tuple(chunk for chunk in chunks if chunk.files),
             bases=tuple(base for base in self.bases if base.applied_index >= start.applied_index),
-            points=tuple(point for point in self.points if point.last_index >= start.applied_index),
+            points=(*before[-1:], *later),  # the one before holds until the first later one
         )
 
     # -- restoring -----------------------------------------------------------------------------

@@ -47,8 +47,8 @@ from dledger_pipeline.log.records import values
 from dledger_pipeline.log.segment_writer import SegmentWriter
 from dledger_pipeline.object_store.store import Store
 
-Progress = Callable[[int, int], None]
-"""Called with (entries done, entries in all)."""
+Progress = Callable[[ManifestRow, int], None]
+"""Told each object when it is done, and how many there are in all."""
 
 _MARKER: Final = "restoring"
 _HARD_STATE: Final = "hard_state"
@@ -178,7 +178,7 @@ class _End:
                 check_base(self.start.base, batch)
                 yield batch
             if progress is not None:
-                progress(row.last_index, self.last_index)
+                progress(row, len(self._all))
 
     def result(self, identity: Identity) -> RestoreResult:
         base, end = self.start.base, self.last
@@ -239,7 +239,10 @@ def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
     *whole, row = rows
     tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
     last = describe(
-        tail.to_batches(), previous_chain=row.first_chain, object_bytes=0, sha256=row.sha256
+        tail.to_batches(),
+        previous_chain=row.first_chain,
+        object_bytes=row.object_bytes,
+        sha256=row.sha256,
     )
     return _End(
         store=store,

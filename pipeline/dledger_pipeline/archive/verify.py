@@ -81,7 +81,7 @@ def verify(
         for base, batch in product(manifest.bases, table.to_batches()):
             check_base(base, batch)
         if progress is not None:
-            progress(row.last_index, manifest.last_index)
+            progress(row, len(manifest.files))
     return VerifyResult(
         group_id=manifest.group_id,
         manifest=manifest.name,

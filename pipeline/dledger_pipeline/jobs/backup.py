@@ -35,8 +35,9 @@ from dledger_pipeline.errors import (
     StoreError,
     VersionConflict,
 )
+from dledger_pipeline.jobs.progress import Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count, size
+from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
 from dledger_pipeline.jobs.runner import (
     THRESHOLD_BYTES,
     RunnerName,
@@ -59,7 +60,6 @@ _ATTEMPTS: Final = 3
 """Each further one means that another backup was published, or a segment dropped, meanwhile."""
 _WHOLE: Final = 1 << 40
 """A target size that gives one range, where only the plan's other facts are wanted."""
-_DAY_MS: Final = 86_400_000
 _FOREVER: Final = Retention()
 
 
@@ -138,6 +138,7 @@ def backup(request: BackupRequest, progress: Progress) -> Result:
 
 
 def _backup(request: BackupRequest, progress: Progress) -> Result:
+    progress.at(Phase.PLANNING)
     nodes = choose_nodes(request.endpoints)
     if request.group_id not in (None, nodes.group_id):
         raise ForeignGroup(
@@ -149,6 +150,7 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
         return _result(previous, new_objects=0)
     plan = _plan(request, nodes, previous, progress)
     rows, replacing = _write(request, plan, progress) if plan.ranges else ([], 0)
+    progress.at(Phase.PUBLISHING)
     manifest = _next(request, plan, rows, replacing)
     if manifest == previous:
         progress(f"nothing is new since {previous.name}")
@@ -163,12 +165,24 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
 
 def _expired(request: BackupRequest, group_id: str, progress: Progress) -> Result:
     """Delete what the request does not keep; what fails there does not undo the backup."""
+    progress.at(Phase.EXPIRING)
     try:
-        found = expire(request.store, group_id, request.retention, dry_run=False, told=progress)
+        found = expire(
+            request.store,
+            group_id,
+            request.retention,
+            dry_run=False,
+            told=progress,
+            freed=progress.freed,
+        )
     except (BackupError, StoreError) as error:
         progress(f"the backup is published, but old ones were not deleted: {error}")
         return {"notExpired": str(error)}
-    return {"freedBytes": found.freed_bytes, "lockedObjects": found.locked}
+    return {
+        "freedBytes": found.freed_bytes,
+        "hiddenBytes": found.hidden_bytes,
+        "lockedObjects": found.locked,
+    }
 
 
 def _plan(
@@ -270,6 +284,7 @@ def _write(
         )
         for number, entries in enumerate(plan.ranges)
     ]
+    progress.working(len(tasks))
     rows = run(tasks, _archive)
     written = sum(row.object_bytes for row in rows)
     read = sum(row.record_bytes for row in rows)
@@ -307,8 +322,7 @@ def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacin
     made = made.seen(
         RestorePoint(last_index=made.last_index, kept_from=kept_from, as_of_ms=as_of_ms)
     )
-    days = request.retention.keep_days
-    return made.without_before(as_of_ms - int(days * _DAY_MS)) if days else made
+    return made.without_before(request.retention.oldest_ms([made]))
 
 
 def _as_of(plan: _Plan, made: Manifest) -> int:

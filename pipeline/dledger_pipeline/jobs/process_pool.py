@@ -32,7 +32,7 @@ def run(
     work: Callable[[_Task], _Found],
     *,
     workers: int,
-    done: Callable[[_Found], None] = lambda _: None,
+    done: Callable[[_Task, _Found], None] = lambda *_: None,
 ) -> list[_Found]:
     """Return what *work* returns of each of *tasks*, in the order in which they are done.
 
@@ -40,7 +40,7 @@ def run(
         tasks: Pickled, as are results and errors.
         work: A function that workers can import.
         workers: How many tasks run at once.
-        done: Told what each one returned, at once.
+        done: Told each one and what it returned, at once.
 
     Raises:
         WorkerFailed: A worker was killed.
@@ -49,9 +49,10 @@ def run(
     results = []
     with _pool(min(workers, len(tasks))) as pool:
         try:
-            for future in as_completed(_submitted(pool, tasks, work)):
+            submitted = _submitted(pool, tasks, work)
+            for future in as_completed(submitted):
                 results.append(future.result())
-                done(results[-1])
+                done(submitted[future], results[-1])
         except BrokenProcessPool as error:
             raise WorkerFailed(
                 "a worker process was killed before its work was done (out of memory?); "
@@ -62,10 +63,10 @@ def run(
 
 def _submitted(
     pool: ProcessPoolExecutor, tasks: Sequence[_Task], work: Callable[[_Task], _Found]
-) -> list[Future[_Found]]:
+) -> dict[Future[_Found], _Task]:
     """Submit the tasks, which starts workers."""
     with _undisturbed():
-        return [pool.submit(work, task) for task in tasks]
+        return {pool.submit(work, task): task for task in tasks}
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Query: answers SQL about the newest backup, a row a line. Called by the command line."""
+"""Query: answers SQL about a backup, a row a line. Called by the command line."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pyspark.sql import functions as sf
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result
 from dledger_pipeline.spark.session import first_line, spark_session, typed_errors
@@ -26,9 +27,13 @@ _TABLES: Final = (View.MESSAGES, View.ENTRIES)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest(SparkRequest):
-    """What to ask: *sql* about the tables ``messages`` and ``entries``."""
+    """What to ask: *sql* about the tables ``messages`` and ``entries`` of backup *number*.
+
+    None: the newest.
+    """
 
     sql: str
+    number: int | None = None
     allow_http: bool = False
 
 
@@ -41,14 +46,14 @@ def query(request: QueryRequest, tell: Callable[[str], None]) -> Result:
         InvalidArgument: The SQL is wrong.
         SparkFailed: Spark did not run it.
     """
-    manifest = catalog.load(request.store, request.group_id)
+    manifest = catalog.load(request.store, request.group_id, request.number)
     logging.getLogger(_SPARKS_LOGGER).disabled = True
     name, rows = f"dledger-query-{manifest.group}", 0
     with spark_session(name, request.master, request.conf) as joined, typed_errors():
         spark = joined.newSession()  # whoever started the other one may have such views, too
         spark.conf.set(_PUSHDOWN, "true")
         for view in _TABLES:
-            _table(spark, request, manifest.group_id, view)
+            _table(spark, request, manifest, view)
         found = _asked(spark, request.sql)
         line = sf.to_json(sf.struct("*"), {"ignoreNullFields": "false"})
         for row in found.select(line).toLocalIterator():
@@ -64,12 +69,13 @@ def _asked(spark: SparkSession, sql: str) -> DataFrame:
         raise InvalidArgument(f"not an answerable query: {first_line(error)}") from error
 
 
-def _table(spark: SparkSession, request: QueryRequest, group_id: str, view: View) -> None:
+def _table(spark: SparkSession, request: QueryRequest, manifest: Manifest, view: View) -> None:
     options = {
         "store": request.store.url,
         "storeEndpoint": request.store.endpoint or "",
         "allowHttp": str(request.allow_http),
-        "groupId": group_id,
+        "groupId": manifest.group_id,
+        "manifest": str(manifest.number),
         "view": view,
         "pushdown": "true",
     }

@@ -1,16 +1,12 @@
-"""What jobs report: a result at the end, as JSON, and progress on the way, as lines."""
+"""What jobs report at the end, as JSON; `progress` has what they tell on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any, TypeAlias
 
 Result: TypeAlias = dict[str, object]
 """JSON object: what the command line prints with ``--json``, and the operator keeps as status."""
-
-Progress: TypeAlias = Callable[[str], None]
-"""Told one line at a time, for people."""
 
 COMPLETED = "Completed"
 

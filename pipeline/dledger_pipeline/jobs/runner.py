@@ -1,20 +1,19 @@
-"""Who runs the tasks of a backup: Spark, or a pool of processes where that is not worth starting.
+"""Who runs the tasks of a job: Spark, or a pool of processes where that is not worth starting.
 
 Both run the same function for the same tasks, so that the objects are the same. Spark places tasks
 on any number of machines and repeats those that fail; to start it takes some 20 seconds of a
-processor, which is more than a small backup does. Nothing here imports Spark unless Spark runs.
+processor, which is more than a small job does. Nothing here imports Spark unless Spark runs.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.jobs import process_pool
-from dledger_pipeline.jobs.result import Progress, size
+from dledger_pipeline.jobs.progress import Done, Progress
 from dledger_pipeline.spark.master import LOCAL, is_local, tasks_at_once
 
 THRESHOLD_BYTES: Final = 2 << 30
@@ -22,11 +21,14 @@ THRESHOLD_BYTES: Final = 2 << 30
 _MOST_WORKERS: Final = 8
 """A node serves 16 streams at once, and one that waits for its turn for 20 s gives up."""
 
-Work: TypeAlias = Callable[[Any], ManifestRow]
+Work: TypeAlias = Callable[[Any], Any]
 """What is done with a task, by any process: importable, and safe to repeat."""
 
-Runner: TypeAlias = Callable[[Sequence[Any], Work], list[ManifestRow]]
-"""Does the work of all tasks (at least one); returns the rows, in no order."""
+Measure: TypeAlias = Callable[[Any, Any], Done]
+"""Says how much a task was, by it and by what its work returned."""
+
+Runner: TypeAlias = Callable[[Sequence[Any], Work], list[Any]]
+"""Does the work of all tasks (at least one); returns what it made of them, in no order."""
 
 
 class RunnerName(StrEnum):
@@ -60,20 +62,40 @@ def workers(
     return min(tasks, tasks_at_once(master, conf or {}) or tasks)
 
 
-def plain(count: int, progress: Progress) -> Runner:
+def of_row(_: object, row: ManifestRow) -> Done:
+    """Return what it took to archive a range."""
+    return Done(row.record_bytes, row.object_bytes)
+
+
+def plain(count: int, progress: Progress, measure: Measure = of_row) -> Runner:
     """Return a runner of *count* processes; raises `process_pool.run`'s errors."""
 
-    def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
-        tell = _telling(len(tasks), progress)
-        return process_pool.run(tasks, work, workers=count, done=lambda row: tell(row.record_bytes))
+    def run(tasks: Sequence[Any], work: Work) -> list[Any]:
+        return process_pool.run(
+            tasks,
+            work,
+            workers=count,
+            done=lambda task, found: progress.finished(measure(task, found)),
+        )
 
     return run
 
 
-def by_spark(name: str, master: str, conf: Mapping[str, str], progress: Progress) -> Runner:
-    """Return a runner that starts Spark, or joins a session that is there; raises SparkFailed."""
+def by_spark(
+    name: str,
+    master: str,
+    conf: Mapping[str, str],
+    progress: Progress,
+    *,
+    kind: type[Any] = ManifestRow,
+    measure: Measure = of_row,
+) -> Runner:
+    """Return a runner that starts Spark, or joins a session that is there; raises SparkFailed.
 
-    def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
+    Its work returns dataclasses of *kind*, of texts and numbers.
+    """
+
+    def run(tasks: Sequence[Any], work: Work) -> list[Any]:
         from dledger_pipeline.spark.session import (  # noqa: PLC0415, takes a second
             collect,
             spark_session,
@@ -82,29 +104,13 @@ def by_spark(name: str, master: str, conf: Mapping[str, str], progress: Progress
         )
 
         with spark_session(name, master, conf) as spark, typed_errors():
-            archived = told(spark, _telling(len(tasks), progress))
+            finished = told(spark, lambda sizes: progress.finished(Done(*sizes)))
 
-            def archive(task: Any) -> ManifestRow:
-                row = work(task)
-                archived.add(row.record_bytes)
-                return row
+            def measured(task: Any) -> Any:
+                found = work(task)
+                finished.add((*measure(task, found),))
+                return found
 
-            return collect(spark, tasks, archive, ManifestRow)
+            return collect(spark, tasks, measured, kind)
 
     return run
-
-
-def _telling(ranges: int, progress: Progress) -> Callable[[int], None]:
-    """Return what is told the record bytes of each range when it is done, and says how far it is.
-
-    It counts the time from now on.
-    """
-    began_s, done, done_bytes = time.monotonic(), 0, 0
-
-    def tell(size_bytes: int) -> None:
-        nonlocal done, done_bytes
-        done, done_bytes = done + 1, done_bytes + size_bytes
-        rate = done_bytes / 1e6 / max(time.monotonic() - began_s, 1e-3)
-        progress(f"{done} of {ranges} ranges: {size(done_bytes)} of records, {rate:.1f} MB/s")
-
-    return tell

@@ -17,7 +17,8 @@ from dledger_pipeline.archive import verify as verifying
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.manifest import told_time
 from dledger_pipeline.errors import BackupError, NoBackup, ObjectMissing, StoreError
-from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, result_of, size
+from dledger_pipeline.jobs.progress import Done, Phase, Progress
+from dledger_pipeline.jobs.result import COMPLETED, Result, count, result_of, size
 from dledger_pipeline.object_store.store import Store
 
 
@@ -56,8 +57,14 @@ def _verified(
         group_id,
         number=number,
         scratch=Path(directory) if directory else None,
-        progress=lambda done, total: progress(f"checked {done} of {total} entries"),
+        progress=_counting(progress),
     )
+
+
+def _counting(progress: Progress) -> restoring.Progress:
+    """Begin the work; return what is told each object that was read, and how many there are."""
+    progress.working()
+    return lambda row, total: progress.finished(Done(row.record_bytes, row.object_bytes), total)
 
 
 def _scratch(parent: Path | None, *, deep: bool) -> AbstractContextManager[str | None]:
@@ -89,7 +96,7 @@ def restore(
         number=number,
         target_index=to_index,
         target_time_ms=to_time_ms,
-        progress=lambda done, total: progress(f"restored {done} of {total} entries"),
+        progress=_counting(progress),
     )
     progress(f"restored {size(found.record_bytes)} of records into {directory}")
     return result_of(found)
@@ -125,10 +132,20 @@ def gc(
     store: Store, group_id: str | None, progress: Progress, retention: Retention, *, dry_run: bool
 ) -> Result:
     """Delete what *retention* does not keep, and what killed runs left; return what that was."""
+    progress.at(Phase.EXPIRING)
     group_id = catalog.only_group(store) if group_id is None else group_id
-    found = expiry.expire(store, group_id, retention, dry_run=dry_run, told=progress)
+    found = expiry.expire(
+        store, group_id, retention, dry_run=dry_run, told=progress, freed=progress.freed
+    )
     verb = "would free" if dry_run else "freed"
     progress(f"{verb} {size(found.freed_bytes)}")
+    if found.hidden_bytes:
+        progress(
+            f"{size(found.hidden_bytes)} stay in the store as old versions, until its lifecycle "
+            "rule, or object lock, lets them go"
+        )
+    if found.locked:
+        progress(f"{count(found.locked, 'object')} could not be deleted: see above")
     return result_of(found) | {"dryRun": dry_run}
 
 

@@ -159,18 +159,20 @@ class ExportClient:
         if expected != last_index + 1:
             raise NodeUnavailable(f"{self.address} ended the export before entry {expected}")
 
-    def snapshot(self, group_id: str, *, bytes_per_s: float = 0.0) -> bytes:
+    def snapshot(self, group_id: str, *, bytes_per_s: float = 0.0, take: bool = True) -> bytes:
         """Let the node write a snapshot of its state now; return the file's bytes, unchecked.
 
         Args:
             group_id: The group it must be.
             bytes_per_s: How fast to read it; 0: as fast as it can.
+            take: False to be content with the newest one that it has.
 
         Raises:
             ForeignGroup, NodeUnavailable, ExportError: Like `plan`.
         """
         with self._reported():
-            self._stub.Snapshot(pb.SnapshotRequest(), timeout=_SNAPSHOT_S)
+            if take:
+                self._stub.Snapshot(pb.SnapshotRequest(), timeout=_SNAPSHOT_S)
             request = pb.ExportSnapshotRequest(group_id=group_id)
             with _cancelled_at_end(self._stub.ExportSnapshot(request)) as stream:
                 return b"".join(_paced(stream, Pace(bytes_per_s)))

@@ -30,7 +30,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Listed, Stored, check_size
+from dledger_pipeline.object_store.stored import Listed, Removal, Stored, check_size
 
 _LOCK: Final = ".lock"
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}")
@@ -100,6 +100,18 @@ class DirectoryObjects:
         """Remove an object; it is no error if it is not there."""
         with self._reported(name):
             (self._root / name).unlink(missing_ok=True)
+
+    def delete_old(self, name: str, before_s: float) -> Removal:
+        """Remove an object unless it was written since, while nobody replaces it."""
+        path = self._root / name
+        with self._reported(name), self._locked():
+            try:
+                if path.lstat().st_mtime >= before_s:
+                    return Removal.YOUNG
+            except FileNotFoundError:
+                return Removal.GONE
+            path.unlink()
+        return Removal.GONE
 
     def sweep(self, before_s: float) -> int:
         """Remove temporary files that killed writers left before then; return how many."""

@@ -27,10 +27,14 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Credentials, Listed, Stored, check_size
+from dledger_pipeline.object_store.stored import Credentials, Listed, Removal, Stored, check_size
 
-_CODE: Final = re.compile(r"<Code>(\w+)</Code>")
+_CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)")
+"""The second is of a delete, for which obstore asks for many at once."""
+_DENIED: Final = "AccessDenied"
 _STATUS: Final = re.compile(r"status code: (\d{3})")
+_UNVERSIONED: Final = (None, "null")
+"""The second is of an object from before a bucket had versions, or while it has none."""
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 """Kubernetes retries a Job, so obstore need not wait out a longer failure."""
 _CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
@@ -143,6 +147,18 @@ class RemoteObjects:
         with self._reported(name), suppress(FileNotFoundError):
             self._store.delete(name)
 
+    def delete_old(self, name: str, before_s: float) -> Removal:
+        """Remove an object unless it was written since: no server deletes by age in one call."""
+        with self._reported(name):
+            try:
+                found = self._store.head(name)
+            except FileNotFoundError:
+                return Removal.GONE
+        if found["last_modified"].timestamp() >= before_s:
+            return Removal.YOUNG
+        self.delete(name)
+        return Removal.GONE if found["version"] in _UNVERSIONED else Removal.HIDDEN
+
     def sweep(self, before_s: float) -> int:  # noqa: ARG002 - objects appear whole or not at all
         """Remove what killed writers left; there is nothing."""
         return 0
@@ -168,7 +184,7 @@ class RemoteObjects:
         reason = code or text.split("\n", 1)[0]
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self._url} does not exist; create it first")
-        if status in ("401", "403") or "User" in code:
+        if status in ("401", "403") or code == _DENIED or "User" in code:
             return StoreDenied(where, reason)
         if isinstance(error, PermissionError | exceptions.UnauthenticatedError):
             return StoreDenied(where, reason)

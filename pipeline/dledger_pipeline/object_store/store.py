@@ -21,7 +21,7 @@ import pyarrow as pa
 from dledger_pipeline.errors import StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
-from dledger_pipeline.object_store.stored import Credentials, Listed, Stored
+from dledger_pipeline.object_store.stored import Credentials, Listed, Removal, Stored
 
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
@@ -59,6 +59,9 @@ class Objects(Protocol):
 
     def delete(self, name: str) -> None:
         """Remove an object; it is no error if it is not there."""
+
+    def delete_old(self, name: str, before_s: float) -> Removal:
+        """Remove an object unless it was written since."""
 
     def sweep(self, before_s: float) -> int:
         """Remove what killed writers left before then; return how much that was."""
@@ -199,6 +202,16 @@ class Store:
             StoreUnavailable: As it says.
         """
         self._objects.delete(_checked(name))
+
+    def delete_old(self, name: str, before_s: float) -> Removal:
+        """Remove an object unless it was written since then (Unix s, the store's clock).
+
+        In a directory no `replace` comes in between; elsewhere it is looked at right before.
+
+        Raises:
+            StoreDenied, StoreUnavailable: As `delete`.
+        """
+        return self._objects.delete_old(_checked(name), before_s)
 
     def sweep(self, before_s: float) -> int:
         """Remove temporary files that killed writers left before then (Unix s); count them."""

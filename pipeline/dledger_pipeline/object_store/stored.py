@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from enum import Enum, auto
 
 import pyarrow as pa
 
@@ -28,6 +29,17 @@ class Listed:
     name: str
     size_bytes: int
     modified_s: float
+
+
+class Removal(Enum):
+    """What came of removing an object that is old: it is GONE, or it was YOUNG and stays.
+
+    HIDDEN: nobody finds it any more, but the store keeps a version of it, as object lock asks.
+    """
+
+    GONE = auto()
+    HIDDEN = auto()
+    YOUNG = auto()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -58,6 +58,7 @@ _LOCAL_DEFAULTS: Final = {
 _JSON_SCHEMA: Final = schema(found=pa.string())
 _STOP_S: Final = 5.0
 """A pod that is to end has ten."""
+_TOO_LARGE: Final = re.compile(r"bigger than spark\.driver\.maxResultSize \(([^)]+)\)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?(\w+): (.+)$", re.MULTILINE)
 
 
@@ -190,30 +191,34 @@ def _as_json(work: Callable[[T], R | None], item: T) -> Iterator[pa.RecordBatch]
         yield pa.RecordBatch.from_pylist([{"found": json.dumps(asdict(found))}], _JSON_SCHEMA)
 
 
-def told(spark: SparkSession, done: Callable[[int], None]) -> Accumulator[int]:
-    """Return what tasks `add` a number to; *done* is told of it once the task is done.
+def told(
+    spark: SparkSession, done: Callable[[tuple[int, int]], None]
+) -> Accumulator[tuple[int, int]]:
+    """Return what tasks `add` two numbers to; *done* is told of them once the task is done.
 
     It is told in a thread of Spark's, and twice of a task that was done twice.
     """
-    return spark.sparkContext.accumulator(0, _Telling(done))
+    return spark.sparkContext.accumulator((0, 0), _Telling(done))
 
 
-class _Telling(AccumulatorParam[int]):
+class _Telling(AccumulatorParam[tuple[int, int]]):
     """Adds up; the driver's own also tells. Workers have a copy that does not."""
 
-    def __init__(self, done: Callable[[int], None] | None = None) -> None:
+    def __init__(self, done: Callable[[tuple[int, int]], None] | None = None) -> None:
         self._done = done
 
     def __reduce__(self) -> tuple[object, ...]:
         return _Telling, ()
 
-    def zero(self, _value: int) -> int:
-        return 0
+    def zero(self, _value: tuple[int, int]) -> tuple[int, int]:
+        return 0, 0
 
-    def addInPlace(self, value1: int, value2: int) -> int:  # noqa: N802, Spark calls it
+    def addInPlace(  # noqa: N802, Spark calls it
+        self, value1: tuple[int, int], value2: tuple[int, int]
+    ) -> tuple[int, int]:
         if self._done is not None:
             self._done(value2)
-        return value1 + value2
+        return value1[0] + value2[0], value1[1] + value2[1]
 
 
 @contextmanager
@@ -235,6 +240,12 @@ def _typed(error: Exception) -> DledgerError:
     for name, message in reversed(_RAISED.findall(str(error))):
         if name in classes:
             return rebuilt(classes[name], (message,))
+    too_large = _TOO_LARGE.search(str(error))
+    if too_large:
+        return SparkFailed(
+            f"what the driver would have to hold is larger than spark.driver.maxResultSize "
+            f"({too_large[1]}); raise it by --conf spark.driver.maxResultSize=..."
+        )
     return SparkFailed(f"Spark failed: {first_line(error)}")
 
 

@@ -21,10 +21,19 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPa
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog, compacted
+from dledger_pipeline.archive.bases import state_of_node, state_on_disk
 from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.entry_ranges import EntryRange, archived, live, on_disk
+from dledger_pipeline.archive.entry_ranges import (
+    EntryRange,
+    ExportedRange,
+    SegmentRange,
+    archived,
+    live,
+    on_disk,
+)
 from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages, message_ranges
 from dledger_pipeline.archive.selection import (
@@ -45,7 +54,7 @@ _PATH: Final = "path"
 """What Spark makes of ``load(url)``: the store's URL."""
 _OPTIONS: Final = (
     *_SOURCES,
-    *("storeEndpoint", "allowHttp", "groupId", "view", "topics", "columns"),
+    *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "topics", "columns"),
     *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
     "pushdown",
 )
@@ -85,6 +94,7 @@ class ReadOptions:
     Attributes:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
+        number: Which backup; None: the newest.
         topics: Of a compaction: which one.
             columns: Which columns of the view, in which order.
         selection: Which rows.
@@ -97,6 +107,7 @@ class ReadOptions:
     store_endpoint: str | None
     allow_http: bool
     group_id: str | None
+    number: int | None
     view: View
     topics: tuple[str, ...]
     columns: tuple[str, ...]
@@ -120,6 +131,7 @@ class ReadOptions:
             store_endpoint=given.get("storeendpoint"),
             allow_http=given.get("allowhttp", "").lower() == "true",
             group_id=given.get("groupid"),
+            number=_number("manifest", given, 0, low=1) if "manifest" in given else None,
             view=view,
             topics=_list(given.get("topics", "")),
             columns=_columns(given, view),
@@ -161,6 +173,8 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
         raise InvalidArgument("view compacted needs the option topics, and no other view has it")
     if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
+    if "manifest" in given and (sources != ["store"] or view is View.COMPACTED):
+        raise InvalidArgument("option manifest says which backup of a store, but not for compacted")
     of_messages = [name for name in _OF_MESSAGES if name in given]
     if view is View.ENTRIES and of_messages:
         raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
@@ -331,11 +345,24 @@ def _messages(options: ReadOptions) -> Iterator[MessageRange]:
     selection = options.selection
     if options.store:
         store = options.opened()
-        yield from archived_messages(store, catalog.load(store, options.group_id), selection)
+        manifest = catalog.load(store, options.group_id, options.number)
+        yield from archived_messages(store, manifest, selection)
         return
-    ranges = _ranges(options)
+    ranges = _of_nodes(options)
     early = [each for each in ranges if each.first_index <= selection.last_index]
-    yield from message_ranges(early, selection=selection)
+    yield from message_ranges(early, _state_before(ranges), selection)
+
+
+def _state_before(
+    ranges: Sequence[SegmentRange | ExportedRange],
+) -> BrokerState | None:
+    """Return a state of the node that *ranges* are of, if it has dropped what is before them."""
+    first = next(iter(ranges), None)
+    if first is None or first.first_index == 1:
+        return None
+    if isinstance(first, ExportedRange):
+        return state_of_node(first.addresses[0], first.group_id)
+    return state_on_disk(first.path.parent.parent)
 
 
 def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
@@ -348,8 +375,12 @@ def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
     if options.store:
         store = options.opened()
-        manifest = catalog.load(store, options.group_id)
+        manifest = catalog.load(store, options.group_id, options.number)
         return archived(store, manifest.group_id, manifest.files)
+    return _of_nodes(options)
+
+
+def _of_nodes(options: ReadOptions) -> Sequence[SegmentRange | ExportedRange]:
     return on_disk(Path(options.data)) if options.data else live(options.endpoint)
 
 
