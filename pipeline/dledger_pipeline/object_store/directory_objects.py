@@ -17,6 +17,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -47,7 +48,7 @@ class DirectoryObjects:
         with self._reported(name), self._opened(name) as file:
             check_size(name, os.fstat(file.fileno()).st_size, max_bytes)
             data = file.read()
-        return Stored(data=pa.py_buffer(data), version=_version(data))
+        return Stored(data=pa.py_buffer(data), version_of=partial(_version, data))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
