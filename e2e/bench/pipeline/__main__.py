@@ -71,19 +71,24 @@ def main(argv: Sequence[str] | None = None) -> int:
     machine = facts() | {"commit": commit()}
     stolen = Stolen()
     lines = [line for line in LINES if not args.only or line.name in args.only]
-    measured = []
+    taken = []
     with Bench(args.data, body_bytes=args.mib << 20, rounds=args.rounds) as bench:
         for line in lines:
             print(f"{line.name} ...", file=sys.stderr, flush=True)
-            measured.append(_measured(line, bench))
-            print(_told(measured[-1]), file=sys.stderr, flush=True)
+            taken.append(measured(line, bench))
+            print(_told(taken[-1]), file=sys.stderr, flush=True)
     machine |= {"stolenPercent": stolen.percent(), "loadAfter": _load(), "mib": args.mib}
-    found = {"machine": machine, "lines": [each.as_json() for each in measured]}
+    found = {"machine": machine, "lines": [each.as_json() for each in taken]}
     REPORT.write_text(json.dumps(found, indent=2) + "\n", "utf-8")
     if args.json:
         print(json.dumps(found))
     else:
-        print(_table(machine, measured))
+        print(_table(machine, taken))
+    return exit_code(taken)
+
+
+def exit_code(measured: Sequence[Measured]) -> int:
+    """Return what the bench ends with: whether all was measured."""
     return _EXIT_UNMEASURED if any(each.error for each in measured) else 0
 
 
@@ -127,7 +132,7 @@ def _at_least(least: int, text: str) -> int:
     return number
 
 
-def _measured(line: Line, bench: Bench) -> Measured:
+def measured(line: Line, bench: Bench) -> Measured:
     """Take a line's figure; one that fails does not end the others."""
     try:
         figure = line.measure(bench)

@@ -93,7 +93,7 @@ LINES: Final = (
     ),
     Line(
         name="store-constant",
-        what="1,000 hourly backups, 7 days kept: the last day's objects and bytes / day 9's",
+        what="1,000 hourly backups, 7 days kept: objects and bytes of the last week / the second",
         measure=keeping.constant,
         most=1.05,
     ),

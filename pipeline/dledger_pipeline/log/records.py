@@ -63,7 +63,6 @@ _WORDS: Final = np.arange(RECORD_HEADER_BYTES // ALIGNMENT_BYTES)
 _CHAINED: Final = np.dtype(f"V{RECORD_HEADER_BYTES - 4}")
 _LENGTH: Final = struct.Struct("<I")
 _LAST_KIND: Final = max(EntryKind)
-_NOTHING: Final = pa.scalar(b"", pa.large_binary())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,7 +121,7 @@ def encode(batch: pa.RecordBatch) -> pa.Buffer:
         _binary(starts, headers),
         batch.column("body"),
         _binary(padding, bytes(int(padding[-1]))),
-        _NOTHING,
+        _binary(np.zeros(2, np.int64), b"")[0],  # between them; `pyarrow.scalar` imports pandas
     )
     return joined.buffers()[2].slice(0, int(record_sizes(batch).sum()))
 
