@@ -48,8 +48,7 @@ _KEEP_DAYS: Final = 7.0
 _STEADY_HOURS: Final = 8 * 24
 _WEEK_HOURS: Final = 7 * 24
 _NODES_KEEP_HOURS: Final = 1
-"""What they keep at a time that can be restored to is kept beside the 7 days, so the less it is, the
-sooner nothing grows any more."""
+"""It is kept beside the 7 days, since a restore to then needs it."""
 _PER_HOUR: Final = 4
 _BODY_BYTES: Final = 1000
 _MANY: Final = 160_000

@@ -112,8 +112,8 @@ class Bench:
 
     @cached_property
     def table(self) -> pa.Table:
-        """The same records as entries, in one piece."""
-        return pa.Table.from_batches([parse(chunk) for chunk in self.chunks]).combine_chunks()
+        """The same records as entries."""
+        return pa.Table.from_batches([parse(chunk) for chunk in self.chunks])
 
     # -- backups ---------------------------------------------------------------------------------
 
