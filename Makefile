@@ -120,8 +120,8 @@ demo-backup: $(STAMP) ## The same cluster: a backup by Spark, a lost group, a re
 demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)
 
-bench-pipeline: $(STAMP) ## Parse, backup and restore beside a raw read, pyarrow and Spark's writer
-	$(PY) -m e2e.bench.pipeline
+bench-pipeline: $(STAMP) ## What backup and restore take of a processor, line by line (BENCH_ARGS="--mib 128 --only size")
+	$(PY) -m e2e.bench.pipeline $(BENCH_ARGS)
 
 bench: $(STAMP) ## Beside Java DLedger and etcd (BENCH_ARGS="--full"), or another commit: make bench BESIDE=main
 	$(PY) -m e2e.bench$(if $(BESIDE),.beside $(BESIDE)) $(BENCH_ARGS)

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, NoReturn
 
+from dledger.common.memory import keep_blocks
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError, InvalidArgument
 from dledger_pipeline.archive.expiry import Retention
@@ -82,6 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; return its exit code."""
     args = _parser().parse_args(argv)
     run: Callable[[argparse.Namespace], Result] = args.run
+    keep_blocks()
     try:
         with _stoppable(), served(args.progress, args.metrics_port):
             result = run(args)

@@ -66,7 +66,7 @@ class Objects:
             raise ObjectMissing(name)
         if len(self._objects[name]) > max_bytes:
             raise CorruptObject(name, f"it has more than {max_bytes} bytes")
-        return Stored(data=pa.py_buffer(self._objects[name]), version="1")
+        return Stored(data=pa.py_buffer(self._objects[name]), version_of=lambda: "1")
 
     def size(self, name: str) -> int:
         """Return its length."""

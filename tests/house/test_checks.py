@@ -14,8 +14,10 @@ import pytest
 
 from dledger_sim import __main__ as simulator
 from dledger_sim.run import Outcome
-from e2e.bench import pipeline as bench_pipeline
 from e2e.bench import restart as bench_restart
+from e2e.bench.pipeline import __main__ as bench_pipeline
+from e2e.bench.pipeline.lines import Line
+from e2e.bench.pipeline.measuring import Figure, Unmeasured, check_whole
 from e2e.demo import __main__ as demo
 from e2e.demo import backup as demo_backup
 from tests.mutants import __main__ as mutants
@@ -211,19 +213,22 @@ def _shown(monkeypatch: pytest.MonkeyPatch, module: ModuleType, result: dict[str
 
 
 @pytest.mark.parametrize(("done", "whole"), [(9, 10), (0, 0)])
-def test_a_step_that_left_a_part_of_the_log_out_has_no_rate(
-    tmp_path: Path, done: int, whole: int
-) -> None:
-    """It would be the faster, the more it skips; of an empty log there is none either."""
-    step = bench_pipeline.PipelineStep(
-        name="parse", remark="", work=lambda *_: done, whole=lambda _: whole
-    )
-    subject = SimpleNamespace(record_bytes=1000)
+def test_a_line_that_left_a_part_of_the_log_out_has_no_figure(done: int, whole: int) -> None:
+    """It would be the better, the more it skips; of an empty log there is none either."""
+    with pytest.raises(Unmeasured, match=f"went through {done} of {whole}"):
+        check_whole("parse", done, whole)
+    check_whole("parse", 10, 10)
 
-    with pytest.raises(bench_pipeline.Unmeasured, match=f"went through {done} of {whole}"):
-        bench_pipeline.one_round(step, subject, tmp_path / "out")  # type: ignore[arg-type]
-    assert bench_pipeline.one_round(
-        replace(step, work=lambda *_: 10, whole=lambda _: 10),
-        subject,
-        tmp_path / "out",  # type: ignore[arg-type]
-    )
+
+def test_a_bench_whose_line_has_no_figure_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is measured, and it says so; the other lines are measured all the same."""
+
+    def measure(_: object) -> Figure:
+        raise Unmeasured("the log is empty")
+
+    broken = Line(name="broken", what="", measure=measure, least=1)
+    whole = replace(broken, name="whole", measure=lambda _: Figure(rounds=(1.0, 3.0, 2.0)))
+    told = [bench_pipeline.measured(each, SimpleNamespace()) for each in (broken, whole)]  # type: ignore[arg-type]
+
+    assert [each.figure and each.figure.median for each in told] == [None, 2.0]
+    assert [bench_pipeline.exit_code(told[at:]) for at in (0, 1)] == [2, 0]

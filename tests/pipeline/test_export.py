@@ -304,6 +304,17 @@ def _first_chunk(exporter: ExportClient) -> RecordBytes | None:
     return chunk
 
 
+@pytest.mark.parametrize("garbage", [b"\x2a\x05abc", b"\x32\x01\xff", b"\x0b"])
+def test_a_chunk_that_is_no_message_is_an_error_of_the_nodes(
+    exporter: ExportClient, monkeypatch: pytest.MonkeyPatch, garbage: bytes
+) -> None:
+    """Cut short, with a name that is not UTF-8, or of a kind that we do not have."""
+    monkeypatch.setattr(export, "_chunk", lambda _log, first, _last: (first, garbage))
+
+    with pytest.raises(ExportError, match=r"127\.0\.0\.1:\d+ sent a chunk that cannot be read"):
+        list(exporter.read(GROUP_ID, 1, 1))
+
+
 def test_a_follower_that_has_most_is_read_from(tmp_path: Path) -> None:
     """The leader has other work; nodes that are down or in no group do not count."""
     data = [data_directory(tmp_path / str(number), ENTRIES) for number in range(3)]

@@ -218,6 +218,19 @@ def test_small_files_are_merged_a_few_times_each() -> None:
     assert written <= 1000 * 10
 
 
+def test_files_of_another_day_are_not_merged() -> None:
+    """Or a file of many days would keep what has expired for as long as it keeps what has not."""
+    hour_ms = 3_600_000
+    files = [
+        replace(row(at, at), first_timestamp_ms=at * hour_ms, last_timestamp_ms=at * hour_ms)
+        for at in range(1, 31)
+    ]
+    files[:5] = [replace(row(1, 5), first_timestamp_ms=hour_ms, last_timestamp_ms=5 * hour_ms)]
+    assert small_tail(files, 30 * RECORD, 1 << 20) == 25
+    unknown = [replace(each, first_timestamp_ms=0) for each in files]
+    assert small_tail(unknown, 30 * RECORD, 1 << 20) == 26
+
+
 def test_files_on_both_sides_of_a_gap_are_not_merged() -> None:
     """They are not consecutive."""
     assert small_tail([row(1, 2), row(10, 10)], RECORD, 1 << 20) == 1

@@ -174,7 +174,7 @@ def test_encoding_gives_back_the_bytes_that_were_parsed(entries: list[Entry], ch
     half = len(batch) // 2
 
     assert encode(batch) == chunk.data
-    assert encode(batch.slice(0, half)) + encode(batch.slice(half)) == chunk.data
+    assert b"".join((encode(batch.slice(0, half)), encode(batch.slice(half)))) == chunk.data
     assert record_sizes(batch).sum() == len(chunk.data)
 
 

@@ -18,11 +18,11 @@ from typing import Final
 
 import uvloop
 
+from dledger.common.memory import give_back_now_and_then, keep_blocks
 from dledger.common.watchdog import Watchdog
 from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
 from dledger.server import config
 from dledger.server.config import ConfigError, Settings
-from dledger.server.memory import give_back_now_and_then, keep_blocks
 from dledger.server.node import Node
 
 logger = logging.getLogger(__name__)

@@ -17,12 +17,14 @@ from typing import Final
 
 from dledger.errors import InvalidArgument, OffsetOutOfRange, Overloaded, WrongGroup
 from dledger.rpc.pb import dledger_pb2 as pb
+from dledger.rpc.wire import length_prefix
 from dledger.store.commit_log import CommitLog
 
 _CHUNK_BYTES: Final = 4 << 20
 _TARGET_BYTES: Final = 64 << 20
 _MAX_READS: Final = 2
 _MAX_STREAMS: Final = 16
+_RECORDS: Final = pb.ExportChunk.RECORDS_FIELD_NUMBER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,18 +160,20 @@ def _plan(source: CommittedLog, first: int, last: int, target_bytes: int) -> pb.
 
 
 def _chunk(log: CommitLog, first: int, last: int) -> tuple[int, bytes]:
-    """Return the next chunk, serialized, and the index it ends with. Blocks on the disk."""
+    """Return the next chunk, serialized, and the index it ends with. Blocks on the disk.
+
+    The records are copied once.
+    """
     extent, records = log.read_extent(first, last, _CHUNK_BYTES)
     positions = extent.positions
     if sys.byteorder != "little":
         positions.byteswap()
-    chunk = pb.ExportChunk(
+    head = pb.ExportChunk(
         first_index=first,
         last_index=extent.last_index,
         previous_chain=extent.previous_chain,
         positions=positions.tobytes(),
-        records=records,
         segment=extent.segment.name,
         offset=extent.offset,
-    )
-    return extent.last_index, chunk.SerializeToString()
+    ).SerializeToString()
+    return extent.last_index, b"".join((head, length_prefix(_RECORDS, len(records)), records))

@@ -20,6 +20,7 @@ from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MERGED_MS: Final = 86_400_000
 CHUNK_FILES: Final = 1000
 """Rows of a full chunk: some 100 KB compressed, which is rewritten until the chunk is full."""
 
@@ -386,12 +387,15 @@ def small_tail(files: Sequence[ManifestRow], new_bytes: int, target_bytes: int) 
     """Return how many of the last *files* to write anew, together with *new_bytes* of records.
 
     A file is taken along while it is at most twice what is written anyway: so each entry is written
-    again some log2(target / backup) times, and as many small files stay.
+    again some log2(target / backup) times, and as many small files stay. None is taken that begins
+    a day before the last one ends: a file expires as a whole.
     """
     count, size_bytes, follows = 0, new_bytes, None
+    oldest_ms = files[-1].last_timestamp_ms - _MERGED_MS if files else 0
     for row in reversed(files):
         fits = row.record_bytes <= 2 * size_bytes and row.record_bytes + size_bytes <= target_bytes
-        if not fits or follows not in (None, row.last_index + 1):
+        is_old = 0 < row.first_timestamp_ms < oldest_ms
+        if not fits or is_old or follows not in (None, row.last_index + 1):
             break
         count, size_bytes, follows = count + 1, size_bytes + row.record_bytes, row.first_index
     return count

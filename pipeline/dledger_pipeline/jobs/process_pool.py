@@ -18,6 +18,7 @@ from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from typing import Final, TypeVar
 
+from dledger.common.memory import keep_blocks
 from dledger_pipeline.errors import WorkerFailed
 
 _Task = TypeVar("_Task")
@@ -129,3 +130,4 @@ def _begin(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _HELD)
     os.nice(_NICE)
+    keep_blocks()

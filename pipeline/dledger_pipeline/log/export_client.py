@@ -13,6 +13,7 @@ from typing import Any, Final, Self
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
@@ -21,6 +22,7 @@ from dledger.rpc.messages import same_fields
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.rpc.wire import taken_out
 from dledger_pipeline.errors import (
     ExportError,
     ForeignGroup,
@@ -41,6 +43,8 @@ _OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 10_000),
 )
 _SNAPSHOT_S: Final = 600.0
+_EXPORT: Final = "/dledger.v1.Admin/Export"
+_RECORDS: Final = pb.ExportChunk.RECORDS_FIELD_NUMBER
 _TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -93,6 +97,9 @@ class ExportClient:
         self.timeout_s = timeout_s
         self._channel = grpc.insecure_channel(address, options=_OPTIONS)
         self._stub = pb_grpc.AdminStub(self._channel)
+        self._export = self._channel.unary_stream(
+            _EXPORT, pb.ExportRequest.SerializeToString, response_deserializer=None
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -148,9 +155,10 @@ class ExportClient:
             group_id=group_id, first_index=first_index, last_index=last_index
         )
         expected, chain = first_index, None
-        with self._reported(), _cancelled_at_end(self._stub.Export(request)) as stream:
-            for received in stream:
-                chunk = self._chunk(received)
+        with self._reported(), _cancelled_at_end(self._export(request)) as stream:
+            for message in stream:
+                received, records = self._received(message)
+                chunk = self._chunk(received, records)
                 if chunk.first_index != expected or chain not in (None, chunk.previous_chain):
                     reason = f"expected entry {expected} behind chain CRC {chain}"
                     raise CorruptRecord(chunk.segment, chunk.offset, reason)
@@ -177,7 +185,17 @@ class ExportClient:
             with _cancelled_at_end(self._stub.ExportSnapshot(request)) as stream:
                 return b"".join(_paced(stream, Pace(bytes_per_s)))
 
-    def _chunk(self, received: pb.ExportChunk) -> RecordBytes:
+    def _received(self, message: bytes) -> tuple[pb.ExportChunk, memoryview]:
+        """Return a chunk without its records, and those as a view: they are not copied."""
+        try:
+            records, rest = taken_out(message, _RECORDS)
+            return pb.ExportChunk.FromString(rest), records
+        except (ValueError, DecodeError) as error:
+            raise ExportError(
+                f"{self.address} sent a chunk that cannot be read: {error}"
+            ) from error
+
+    def _chunk(self, received: pb.ExportChunk, records: memoryview) -> RecordBytes:
         count = received.last_index - received.first_index + 1
         if count < 1 or len(received.positions) != 4 * count:
             raise ExportError(
@@ -187,7 +205,7 @@ class ExportClient:
         return RecordBytes(
             segment=f"{received.segment} of {self.address}",
             offset=received.offset,
-            data=received.records,
+            data=records,
             positions=np.frombuffer(received.positions, "<u4"),
             previous_chain=received.previous_chain,
             first_index=received.first_index,

@@ -9,13 +9,14 @@ reads or writes entries.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from crc32c import crc32c
 
 from dledger.errors import CorruptRecord
@@ -46,9 +47,6 @@ ENTRY_SCHEMA: Final = schema(
 )
 """One row a record. *type* is an `EntryKind`; *chain_crc32c* is the record's own chain CRC."""
 
-PARTS: Final = 3
-"""How many parts `encode_parts` returns for each row."""
-
 _HEADER: Final = np.dtype(
     [
         ("chain_crc32c", "<u4"),
@@ -64,7 +62,6 @@ _HEADER: Final = np.dtype(
 _WORDS: Final = np.arange(RECORD_HEADER_BYTES // ALIGNMENT_BYTES)
 _CHAINED: Final = np.dtype(f"V{RECORD_HEADER_BYTES - 4}")
 _LENGTH: Final = struct.Struct("<I")
-_PADDING: Final = tuple(bytes(size) for size in range(ALIGNMENT_BYTES))
 _LAST_KIND: Final = max(EntryKind)
 
 
@@ -106,30 +103,27 @@ def parse(chunk: RecordBytes) -> pa.RecordBatch:
     stops = -(-(begins + lengths) // ALIGNMENT_BYTES)  # where the next record begins, in units
     whole = inside & _continuous(starts, stops) & (stops * ALIGNMENT_BYTES <= len(data))
     good = _leading(whole & _plausible(headers, chunk.first_index))
-    bodies = _slices(data, begins[:good], begins[:good] + lengths[:good])
+    bodies = list(_slices(data, begins[:good], begins[:good] + lengths[:good]))
     good = min(good, _leading(_crcs_hold(headers[:good], bodies, chunk.previous_chain)))
     if good < len(starts) or _end(stops) != len(data):
         raise _corrupt(chunk, data, headers[:good], _end(stops[:good]))
     return _batch(headers, lengths, b"".join(bodies))
 
 
-def encode(batch: pa.RecordBatch) -> bytes:
+def encode(batch: pa.RecordBatch) -> pa.Buffer:
     """Return the bytes that *batch* was parsed from; the inverse of `parse`. Checks nothing."""
-    return b"".join(encode_parts(batch))
-
-
-def encode_parts(batch: pa.RecordBatch) -> list[bytes | memoryview]:
-    """Return the bytes of `encode` as header, body and padding of each row, for vectored writes.
-
-    Bodies are views of the batch's own memory.
-    """
-    headers, bodies = _from_columns(batch)
-    padding = (-headers["length"].astype(np.int64) % ALIGNMENT_BYTES).tolist()
-    parts: list[bytes | memoryview] = [b""] * (PARTS * len(bodies))
-    parts[0::PARTS] = headers.view(f"V{RECORD_HEADER_BYTES}").tolist()
-    parts[1::PARTS] = bodies
-    parts[2::PARTS] = map(_PADDING.__getitem__, padding)
-    return parts
+    headers = _headers(batch)
+    padding = np.concatenate(
+        ([0], np.cumsum(-headers["length"].astype(np.int64) % ALIGNMENT_BYTES))
+    )
+    starts = np.arange(len(batch) + 1, dtype=np.int64) * RECORD_HEADER_BYTES
+    joined = pc.binary_join_element_wise(
+        _binary(starts, headers),
+        batch.column("body"),
+        _binary(padding, bytes(int(padding[-1]))),
+        _binary(np.zeros(2, np.int64), b"")[0],  # between them; `pyarrow.scalar` imports pandas
+    )
+    return joined.buffers()[2].slice(0, int(record_sizes(batch).sum()))
 
 
 def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index: int) -> int:
@@ -146,8 +140,10 @@ def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index:
     """
     if len(batch) == 0:
         return previous_chain
-    headers, bodies = _from_columns(batch)
-    valid = _plausible(headers, first_index) & _crcs_hold(headers, bodies, previous_chain)
+    headers, bodies = _headers(batch), batch.column("body")
+    offsets, joined = _offsets(bodies), bodies.buffers()[2]
+    slices = _slices(memoryview(b"" if joined is None else joined), offsets[:-1], offsets[1:])
+    valid = _plausible(headers, first_index) & _crcs_hold(headers, slices, previous_chain)
     good = _leading(valid)
     if good < len(batch):
         raise CorruptObject(name, f"entry {first_index + good} does not have its index and CRCs")
@@ -216,7 +212,7 @@ def _plausible(headers: Any, first_index: int) -> npt.NDArray[np.bool_]:
 
 
 def _crcs_hold(
-    headers: Any, bodies: Sequence[memoryview], previous_chain: int
+    headers: Any, bodies: Iterable[memoryview], previous_chain: int
 ) -> npt.NDArray[np.bool_]:
     """Return for which records both CRCs are right, given that the previous record's are."""
     if len(headers) == 0:
@@ -232,8 +228,9 @@ def _crcs_hold(
 
 def _slices(
     data: memoryview, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
-) -> list[memoryview]:
-    return list(map(data.__getitem__, map(slice, begins.tolist(), ends.tolist())))
+) -> Iterator[memoryview]:
+    """Yield parts of *data*: views that live on are so many objects that it slows everything."""
+    return map(data.__getitem__, map(slice, begins.tolist(), ends.tolist()))
 
 
 def _leading(flags: npt.NDArray[np.bool_]) -> int:
@@ -264,8 +261,7 @@ def _batch(headers: Any, lengths: npt.NDArray[np.int64], bodies: bytes) -> pa.Re
         for field in ENTRY_SCHEMA
         if field.name != "body"
     ]
-    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bodies)]
-    columns.append(pa.Array.from_buffers(pa.large_binary(), len(headers), buffers))
+    columns.append(_binary(offsets, bodies))
     return pa.RecordBatch.from_arrays(columns, schema=ENTRY_SCHEMA)
 
 
@@ -275,17 +271,20 @@ def _column(headers: Any, name: str) -> pa.Buffer:
     return pa.py_buffer(found.astype(found.dtype.newbyteorder("=")))
 
 
-def _from_columns(batch: pa.RecordBatch) -> tuple[Any, list[memoryview]]:
-    """Return the rows' headers, with the lengths that their bodies have, and the bodies."""
-    offsets = _offsets(batch.column("body"))
+def _binary(offsets: npt.NDArray[np.int64], data: Any) -> pa.LargeBinaryArray:
+    """Return the parts of *data* between *offsets*, not copied."""
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(offsets) - 1, buffers)
+
+
+def _headers(batch: pa.RecordBatch) -> Any:
+    """Return the rows' headers, with the lengths that their bodies have."""
     headers = np.zeros(len(batch), _HEADER)
-    headers["length"] = np.diff(offsets)
+    headers["length"] = np.diff(_offsets(batch.column("body")))
     for field in ENTRY_SCHEMA:
         if field.name != "body":
             headers[field.name] = values(batch.column(field.name))
-    joined = batch.column("body").buffers()[2]
-    data = memoryview(b"" if joined is None else joined)
-    return headers, _slices(data, offsets[:-1], offsets[1:])
+    return headers
 
 
 def _offsets(bodies: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:

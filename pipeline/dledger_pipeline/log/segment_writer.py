@@ -22,9 +22,11 @@ from dledger.store.segment import Segment, TermRuns
 from dledger.store.segment_files import SegmentFiles
 from dledger.store.watermark import Watermark
 from dledger.types import EntryKind
-from dledger_pipeline.log.records import PARTS, encode_parts, record_sizes, values
+from dledger_pipeline.log.records import encode, record_sizes, values
 
 _NOTHING: Final = Base()
+_PIECE_BYTES: Final = 1 << 20
+"""Encoded and written at a time: a processor's own cache holds it."""
 _RESERVE_BYTES: Final = 16 << 20
 """Left free on the disk, as a node leaves it (`reserve_bytes`), so that it can start there."""
 
@@ -65,7 +67,6 @@ class SegmentWriter:
             DiskFull: There is no room.
             OSError: The disk failed.
         """
-        parts = encode_parts(batch)
         ends = np.cumsum(record_sizes(batch))
         chains = values(batch.column("chain_crc32c"))
         self._note(batch)
@@ -73,10 +74,12 @@ class SegmentWriter:
         while at < len(batch):
             segment = self._segment_for(int(ends[at]) - start)
             room = start + segment.capacity_bytes - segment.end
-            stop = int(np.searchsorted(ends, room, "right"))
+            stop = int(np.searchsorted(ends, min(room, start + _PIECE_BYTES), "right"))
+            stop = max(stop, at + 1)
             end = int(ends[stop - 1])
             with disk_full_on_enospc(f"write segment {segment.name}"):
-                self._disk.open(segment).pwritev(parts[PARTS * at : PARTS * stop], segment.end)
+                piece = memoryview(encode(batch.slice(at, stop - at)))
+                self._disk.open(segment).pwritev([piece], segment.end)
             starts = np.concatenate(([start], ends[at : stop - 1])) - start + segment.end
             segment.add(
                 EncodedRecords(

@@ -17,6 +17,7 @@ import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -45,9 +46,10 @@ class DirectoryObjects:
     def get(self, name: str, max_bytes: int) -> Stored:
         """Return an object; its version is the hash of its bytes."""
         with self._reported(name), self._opened(name) as file:
-            check_size(name, os.fstat(file.fileno()).st_size, max_bytes)
-            data = file.read()
-        return Stored(data=pa.py_buffer(data), version=_version(data))
+            size_bytes = os.fstat(file.fileno()).st_size
+            check_size(name, size_bytes, max_bytes)
+            data = _read(file, size_bytes)
+        return Stored(data=data, version_of=partial(_version, data))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""
@@ -182,7 +184,13 @@ def _made(path: str, flags: int) -> int:
     return os.open(path, flags, 0o640)
 
 
-def _version(data: bytes) -> str:
+def _read(file: io.BufferedReader, size_bytes: int) -> pa.Buffer:
+    """Return the file's bytes, in memory that Arrow keeps for the next object."""
+    data = pa.allocate_buffer(size_bytes)
+    return data.slice(0, file.readinto(memoryview(data)))
+
+
+def _version(data: bytes | pa.Buffer) -> str:
     return hashlib.sha256(data).hexdigest()
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
+from functools import partial
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -99,7 +100,7 @@ class RemoteObjects:
             found = self._store.get(name)
             check_size(name, found.meta["size"], max_bytes)
             meta = {key: found.meta[key] for key in ("e_tag", "version") if found.meta[key]}
-            return Stored(data=pa.py_buffer(found.bytes()), version=json.dumps(meta))
+            return Stored(data=pa.py_buffer(found.bytes()), version_of=partial(json.dumps, meta))
 
     def size(self, name: str) -> int:
         """Return an object's length in bytes."""

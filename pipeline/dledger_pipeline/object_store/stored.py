@@ -6,6 +6,7 @@ Used by `store` and by the kinds of stores that it opens.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
 
@@ -16,10 +17,20 @@ from dledger_pipeline.errors import CorruptObject
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stored:
-    """An object as it was read: its bytes, and the version to give to `Store.replace`."""
+    """An object as it was read.
+
+    Attributes:
+        data: Its bytes.
+        version_of: Returns the version: most readers do not want it, and it may take a hash.
+    """
 
     data: pa.Buffer
-    version: str
+    version_of: Callable[[], str]
+
+    @property
+    def version(self) -> str:
+        """What to give to `Store.replace`."""
+        return self.version_of()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,6 +32,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
+from dledger.common.memory import keep_blocks
 from dledger.errors import DledgerError, rebuilt
 from dledger_pipeline.errors import SparkFailed
 from dledger_pipeline.log.records import schema
@@ -166,6 +167,7 @@ def one_task_each(
     shared = spark.sparkContext.broadcast(list(items))
 
     def run(numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        keep_blocks()
         for batch in numbers:
             for number in batch.column(0).to_pylist():
                 yield from work(shared.value[number])

@@ -11,7 +11,7 @@ import pytest
 BUSY = """
 import sys
 from pathlib import Path
-from dledger.server.memory import give_back, keep_blocks
+from dledger.common.memory import give_back, keep_blocks
 
 def rss_mib():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 >> 20
@@ -31,7 +31,7 @@ print(rss_mib() - before)
 
 AGAIN = """
 import resource, sys
-from dledger.server.memory import keep_blocks
+from dledger.common.memory import keep_blocks
 
 if sys.argv[1] == "kept":
     keep_blocks()

@@ -1,9 +1,10 @@
-"""Tunes how the node's process takes memory from the system, and returns it.
+"""Tunes how a process takes memory from the system, and returns it.
 
 Entries, frames and disk chunks of 100 KiB to 4 MiB are allocated and freed on several threads all
 the time. A block mapped for a single use costs a page fault per 4 KiB, several times the cost of
 using its bytes, so freed blocks are kept for reuse; in two arenas, or each thread would keep its
 own. Free memory is returned every few seconds instead, so that a node shrinks after a busy period.
+Used by nodes, and by the pipeline's processes, which end after their work.
 """
 
 from __future__ import annotations
