@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.log.export_client import TARGET_BYTES
 from dledger_pipeline.log.records import RecordBytes, parse
@@ -143,7 +144,7 @@ def beside_spark(bench: Bench) -> Figure:
         request = BackupRequest(
             endpoints=(bench.node.admin,), store=Store.open(path.as_uri()), runner=RunnerName.SPARK
         )
-        records = backup(request, lambda _: None)["records"]
+        records = backup(request, Progress("backup"))["records"]
         assert isinstance(records, int)
         check_whole("backup by Spark", records, rows)
 
