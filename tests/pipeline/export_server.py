@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 
+from dledger.broker.state import BrokerState
 from dledger.common.status import NodeStatus
 from dledger.errors import NotJoined, Refused
 from dledger.files.files import RealFiles
@@ -28,6 +29,7 @@ class LogBackend:
         self.group_id = group_id
         self.committed = committed
         self.role = role
+        self.state = BrokerState()
 
     def committed_log(self) -> CommittedLog:
         """Return the log, as the node does."""
@@ -40,6 +42,7 @@ class LogBackend:
             last_index=self.committed,
             kept_from=self.log.first_index,
             applied_index=self.committed,
+            topics=self.state.topics,
             snapshot=_no_snapshot,
         )
 

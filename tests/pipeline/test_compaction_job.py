@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 from dledger.broker.message import Message
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
+from dledger_pipeline.archive.message_ranges import MessageRange
+from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NoBackup, ObjectMissing
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.object_store.store import Store

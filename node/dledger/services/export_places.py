@@ -34,9 +34,7 @@ class Part:
     runs: QueuePart
 
 
-async def parts(
-    topics: TopicStore, first_index: int, last_index: int
-) -> AsyncIterator[list[Part]]:
+async def parts(topics: TopicStore, first_index: int, last_index: int) -> AsyncIterator[list[Part]]:
     """Yield the parts of all queues in entries [*first_index*, *last_index*], some at a time.
 
     Entries that are applied meanwhile, behind these, change nothing. A topic that is deleted

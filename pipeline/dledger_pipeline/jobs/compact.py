@@ -18,7 +18,8 @@ from pyspark.sql import functions as sf
 from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
 from dledger_pipeline.archive.compaction import KEY, NEWEST_SCHEMA, SLIM_COLUMNS, Winners, newest
-from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
+from dledger_pipeline.archive.message_ranges import MessageRange
+from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Progress, Result, count
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA

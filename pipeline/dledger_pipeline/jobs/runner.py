@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.file_rows import file_row
 from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.jobs.result import Progress, size
 from dledger_pipeline.spark.master import LOCAL, is_local, tasks_at_once
@@ -22,11 +24,25 @@ THRESHOLD_BYTES: Final = 2 << 30
 _MOST_WORKERS: Final = 8
 """A node serves 16 streams at once, and one that waits for its turn for 20 s gives up."""
 
-Work: TypeAlias = Callable[[Any], ManifestRow]
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a task wrote.
+
+    Attributes:
+        row: The object.
+        applied_index: How much of the log the node had applied that told its places; 0: none did.
+    """
+
+    row: ManifestRow
+    applied_index: int
+
+
+Work: TypeAlias = Callable[[Any], Archived]
 """What is done with a task, by any process: importable, and safe to repeat."""
 
-Runner: TypeAlias = Callable[[Sequence[Any], Work], list[ManifestRow]]
-"""Does the work of all tasks (at least one); returns the rows, in no order."""
+Runner: TypeAlias = Callable[[Sequence[Any], Work], list[Archived]]
+"""Does the work of all tasks (at least one); returns what they wrote, in no order."""
 
 
 class RunnerName(StrEnum):
@@ -63,9 +79,11 @@ def workers(
 def plain(count: int, progress: Progress) -> Runner:
     """Return a runner of *count* processes; raises `process_pool.run`'s errors."""
 
-    def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
+    def run(tasks: Sequence[Any], work: Work) -> list[Archived]:
         tell = _telling(len(tasks), progress)
-        return process_pool.run(tasks, work, workers=count, done=lambda row: tell(row.record_bytes))
+        return process_pool.run(
+            tasks, work, workers=count, done=lambda done: tell(done.row.record_bytes)
+        )
 
     return run
 
@@ -73,7 +91,7 @@ def plain(count: int, progress: Progress) -> Runner:
 def by_spark(name: str, master: str, conf: Mapping[str, str], progress: Progress) -> Runner:
     """Return a runner that starts Spark, or joins a session that is there; raises SparkFailed."""
 
-    def run(tasks: Sequence[Any], work: Work) -> list[ManifestRow]:
+    def run(tasks: Sequence[Any], work: Work) -> list[Archived]:
         from dledger_pipeline.spark.session import (  # noqa: PLC0415, takes a second
             collect,
             spark_session,
@@ -84,14 +102,19 @@ def by_spark(name: str, master: str, conf: Mapping[str, str], progress: Progress
         with spark_session(name, master, conf) as spark, typed_errors():
             archived = told(spark, _telling(len(tasks), progress))
 
-            def archive(task: Any) -> ManifestRow:
-                row = work(task)
-                archived.add(row.record_bytes)
-                return row
+            def archive(task: Any) -> Archived:
+                done = work(task)
+                archived.add(done.row.record_bytes)
+                return done
 
-            return collect(spark, tasks, archive, ManifestRow)
+            return collect(spark, tasks, archive, _received)
 
     return run
+
+
+def _received(row: Any, applied_index: int) -> Archived:
+    """Return what a Spark task returned, out of JSON."""
+    return Archived(file_row("a task's result", row), applied_index)
 
 
 def _telling(ranges: int, progress: Progress) -> Callable[[int], None]:
