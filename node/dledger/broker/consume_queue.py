@@ -169,7 +169,7 @@ class ConsumeQueue:
     def part(self, first_index: int, last_index: int) -> QueuePart | None:
         """Return the messages in entries [*first_index*, *last_index*]; None if there are none.
 
-        Nothing is decompressed or copied, so a sealed piece at either end may turn out to have none.
+        Nothing is decompressed or copied: a sealed piece at either end may turn out to have none.
         """
         start = bisect_left(self._sealed, first_index, key=attrgetter("last_index"))
         stop = bisect_right(self._sealed, last_index, start, key=attrgetter("first_index"))

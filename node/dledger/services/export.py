@@ -83,7 +83,10 @@ class CommittedLog:
 
 
 class Export:
-    """Serves the calls of the Admin service that begin with Export, from the log that *committed* returns or raises NotJoined."""
+    """Serves the Admin service's calls that begin with Export.
+
+    They read the log that *committed* returns; it raises NotJoined.
+    """
 
     def __init__(self, committed: Callable[[], CommittedLog]) -> None:
         self._committed = committed

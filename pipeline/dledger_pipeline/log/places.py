@@ -79,7 +79,7 @@ def _column(queue: pb.QueuePlaces, name: str) -> _Ints:
     count = len(queue.indexes) // 8
     if not count or len(data) != count * kind.itemsize or not 0 <= queue.queue_id <= _MAX_QUEUE_ID:
         raise ExportError(f"a node sent {len(data)} bytes of {name} for {count} runs of a queue")
-    numbers: _Ints = np.minimum(np.frombuffer(data, kind), _MOST).astype(np.int64)
+    numbers: _Ints = np.minimum(np.frombuffer(data, kind).astype("u8"), _MOST).astype(np.int64)
     return numbers
 
 
