@@ -316,7 +316,7 @@ def _topics(name: str, content: Mapping[str, Any]) -> Topics:
     if (
         len(rows) > MAX_ROWS
         or len({*generations}) < len(rows)
-        or not 0 < min(generations, default=1) <= max(generations, default=0) <= numbers["made"]
+        or not all(1 <= each <= numbers["made"] for each in generations)
         or max((row.gone_by for row in rows), default=0) > numbers["applied_index"]
         or numbers["others_gone_by"] > numbers["applied_index"]
     ):
