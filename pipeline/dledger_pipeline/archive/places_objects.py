@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -18,15 +19,25 @@ from dledger_pipeline.archive.archive import ManifestRow, create_once, read_obje
 from dledger_pipeline.archive.parquet_sizes import opened, stated_rows
 from dledger_pipeline.archive.places import PlacesRow, places_name, spans_of
 from dledger_pipeline.archive.topics import SeenTopics
-from dledger_pipeline.errors import BackupError, CorruptObject, ExportError, ObjectMissing
+from dledger_pipeline.errors import (
+    BackupError,
+    CorruptObject,
+    ExportError,
+    NodeUnavailable,
+    ObjectMissing,
+    RangeNotAvailable,
+)
 from dledger_pipeline.log.export_client import ExportClient, ExportedPlaces
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 from dledger_pipeline.log.places import flaw
 from dledger_pipeline.object_store.store import Store
 
+T = TypeVar("T")
+
 logger = logging.getLogger(__name__)
 
-_ROUNDS: Final = 2
+_ROUNDS: Final = 3
+_PAUSE_S: Final = 1.0
 _PLACE_BYTES: Final = 64
 """What a place takes in Parquet before compression: 60, rounded up."""
 _PAGES_BYTES: Final = 1 << 20
@@ -51,30 +62,44 @@ def exported_places(
 
     None if none has: they are older, do not answer, or have dropped messages.
     """
-    for address in [*addresses] * _ROUNDS:
-        try:
-            with ExportClient(address) as exporter:
-                found = exporter.places(group_id, first_index, last_index)
-        except ExportError as error:
-            logger.warning("no places of entries [%d, %d]: %s", first_index, last_index, error)
-        else:
-            if found.kept_from <= first_index:
-                return found
-    return None
+
+    def ask(exporter: ExportClient) -> ExportedPlaces | None:
+        found = exporter.places(group_id, first_index, last_index)
+        return found if found.kept_from <= first_index else None
+
+    return _asked(addresses, ask)
 
 
 def exported_topics(addresses: Sequence[str], group_id: str, last_index: int) -> SeenTopics | None:
     """Return the topics of a state that includes *last_index*; None if no node tells."""
-    for address in [*addresses] * _ROUNDS:
-        try:
-            with ExportClient(address) as exporter:
-                found = exporter.places(group_id, last_index + 1, last_index, with_topics=True)
-        except ExportError as error:
-            logger.warning("no topics at entry %d: %s", last_index, error)
-        else:
-            return SeenTopics(
-                applied_index=found.applied_index, made=found.topics_made, names=found.topics
-            )
+
+    def ask(exporter: ExportClient) -> SeenTopics:
+        found = exporter.places(group_id, last_index + 1, last_index, with_topics=True)
+        return SeenTopics(
+            applied_index=found.applied_index, made=found.topics_made, names=found.topics
+        )
+
+    return _asked(addresses, ask)
+
+
+def _asked(addresses: Sequence[str], ask: Callable[[ExportClient], T | None]) -> T | None:
+    """Return the first answer; nodes that are only not able to answer yet are asked again."""
+    again = list(addresses)
+    for attempt in range(_ROUNDS):
+        if attempt and again:
+            time.sleep(_PAUSE_S)
+        asked, again = again, []
+        for address in asked:
+            try:
+                with ExportClient(address) as exporter:
+                    found = ask(exporter)
+            except ExportError as error:
+                logger.info("no places: %s", error)
+                if isinstance(error, NodeUnavailable | RangeNotAvailable):
+                    again.append(address)
+            else:
+                if found is not None:
+                    return found
     return None
 
 
