@@ -26,9 +26,12 @@ from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive import catalog, compacted, manifest
 from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
 from dledger_pipeline.archive.hashed_json import encode_hashed
+from dledger_pipeline.archive.message_ranges import StoredPlaces
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
+from dledger_pipeline.archive.places import PlacesRow, places_name, spans_of
+from dledger_pipeline.archive.places_objects import describe_places
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
-from dledger_pipeline.archive.selection import overlap
+from dledger_pipeline.archive.selection import EVERYTHING, Selection, overlap
 from dledger_pipeline.archive.verify import _check_row
 from dledger_pipeline.errors import (
     BackupError,
@@ -39,8 +42,9 @@ from dledger_pipeline.errors import (
     StoreError,
     TargetNotAvailable,
 )
-from dledger_pipeline.log.export_client import ExportClient
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA, decode
+from dledger_pipeline.log.export_client import ExportClient, _exported_places
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, decode
+from dledger_pipeline.log.places import flaw
 from dledger_pipeline.log.records import RecordBytes, encode, parse
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Listed, Stored
@@ -109,6 +113,13 @@ def _row(first: int, last: int, **more: Any) -> dict[str, Any]:
         "last_term": 1,
         "first_timestamp_ms": 0,
         "last_timestamp_ms": 5,
+        "places": {
+            "name": places_name(first, last, sha),
+            "object_bytes": 9,
+            "sha256": sha,
+            "rows": 2,
+            "spans": [[1, 0, 0, 0, 5], [2, 0, 3, 7, 9]] if first != 6 else None,
+        },
         **more,
     }
 
@@ -145,6 +156,15 @@ class Manifests(Target):
 
     name = "manifests"
     refuses = (BackupError, StoreError)
+    _TOPICS: ClassVar = {
+        "applied_index": 30,
+        "made": 3,
+        "others_gone_by": 8,
+        "rows": [
+            {"name": "t", "generation": 1, "gone_by": 0},
+            {"name": "u", "generation": 2, "gone_by": 9},
+        ],
+    }
 
     def draw(self, rng: Random) -> bytes:
         rows = [_row(1, 5), _row(6, 9), _row(20, 29)][: rng.randint(1, 3)]
@@ -152,7 +172,8 @@ class Manifests(Target):
         points = [{"last_index": 9, "kept_from": 3, "as_of_ms": 9}]
         content = {"group": "g", "group_id": GROUP_ID, "term": 1, "first_index": 1, "number": 1,
                    "last_index": rows[-1]["last_index"], "as_of_ms": 9, "points": points,
-                   "bases": bases[len(rows) - 1 :], "chunks": rows}  # fmt: skip
+                   "bases": bases[len(rows) - 1 :], "chunks": rows,
+                   "topics": self._TOPICS}  # fmt: skip
         head = {"group_id": GROUP_ID, "number": 1}
         if rng.random() < 0.9:
             content = self._spoilt(rng, content)
@@ -197,6 +218,8 @@ class Manifests(Target):
         for row in found.files:
             if {"", ".", ".."} & set(row.name.split("/")):
                 raise Broken(f"an object lies outside: {row.name!r:.60}")
+            if row.places:
+                row.places.may_hold(Selection(queue_id=1), {1})
             numbers = [value for value in asdict(row).values() if isinstance(value, int)]
             if min(numbers) < 0 or max(numbers) >= _MOST:
                 raise Broken(f"a number has no column: {min(numbers)} to {max(numbers)}")
@@ -273,7 +296,7 @@ class ArchiveObjects(Target):
         sha = hashlib.sha256(data).hexdigest()
         row = ManifestRow(
             **{
-                **_row(1, 5, first_chain=0),
+                **_row(1, 5, first_chain=0, places=None),
                 "name": object_name(1, 5, sha),
                 "sha256": sha,
                 "object_bytes": len(data),
@@ -392,6 +415,96 @@ class Exports(Target):
         batch = parse(chunk)
         _same_but_padding(bytes(chunk.data), encode(batch))
         return batch.num_rows
+
+
+class Places(Target):
+    """Chunks of places from a node that lies: places that cannot overlap, or an error."""
+
+    name = "places"
+    refuses = (ExportError, DecodeError)
+    _COLUMNS: ClassVar = {
+        "first_offsets": "<u8", "indexes": "<u8", "starts": "<u4", "ends": "<u4", "rows": "<u4"
+    }  # fmt: skip
+
+    def draw(self, rng: Random) -> bytes:
+        chunk = pb.ExportPlacesChunk(
+            state=pb.PlacesState(kept_from=1, applied_index=9, topics_made=2)
+        )
+        chunk.state.topics.add(name="t", generation=1)
+        for queue_id in range(rng.randrange(3)):
+            at = rng.choice((0, 100))
+            values = {"first_offsets": [0, 2, 5], "indexes": [3, 3, 4], "starts": [at, at, at],
+                      "ends": [at + 50] * 3, "rows": [0, 2, 0]}  # fmt: skip
+            raw = {
+                name: np.array(column, self._COLUMNS[name]).tobytes()
+                for name, column in values.items()
+            }
+            if rng.random() < 0.5:
+                name = rng.choice(sorted(raw))
+                raw[name] = mutated(rng, raw[name], 2)
+            chunk.queues.add(generation=1, queue_id=queue_id, end_offset=6, **raw)
+        for name in ("kept_from", "applied_index", "topics_made"):
+            if rng.random() < 0.1:
+                setattr(chunk.state, name, rng.choice([n for n in NUMBERS if -_MOST <= n < _MOST]))
+        raw_chunk = bytes(chunk.SerializeToString())
+        return mutated(rng, raw_chunk, 2) if rng.random() < 0.3 else raw_chunk
+
+    def feed(self, data: bytes) -> Hashable:
+        chunk = pb.ExportPlacesChunk.FromString(data)
+        found = _exported_places("n", list(chunk.queues), chunk.state, 1, 9).places
+        found.validate(full=True)
+        spans_of(found)
+        if reason := flaw(found, 1, 9):
+            raise Broken(f"accepted though {reason}")
+        return found.num_rows
+
+
+class PlacesObjects(Target):
+    """A places object with the right hash: messages that lie in the entries, or an error."""
+
+    name = "places-objects"
+    refuses = (BackupError, StoreError, MalformedMessage)
+
+    def __init__(self) -> None:
+        log = [
+            Entry(term=1, index=n, kind=EntryKind.DATA, timestamp_ms=n, crc32c=crc32c(body),
+                  data=body)
+            for n, body in enumerate(ArchivedMessages._BEFORE * 2, start=1)
+        ]  # fmt: skip
+        self._entries = archived(log)
+        self._places = QueueOffsets().add(self._entries)
+
+    def draw(self, rng: Random) -> bytes:
+        rows = [dict(each) for each in self._places.to_pylist() * rng.randrange(1, 3)]
+        for _ in range(rng.randrange(3)):
+            field = rng.choice(QUEUE_SLICE_SCHEMA)
+            low, high = _range_of(field.type)
+            rng.choice(rows)[field.name] = rng.choice([n for n in NUMBERS if low <= n <= high])
+        table = pa.Table.from_pylist(rows, QUEUE_SLICE_SCHEMA)
+        table = table.replace_schema_metadata({"dledger.group_id": GROUP_ID})
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, use_dictionary=rng.random() < 0.1)
+        made = sink.getvalue().to_pybytes()
+        return mutated(rng, made, 2) if rng.random() < 0.3 else made
+
+    def feed(self, data: bytes) -> Hashable:
+        sha = hashlib.sha256(data).hexdigest()
+        name = places_name(1, 4, sha)
+        row = ManifestRow(**_row(1, 4, places=None))
+        store = store_of(**{f"{GROUP_ID}/{name}": data})
+        places = describe_places(store, GROUP_ID, row, name)
+        if not isinstance(places, PlacesRow):
+            raise Broken("no row")
+        row = replace(row, places=places)
+        topics = frozenset({1, 2})
+        stored = StoredPlaces(store=store, group_id=GROUP_ID, row=row, topics=topics)
+        slices = stored.read(EVERYTHING)
+        if not slices.num_rows:
+            return 0
+        stored.check_fits(slices, self._entries)
+        found = decode(self._entries, slices)
+        found.validate(full=True)
+        return found.num_rows
 
 
 def _same_but_padding(one: bytes, other: bytes) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import grpc.aio
 
+from dledger.broker.state import BrokerState
 from dledger.common.status import NodeStatus
 from dledger.errors import NotJoined, Refused
 from dledger.files.files import RealFiles
@@ -23,11 +24,19 @@ from dledger.types import Member, NodeId
 class LogBackend:
     """Exports one log; the other calls of the service are not for it."""
 
-    def __init__(self, log: CommitLog | None, group_id: str, committed: int, role: str) -> None:
+    def __init__(
+        self,
+        log: CommitLog | None,
+        group_id: str,
+        committed: int,
+        role: str,
+        state: BrokerState | None = None,
+    ) -> None:
         self.log = log
         self.group_id = group_id
         self.committed = committed
         self.role = role
+        self.state = state or BrokerState()
 
     def committed_log(self) -> CommittedLog:
         """Return the log, as the node does."""
@@ -38,8 +47,9 @@ class LogBackend:
             group_id=self.group_id,
             log=self.log,
             last_index=self.committed,
-            kept_from=self.log.first_index,
-            applied_index=self.committed,
+            kept_from=max(self.log.first_index, self.state.first_index),
+            applied_index=self.state.applied_index or self.committed,
+            topics=self.state.topics,
             snapshot=_no_snapshot,
         )
 
@@ -85,9 +95,17 @@ async def _no_snapshot() -> AsyncGenerator[bytes, None]:
 
 @contextmanager
 def export_server(
-    directory: Path | None, *, committed: int | None = None, role: str = "follower"
+    directory: Path | None,
+    *,
+    committed: int | None = None,
+    role: str = "follower",
+    state: BrokerState | None = None,
+    without: str = "",
 ) -> Iterator[str]:
-    """Serve the log of a data directory (None: of an Unjoined node); give the address."""
+    """Serve the log of a data directory (None: of an Unjoined node); give the address.
+
+    *state* is the broker's, of some entry; *without* a method that an older node does not have.
+    """
     log, group_id = None, ""
     if directory is not None:
         identity = load_identity(RealFiles(), directory)
@@ -101,8 +119,9 @@ def export_server(
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
     try:
-        backend = LogBackend(log, group_id, last, role)
-        server, port = asyncio.run_coroutine_threadsafe(_serve(backend), loop).result(10)
+        backend = LogBackend(log, group_id, last, role, state)
+        serving = _serve(backend, without)
+        server, port = asyncio.run_coroutine_threadsafe(serving, loop).result(10)
         try:
             yield f"127.0.0.1:{port}"
         finally:
@@ -115,9 +134,21 @@ def export_server(
             log.close()
 
 
-async def _serve(backend: LogBackend) -> tuple[grpc.aio.Server, int]:
+class _Older(grpc.GenericRpcHandler):
+    """A service without one of its methods."""
+
+    def __init__(self, handler: grpc.GenericRpcHandler, without: str) -> None:
+        self._handler, self._without = handler, without
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        """Return the handler of a method that is there."""
+        is_there = not self._without or not details.method.endswith(f"/{self._without}")
+        return self._handler.service(details) if is_there else None
+
+
+async def _serve(backend: LogBackend, without: str) -> tuple[grpc.aio.Server, int]:
     server = grpc.aio.server()
-    server.add_generic_rpc_handlers((AdminServicer(backend).handler(),))
+    server.add_generic_rpc_handlers((_Older(AdminServicer(backend).handler(), without),))
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     return server, port

@@ -10,7 +10,7 @@ import pytest
 from dledger.broker.commands import DeleteTopic
 from dledger.broker.state import BrokerState
 from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.queue_offsets import archived_messages
+from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.object_store.store import Store
 from tests.broker.log import Log

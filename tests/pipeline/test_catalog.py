@@ -12,6 +12,8 @@ import pytest
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.catalog import load, newest, numbers, publish
 from dledger_pipeline.archive.manifest import Chunk, Manifest, manifest_name
+from dledger_pipeline.archive.places import MAX_SPANS, places_name
+from dledger_pipeline.archive.places_objects import write_places
 from dledger_pipeline.errors import (
     BackupError,
     BrokenBackup,
@@ -24,6 +26,7 @@ from dledger_pipeline.errors import (
     StoreDenied,
     VersionConflict,
 )
+from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import (
     GROUP_ID,
@@ -313,6 +316,17 @@ def test_the_manifest_of_another_group_is_refused(store: Store) -> None:
         {"bases": [{"name": "bases/1"}]},
         {"points": []},
         {"group": 7},
+        {"topics": None},
+        {"topics": {"applied_index": 5, "made": 1, "others_gone_by": 0, "rows": [{"name": "t"}]}},
+        {"topics": {"applied_index": 5, "made": 1, "others_gone_by": 6, "rows": []}},
+        {
+            "topics": {
+                "applied_index": 5,
+                "made": 1,
+                "others_gone_by": 0,
+                "rows": [{"name": "t", "generation": 2, "gone_by": 0}],
+            }
+        },
         {"number": 2},
         {"format_version": 1},
         {"group_id": None},
@@ -326,6 +340,63 @@ def test_a_manifest_of_other_fields_is_refused(store: Store, spoil: dict[str, ob
 
     with pytest.raises(CorruptManifest, match=FIRST):
         load(store)
+
+
+_SHA = "a" * 64
+_PLACES = {
+    "name": places_name(1, 20, _SHA),
+    "object_bytes": 9,
+    "sha256": _SHA,
+    "rows": 1,
+    "spans": [[1, 0, 0, 0, 5]],
+}
+
+
+@pytest.mark.parametrize(
+    "places",
+    [
+        7,
+        {},
+        _PLACES | {"more": 1},
+        _PLACES | {"name": "../other/places/1"},
+        _PLACES | {"name": places_name(1, 21, _SHA)},
+        _PLACES | {"object_bytes": 0},
+        _PLACES | {"rows": -1},
+        _PLACES | {"rows": 0},
+        _PLACES | {"spans": 7},
+        _PLACES | {"spans": []},
+        _PLACES | {"spans": [[1, 0, 0, 0]]},
+        _PLACES | {"spans": [[1, 0, 0, 0, True]]},
+        _PLACES | {"spans": [[1, 0, 0, 5, 5]]},
+        _PLACES | {"spans": [[0, 0, 0, 0, 5]]},
+        _PLACES | {"spans": [[1, 2, 1, 0, 5]]},
+        _PLACES | {"spans": [[1, 0, 0, 0, 1 << 63]]},
+        _PLACES | {"spans": [[1, 0, 0, 0, 5]] * 2},
+        _PLACES | {"spans": [[1, n, n, 0, 5] for n in range(MAX_SPANS + 1)]},
+    ],
+)
+def test_places_that_a_file_cannot_have_are_refused(store: Store, places: object) -> None:
+    """Foreign, cut short, negative, huge."""
+    published = backup(store, ENTRIES, (20,))
+    rewrite(store, published, file_rows(published, places=places))
+
+    with pytest.raises(CorruptManifest):
+        load(store)
+
+
+def test_places_that_are_named_are_objects_of_the_backup(store: Store) -> None:
+    """Counted, looked for when it is published, and loaded as they were."""
+    row = archived(store, ENTRIES, (20,))[0]
+    empty = QUEUE_SLICE_SCHEMA.empty_table()
+    placed = replace(row, places=write_places(store, GROUP_ID, row, empty))
+    published = publish(store, manifest([placed]))
+    assert placed.places is not None
+
+    assert load(store) == published
+    assert placed.places.name in published.objects
+    store.delete(f"{GROUP_ID}/{placed.places.name}")
+    with pytest.raises(ObjectMissing, match=placed.places.name):
+        publish(store, replace(manifest([placed]), number=2))
 
 
 def test_a_manifest_names_no_object_but_its_own(store: Store) -> None:
@@ -346,6 +417,6 @@ def test_contents_do_not_depend_on_when_and_where(store: Store) -> None:
 
     assert sorted(content) == [
         "as_of_ms", "bases", "chunks", "first_index", "format_version", "group", "group_id",
-        "last_index", "number", "points", "sha256", "term",
+        "last_index", "number", "points", "sha256", "term", "topics",
     ]  # fmt: skip
     assert published.files[0].sha256 == row.sha256

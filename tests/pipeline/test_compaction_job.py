@@ -15,7 +15,8 @@ from dledger.broker.commands import CreateTopic
 from dledger.broker.message import Message
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
+from dledger_pipeline.archive.message_ranges import MessageRange
+from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.errors import (
     CorruptManifest,
     CorruptObject,

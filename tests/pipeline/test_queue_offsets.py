@@ -146,7 +146,7 @@ def test_entries_that_come_after_the_last_one_have_not_happened() -> None:
     whole = Held(entry_batch(log.entries))
     (found,) = message_ranges([whole], selection=Selection(last_index=last))
 
-    assert found.slices.num_rows == 1
+    assert found.places.num_rows == 1
 
 
 def _state(log: Log, applied: int, kept_from: int) -> bytes:

@@ -15,11 +15,12 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
-from operator import le
+from operator import attrgetter, le
 from typing import Final
 
 from dledger.broker.filters import tag_code
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
+from dledger.broker.queue_part import QueuePart
 from dledger.broker.snapshot_codec import Reader, ascends
 from dledger.common.byte_order import little_endian
 from dledger.errors import OffsetOutOfRange
@@ -164,6 +165,28 @@ class ConsumeQueue:
                 end = runs.firsts[run + 1] if run + 1 < count else piece_end
                 yield Run(first=start, end=end, code=runs.codes[run])
                 start = end
+
+    def part(self, first_index: int, last_index: int) -> QueuePart | None:
+        """Return the messages in entries [*first_index*, *last_index*]; None if there are none.
+
+        Nothing is decompressed or copied: a sealed piece at either end may turn out to have none.
+        """
+        start = bisect_left(self._sealed, first_index, key=attrgetter("last_index"))
+        stop = bisect_right(self._sealed, last_index, start, key=attrgetter("first_index"))
+        count = self._runs_at_its_end()
+        low = bisect_left(self._open.indexes, first_index, 0, count)
+        high = bisect_right(self._open.indexes, last_index, low, count)
+        if self.first == self.end or (start == stop and low == high):
+            return None
+        return QueuePart(
+            first=self.first,
+            entries=(first_index, last_index),
+            sealed=tuple(self._sealed[start:stop]),
+            ends=tuple(self._begin(number + 1) for number in range(start, stop)),
+            runs=self._open,
+            bounds=(low, high),
+            end=self._open.firsts[high] if high < count else self.end,
+        )
 
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many.

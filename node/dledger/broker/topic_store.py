@@ -62,6 +62,11 @@ class TopicStore:
             raise UnknownTopic(name)
         return found
 
+    @property
+    def made(self) -> int:
+        """How many topics there ever were."""
+        return self._made
+
     def is_there(self, topic: Topic) -> bool:
         """Whether exactly this topic still exists, not a new one of the same name."""
         found = self._topics.get(topic.name)

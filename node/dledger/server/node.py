@@ -341,14 +341,15 @@ class Node:
         """Return the entries that are committed and on this disk. Raises NotJoined."""
         if self._replica is None:
             raise NotJoined
-        log, core = self._replica.log, self._replica.driver.core
+        log, core, state = self._replica.log, self._replica.driver.core, self.engine.state
         return CommittedLog(
             group=self._settings.group,
             group_id=self._joining.group_id,
             log=log,
             last_index=min(core.commit_index, log.synced_index),
-            kept_from=max(self.engine.state.first_index, log.first_index),
-            applied_index=self._replica.driver.applied_index,
+            kept_from=max(state.first_index, log.first_index),
+            applied_index=max(self._replica.driver.applied_index, state.applied_index),
+            topics=state.topics,
             snapshot=self._replica.snapshots.pieces,
         )
 

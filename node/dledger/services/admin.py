@@ -168,6 +168,17 @@ class AdminServicer:
         except DledgerError as error:
             await abort(context, error)
 
+    async def ExportPlaces(
+        self, request: pb.ExportPlacesRequest, context: Any
+    ) -> AsyncIterator[bytes]:
+        """Stream where the messages of committed entries are."""
+        try:
+            async with aclosing(self._export.places(request)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+        except DledgerError as error:
+            await abort(context, error)
+
     async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[bytes]:
         """Stream the records of committed entries."""
         try:

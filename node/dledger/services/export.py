@@ -1,6 +1,7 @@
 """Exports the committed log to archivers: how to split it, its records, the newest snapshot.
 
-The snapshot stands for the entries that the node has dropped. Served from this node's own disk, in
+Where the messages of its entries are is exported, too (`export_places`). The snapshot stands for
+the entries that the node has dropped. Served from this node's own disk, in
 threads, with few reads at a time; gRPC's flow control paces a stream. The records are sent
 unchecked: the receiver checks the CRCs, and reports segment and byte of a damaged one. Used by the
 Admin service.
@@ -15,9 +16,11 @@ from contextlib import aclosing, contextmanager
 from dataclasses import dataclass
 from typing import Final
 
+from dledger.broker.topic_store import TopicStore
 from dledger.errors import InvalidArgument, OffsetOutOfRange, Overloaded, WrongGroup
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
+from dledger.services.export_places import parts, serialized
 from dledger.store.commit_log import CommitLog
 
 _CHUNK_BYTES: Final = 4 << 20
@@ -25,6 +28,9 @@ _TARGET_BYTES: Final = 64 << 20
 _MAX_READS: Final = 2
 _MAX_STREAMS: Final = 16
 _RECORDS: Final = pb.ExportChunk.RECORDS_FIELD_NUMBER
+_APPLIED_S: Final = 5.0
+"""How long a node may take to apply what another one has committed."""
+_LOOK_S: Final = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +42,7 @@ class CommittedLog:
         last_index: The newest entry that is committed and synced on this node.
         kept_from: The oldest entry whose messages the node's state still has.
         applied_index: The newest entry that this state includes.
+        topics: The topics and queues of this state.
         snapshot: Yields the bytes of the newest snapshot file.
     """
 
@@ -45,6 +52,7 @@ class CommittedLog:
     last_index: int
     kept_from: int
     applied_index: int
+    topics: TopicStore
     snapshot: Callable[[], AsyncGenerator[bytes, None]]
 
     def check_group(self, group_id: str) -> None:
@@ -69,9 +77,18 @@ class CommittedLog:
         if last > high:
             raise OffsetOutOfRange(last, first=low, last=high)
 
+    def check_applied(self, group_id: str, first: int, last: int) -> None:
+        """Check that the state includes [first, last] of that group, too. Raises like `check`."""
+        self.check(group_id, first, last)
+        if last > self.applied_index:
+            raise OffsetOutOfRange(last, first=self.kept_from, last=self.applied_index)
+
 
 class Export:
-    """Serves ExportPlan and Export from the log that *committed* returns or raises NotJoined."""
+    """Serves the Admin service's calls that begin with Export.
+
+    They read the log that *committed* returns; it raises NotJoined.
+    """
 
     def __init__(self, committed: Callable[[], CommittedLog]) -> None:
         self._committed = committed
@@ -125,6 +142,51 @@ class Export:
             async with aclosing(source.snapshot()) as pieces:
                 async for piece in pieces:
                     yield pb.ExportSnapshotChunk(data=piece).SerializeToString()
+
+    async def places(self, request: pb.ExportPlacesRequest) -> AsyncGenerator[bytes, None]:
+        """Yield serialized chunks of the places of a range's messages.
+
+        The state goes on meanwhile. So the last chunk says what is not told: messages older than
+        `kept_from`, and topics that were deleted up to `applied_index`.
+
+        Raises:
+            Refused, NotJoined: The range cannot be read here, or was not applied in time.
+            Overloaded: Too many exports are in progress already.
+        """
+        first, last = request.first_index, request.last_index
+        with self._stream():
+            source = await self._applied(request.group_id, first, last)
+            async for found in parts(source.topics, first, last):
+                async with self._reads:
+                    chunks = await asyncio.to_thread(serialized, found)
+                for chunk in chunks:
+                    yield chunk
+            now = self._committed()
+            now.check_group(source.group_id)
+            state = pb.PlacesState(
+                kept_from=now.kept_from,
+                applied_index=now.applied_index,
+                topics_made=now.topics.made,
+            )
+            for topic in now.topics.all() if request.with_topics else ():
+                state.topics.add(name=topic.name, generation=topic.generation)
+            yield pb.ExportPlacesChunk(state=state).SerializeToString()
+
+    async def _applied(self, group_id: str, first: int, last: int) -> CommittedLog:
+        """Return the log once the state includes *last*, for which it waits a little."""
+        for _ in range(int(_APPLIED_S / _LOOK_S)):
+            source = self._committed()
+            try:
+                source.check_applied(group_id, first, last)
+            except OffsetOutOfRange as error:
+                if error.offset != last or last <= error.last:
+                    raise
+                await asyncio.sleep(_LOOK_S)
+            else:
+                return source
+        source = self._committed()
+        source.check_applied(group_id, first, last)
+        return source
 
     @contextmanager
     def _stream(self) -> Iterator[None]:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
+from dledger_pipeline.archive.places import PlacesRow
 from dledger_pipeline.archive.selection import BOUNDED, Bounds, MayHold, anything
 from dledger_pipeline.errors import (
     AlreadyExists,
@@ -69,6 +70,7 @@ class ManifestRow:
         first_timestamp_ms: The lowest timestamp of entries that have one (no-ops have none); 0 if
             none has.
         last_timestamp_ms: The highest timestamp; 0 if none has one.
+        places: Where its messages are; None if no node told.
     """
 
     name: str
@@ -83,6 +85,7 @@ class ManifestRow:
     last_term: int
     first_timestamp_ms: int
     last_timestamp_ms: int
+    places: PlacesRow | None = None
 
 
 def object_name(first_index: int, last_index: int, sha256: str) -> str:

@@ -4,6 +4,7 @@
 
     <store url>/<group id>/
         data/<first>-<last>-<sha256>.parquet     entries, 20 digits an index
+        places/<first>-<last>-<sha256>.parquet   where the messages of these entries are
         bases/<applied>-<sha256>.snap            a snapshot, which stands for older entries
         chunks/<first>-<last>-<sha256>.json.zst  manifest rows of up to 1,000 objects of data/
         manifests/<number>.json                  a backup; numbers count from 1
@@ -19,13 +20,14 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any, Final
 
 import pyarrow as pa
 
-from dledger_pipeline.archive.archive import ManifestRow, create_once, object_name
+from dledger_pipeline.archive.archive import create_once
+from dledger_pipeline.archive.file_rows import encode_rows, file_row
 from dledger_pipeline.archive.hashed_json import (
     MAX_JSON_BYTES,
     Signature,
@@ -46,6 +48,7 @@ from dledger_pipeline.archive.manifest import (
     chunk_name,
     manifest_name,
 )
+from dledger_pipeline.archive.topics import MAX_ROWS, TopicRow, Topics
 from dledger_pipeline.errors import (
     AlreadyExists,
     CorruptManifest,
@@ -61,13 +64,14 @@ from dledger_pipeline.object_store.store import Store
 _HEAD: Final = "HEAD"
 _MAX_HEAD_BYTES: Final = 1 << 16
 """Two fields, a hash and a signature take some 300 bytes."""
-_MAX_CHUNK_BYTES: Final = 4 << 20
-"""Of JSON: 1,000 rows take some 450 KB."""
+_MAX_CHUNK_BYTES: Final = 32 << 20
+"""Of JSON: 1,000 rows take some 700 KB, and 35 bytes for each of at most 256 spans."""
 _MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
 """To move HEAD: each failure means that another run moved it, so more is a fault of the store."""
 _NUMBER: Final = re.compile(r"manifests/(\d{10})\.json")
 _ZSTD: Final = "zstd"
+_OF_TOPICS: Final = ("applied_index", "made", "others_gone_by")
 
 
 def publish(store: Store, manifest: Manifest) -> Manifest:
@@ -240,7 +244,7 @@ def _check_present(store: Store, manifest: Manifest) -> None:
     folder = manifest.group_id
     sizes = {
         listed.name: listed.size_bytes
-        for kind in ("data", "bases", "chunks")
+        for kind in ("data", "places", "bases", "chunks")
         for listed in store.listed(f"{folder}/{kind}")
     }
     for name, size_bytes in manifest.objects.items():
@@ -274,6 +278,7 @@ def _read(
             points=tuple(
                 row_of(RestorePoint, name, row) for row in field(name, content, "points", list)
             ),
+            topics=_topics(name, field(name, content, "topics", dict)),
         )
     except ValueError as error:
         raise CorruptManifest(name, str(error)) from error
@@ -302,6 +307,7 @@ def _encode(manifest: Manifest, key: bytes | None) -> bytes:
             "chunks": [asdict(chunk.row) for chunk in manifest.chunks if chunk.row is not None],
             "bases": [asdict(base) for base in manifest.bases],
             "points": [asdict(point) for point in manifest.points],
+            "topics": asdict(manifest.topics),
         },
         key,
     )
@@ -316,6 +322,21 @@ def _base(name: str, content: Any) -> BaseRow:
     return row
 
 
+def _topics(name: str, content: Mapping[str, Any]) -> Topics:
+    rows = tuple(row_of(TopicRow, name, row) for row in field(name, content, "rows", list))
+    numbers = {key: field(name, content, key, int) for key in _OF_TOPICS}
+    generations = [row.generation for row in rows]
+    if (
+        len(rows) > MAX_ROWS
+        or len({*generations}) < len(rows)
+        or not all(1 <= each <= numbers["made"] for each in generations)
+        or max((row.gone_by for row in rows), default=0) > numbers["applied_index"]
+        or numbers["others_gone_by"] > numbers["applied_index"]
+    ):
+        raise CorruptManifest(name, "it states topics that no group has")
+    return Topics(rows=rows, **numbers)
+
+
 # -- chunks -------------------------------------------------------------------------------------
 
 
@@ -323,7 +344,7 @@ def _stored(store: Store, manifest: Manifest, chunk: Chunk) -> Chunk:
     """Return *chunk* after storing its rows, if they are not."""
     if chunk.row is not None:
         return chunk
-    raw = _encode_rows(chunk.files)
+    raw = encode_rows(chunk.files)
     data = pa.Codec(_ZSTD).compress(raw)
     sha256 = hashlib.sha256(data).hexdigest()
     first, last = chunk.files[0].first_index, chunk.files[-1].last_index
@@ -354,24 +375,7 @@ def _read_chunk(store: Store, group_id: str, row: ChunkRow) -> Chunk:
         raise CorruptManifest(name, f"not compressed JSON: {error}") from error
     if not isinstance(content, list) or len(content) != row.files or not content:
         raise CorruptManifest(name, f"it does not have the {row.files} files that it should")
-    files = tuple(_file(name, each) for each in content)
+    files = tuple(file_row(name, each) for each in content)
     if (files[0].first_index, files[-1].last_index) != (row.first_index, row.last_index):
         raise CorruptManifest(name, "its files do not begin and end where its name says")
     return Chunk(files, row)
-
-
-def _encode_rows(files: Sequence[ManifestRow]) -> bytes:
-    rows = [asdict(row) for row in files]
-    return json.dumps(rows, sort_keys=True, separators=(",", ":")).encode()
-
-
-def _file(name: str, content: Any) -> ManifestRow:
-    row = row_of(ManifestRow, name, content)
-    if asdict(row) != content:
-        raise CorruptManifest(name, f"not the fields of a file: {content!r:.200}")
-    if row.name != object_name(row.first_index, row.last_index, row.sha256):
-        raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
-    crc = max(row.first_chain, row.last_chain)
-    if not 1 <= row.first_index <= row.last_index or crc > _MAX_CRC or not row.object_bytes:
-        raise CorruptManifest(name, f"{row.name} states numbers that no log has")
-    return row

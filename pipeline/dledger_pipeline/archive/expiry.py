@@ -21,7 +21,7 @@ _DAY_MS: Final = 86_400_000
 _DAY_S: Final = 86_400.0
 _BATCH: Final = 100
 """Objects that are deleted before it is looked again whether another backup was published."""
-_KINDS: Final = ("data", "bases", "chunks")
+_KINDS: Final = ("data", "places", "bases", "chunks")
 
 Told = Callable[[str], None]
 Freed = Callable[[int], None]

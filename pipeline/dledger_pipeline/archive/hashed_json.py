@@ -107,8 +107,10 @@ def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:
     return value
 
 
-def row_of(kind: type[T], name: str, content: Any) -> T:
+def row_of(kind: type[T], name: str, content: Any, **others: Any) -> T:
     """Return a dataclass of texts and whole numbers out of an object with its fields.
+
+    *others* are fields that were read already.
 
     Raises:
         CorruptManifest: A field of *name* is missing or of another type.
@@ -116,7 +118,8 @@ def row_of(kind: type[T], name: str, content: Any) -> T:
     kinds = {each.name: str if each.type == "str" else int for each in fields(kind)}
     if not isinstance(content, dict):
         raise CorruptManifest(name, f"a file is {content!r:.80}")
-    return kind(**{key: field(name, content, key, of) for key, of in kinds.items()})
+    found = {key: field(name, content, key, of) for key, of in kinds.items() if key not in others}
+    return kind(**found, **others)
 
 
 def _compact(content: Mapping[str, Any]) -> bytes:

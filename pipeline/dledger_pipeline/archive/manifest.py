@@ -16,7 +16,9 @@ from typing import Final
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.places import PlacesRow
 from dledger_pipeline.archive.selection import MAX_INDEX
+from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -135,6 +137,7 @@ class Manifest:
         chunks: The ranges of entries, ascending; at least one.
         bases: The snapshots, ascending.
         points: What earlier backups and this one saw, ascending; at least one.
+        topics: The topics that backups saw; the newest ones may not have been told any.
     """
 
     number: int
@@ -144,6 +147,7 @@ class Manifest:
     chunks: tuple[Chunk, ...]
     bases: tuple[BaseRow, ...] = ()
     points: tuple[RestorePoint, ...] = ()
+    topics: Topics = Topics()  # noqa: RUF009, it is frozen
 
     def __post_init__(self) -> None:
         """Refuse a manifest without files, which has no first and last index."""
@@ -196,14 +200,19 @@ class Manifest:
 
     @property
     def object_bytes(self) -> int:
-        """What the objects take in the store, bases included."""
-        bases = sum(base.object_bytes for base in self.bases)
-        return bases + sum(row.object_bytes for row in self.files)
+        """What the objects take in the store, bases and places included."""
+        rows: list[ManifestRow | BaseRow | PlacesRow] = [*self.files, *self.bases, *self._places]
+        return sum(row.object_bytes for row in rows)
+
+    @property
+    def _places(self) -> list[PlacesRow]:
+        return [row.places for row in self.files if row.places is not None]
 
     @property
     def objects(self) -> dict[str, int]:
         """Length by name of every object that this backup needs, but for the manifest itself."""
-        rows: list[ManifestRow | BaseRow | ChunkRow] = [*self.files, *self.bases]
+        rows: list[ManifestRow | BaseRow | PlacesRow | ChunkRow] = [*self.files, *self.bases]
+        rows += self._places
         rows += [chunk.row for chunk in self.chunks if chunk.row is not None]
         return {row.name: row.object_bytes for row in rows}
 
@@ -319,8 +328,7 @@ class Manifest:
         follows from the state before it; older ones are known if the state still refers to them.
         So the base is the newest that includes nothing of the range, else the run's oldest.
         """
-        runs = self.runs()
-        first, last = next((run for run in reversed(runs) if run[0] <= last_index), runs[0])
+        first, last = self._run_up_to(last_index)
         bases = [
             base
             for base in self.bases
@@ -333,6 +341,19 @@ class Manifest:
         end = min(last, last_index)
         files = [row for row in self.files if start <= row.last_index and row.first_index <= end]
         return MessageFiles(base=base, files=tuple(files))
+
+    def files_in(self, first_index: int, last_index: int) -> tuple[ManifestRow, ...]:
+        """Return the files of entries [*first_index*, *last_index*] that `message_files` is about.
+
+        That is of the newest run that begins at or below *last_index*.
+        """
+        first, last = self._run_up_to(last_index)
+        low, high = max(first, first_index), min(last, last_index)
+        return tuple(r for r in self.files if low <= r.last_index and r.first_index <= high)
+
+    def _run_up_to(self, last_index: int) -> tuple[int, int]:
+        runs = self.runs()
+        return next((run for run in reversed(runs) if run[0] <= last_index), runs[0])
 
     def range_told(self) -> str:
         """Return what can be restored, for people."""

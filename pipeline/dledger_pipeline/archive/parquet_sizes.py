@@ -67,6 +67,14 @@ def inflated_bytes(data: pa.Buffer) -> int:
     return _stated(pq.ParquetFile(pa.BufferReader(data)).metadata)
 
 
+def stated_rows(data: pa.Buffer, name: str) -> int:
+    """Return how many rows an object says that it has. Raises CorruptObject."""
+    try:
+        return int(_footer(data).metadata.num_rows)
+    except (pa.ArrowException, OSError, _Malformed) as error:
+        raise CorruptObject(name, f"not readable as Parquet: {error}") from error
+
+
 def _footer(data: pa.Buffer) -> pq.ParquetFile:
     tail = bytes(memoryview(data)[-8:])
     size_bytes = int.from_bytes(tail[:4], "little")

@@ -4,17 +4,16 @@ The rules have one home, `dledger.broker`: the log is applied to the broker's ow
 entry, and the result of a PRODUCE command says which of its messages are new, in which queue and at
 which offsets. The state is that before entry 1, or a base's: its queues say where the messages are
 that it still refers to. Repeats of a stored id are left out, and so is what belonged to a topic
-that was deleted later. Called by the data source and by `compact`.
+that was deleted later. This reads all bodies, so it is done only where no places are known. Called
+by `planning` and the data source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from typing import Final, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 
 from dledger.broker.command_frame import MalformedCommandError, split
@@ -23,20 +22,16 @@ from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive.bases import read_base, state_of
-from dledger_pipeline.archive.entry_ranges import EntryRange, archived, within
-from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Bounds, Selection, overlap
+from dledger_pipeline.archive.entry_ranges import EntryRange, within
+from dledger_pipeline.archive.message_ranges import MessageRange, between
+from dledger_pipeline.archive.selection import EVERYTHING, Selection, overlap
 from dledger_pipeline.errors import LogIncomplete
-from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
-from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 
 _QueueSlice: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """A row of `QUEUE_SLICE_SCHEMA`."""
 _APPLIED: Final = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
 """What the broker's state needs of an entry."""
-_DECODED: Final = ("index", "term", "timestamp_ms", "body")
-"""What messages are made of."""
 
 
 class QueueOffsets:
@@ -136,55 +131,11 @@ class QueueOffsets:
                 yield row, 1, queue_id, offset
 
 
-@dataclass(frozen=True, slots=True)
-class MessageRange:
-    """Entries with the queue offsets of their messages: what a worker needs to read. Pickles.
-
-    Attributes:
-        entries: Where the messages are.
-        slices: Their places; those of *selection*, but for times.
-        selection: Which messages are asked for.
-    """
-
-    entries: EntryRange
-    slices: pa.RecordBatch
-    selection: Selection = EVERYTHING
-
-    @property
-    def first_index(self) -> int:
-        """The first entry."""
-        return self.entries.first_index
-
-    @property
-    def last_index(self) -> int:
-        """The last entry."""
-        return self.entries.last_index
-
-    def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
-        """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
-
-        Unreadable ones are left out, counted and logged (see `messages`).
-
-        Raises:
-            MalformedMessage: See `messages.decode`.
-            CorruptRecord, PipelineError: The entries cannot be read.
-        """
-        for entries in self.entries.read(self._may_hold, _DECODED):
-            slices = self.selection.at_times(_within(entries, self.slices), entries)
-            if slices.num_rows:
-                yield decode(entries, slices, columns)
-
-    def _may_hold(self, bounds: Bounds) -> bool:
-        """Whether entries within *bounds* can hold messages that are asked for."""
-        low, high = bounds.get("index", (1, MAX_INDEX))
-        is_there = _between(self.slices, low, high).num_rows > 0
-        return is_there and overlap(bounds, self.selection.of_entries())
-
-
 def message_ranges(
     ranges: Iterable[EntryRange],
     state: BrokerState | None = None,
     selection: Selection = EVERYTHING,
+    topics: Collection[int] | None = None,
 ) -> Iterator[MessageRange]:
     """Yield each of *ranges* with its queue offsets, after one pass over all entries.
 
@@ -196,6 +147,8 @@ def message_ranges(
         state: That of a base; it is changed. Entries that it includes are not read: those of their
             messages that it does not refer to any more are left out.
         selection: Which messages are asked for; a range may have none of them.
+        topics: Generations of the topics that are asked for; None: those of *selection* that exist
+            at the end of *ranges*.
 
     Raises:
         LogIncomplete: An entry is missing.
@@ -205,35 +158,13 @@ def message_ranges(
     held = offsets.held()
     found = [(each, _slices(each, offsets, held, selection.last_index)) for each in ranges]
     for each, slices in found:
-        wanted = offsets.of_topics_left(slices, selection)
+        if topics is None:
+            wanted = offsets.of_topics_left(slices, selection)
+        else:
+            wanted = selection.of_slices(slices, topics)
         if not overlap(each.bounds, selection.of_entries()):
             wanted = wanted.slice(0, 0)
         yield MessageRange(each, wanted, selection)
-
-
-def archived_messages(
-    store: Store, manifest: Manifest, selection: Selection = EVERYTHING
-) -> Iterator[MessageRange]:
-    """Yield the messages of a backup that are asked for, in ranges that may have none of them.
-
-    They are those of the newest run that begins at or below the last index, from its oldest base
-    on.
-
-    Raises:
-        LogIncomplete: No base stands for what is missing before a run.
-        StoreError, BackupError: The store, or what it holds, is at fault.
-    """
-    in_time = (r.first_index for r in manifest.files if r.last_timestamp_ms >= selection.first_ms)
-    first_index = max(selection.first_index, next(in_time, MAX_INDEX))
-    if first_index > manifest.last_index:
-        return
-    wanted = manifest.message_files(first_index, selection.last_index)
-    state = None
-    if wanted.base is not None:
-        snapshot = read_base(store, manifest.group_id, wanted.base)
-        state = state_of(wanted.base.name, snapshot)
-    ranges = archived(store, manifest.group_id, wanted.files)
-    yield from message_ranges(ranges, state, selection)
 
 
 def _slices(
@@ -241,24 +172,12 @@ def _slices(
 ) -> pa.RecordBatch:
     """Return the slices of a range up to *last_index*: from the state, else by adding entries."""
     first_index, last_index = offsets.applied_index + 1, min(each.last_index, last_index)
-    found = [_between(held, each.first_index, last_index)]
+    found = [between(held, each.first_index, last_index)]
     if first_index <= last_index:
         behind = partial(overlap, {"index": (first_index, last_index)})
         rest = within(each.read(behind, _APPLIED), first_index, last_index)
         found += [offsets.add(batch) for batch in rest]
     return pa.concat_batches(found)
-
-
-def _within(entries: pa.RecordBatch, slices: pa.RecordBatch) -> pa.RecordBatch:
-    """Return those of *slices* that lie in *entries*."""
-    indexes = entries.column("index")
-    return _between(slices, indexes[0].as_py(), indexes[-1].as_py())
-
-
-def _between(slices: pa.RecordBatch, first_index: int, last_index: int) -> pa.RecordBatch:
-    indexes = np.asarray(slices.column("index"))
-    start = np.searchsorted(indexes, first_index)
-    return slices.slice(start, np.searchsorted(indexes, last_index, "right") - start)
 
 
 def _held(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_QueueSlice]:

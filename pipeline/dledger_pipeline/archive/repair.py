@@ -19,9 +19,12 @@ from dledger_pipeline.archive.manifest import (
     RestorePoint,
     first_manifest,
 )
+from dledger_pipeline.archive.places_objects import describe_places
+from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import BackupError, NoBackup, StoreError
 from dledger_pipeline.object_store.store import Store
 
+_PLACES: Final = re.compile(r"places/(\d{20})-(\d{20})-[0-9a-f]{64}\.parquet")
 _DATA: Final = re.compile(r"data/(\d{20})-(\d{20})-[0-9a-f]{64}\.parquet")
 
 Told = Callable[[str], None]
@@ -43,10 +46,11 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
         raise NoBackup(
             f"{store.url} has no entries of group {group_id} from entry 1 or from a base on"
         )
-    files = [row for run in runs for row in run]
-    name = _group_name(store, group_id)
+    files = _with_places(store, group_id, [row for run in runs for row in run], told)
+    known = _readable(store, group_id)
     made = replace(
-        first_manifest(name, group_id, files),
+        first_manifest(known.group if known else group_id, group_id, files),
+        topics=known.topics if known else Topics(),
         number=max([head_number(store, group_id), *numbers(store, group_id)]) + 1,
         bases=tuple(base for base in bases if _covers(runs, base)),
     )
@@ -73,6 +77,29 @@ def _rows(store: Store, group_id: str, told: Told) -> list[ManifestRow]:
         else:
             told(f"read {name}")
     return rows
+
+
+def _with_places(
+    store: Store, group_id: str, rows: Sequence[ManifestRow], told: Told
+) -> list[ManifestRow]:
+    """Return *rows* with the places of their messages, where there is a whole object of them."""
+    found = dict[tuple[int, int], str]()
+    for listed in store.list(f"{group_id}/places"):
+        name = listed.removeprefix(f"{group_id}/")
+        if match := _PLACES.fullmatch(name):
+            found[int(match[1]), int(match[2])] = name
+        else:
+            told(f"left out: {listed} is none of ours")
+    placed = []
+    for row in rows:
+        name = found.get((row.first_index, row.last_index), "")
+        try:
+            places = describe_places(store, group_id, row, name) if name else None
+        except BackupError as error:
+            told(f"left out: {error}")
+            places = None
+        placed.append(replace(row, places=places))
+    return placed
 
 
 def _bases(store: Store, group_id: str, told: Told) -> list[BaseRow]:
@@ -119,11 +146,11 @@ def _covers(runs: Sequence[Sequence[ManifestRow]], base: BaseRow) -> bool:
     return any(base.begins_in(run[0].first_index, run[-1].last_index) for run in runs)
 
 
-def _group_name(store: Store, group_id: str) -> str:
-    """Return the BrokerGroup's name, from any manifest that can be read; else the group's id."""
+def _readable(store: Store, group_id: str) -> Manifest | None:
+    """Return the newest manifest that can be read, which knows names; None if none can."""
     for number in reversed(numbers(store, group_id)):
         try:
-            return load(store, group_id, number).group
+            return load(store, group_id, number)
         except (BackupError, StoreError):
             continue
-    return group_id
+    return None

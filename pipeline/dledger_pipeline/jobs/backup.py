@@ -27,6 +27,12 @@ from dledger_pipeline.archive.manifest import (
     small_tail,
     told_time,
 )
+from dledger_pipeline.archive.places_objects import (
+    exported_places,
+    exported_topics,
+    with_places,
+)
+from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import (
     BackupError,
     BrokenBackup,
@@ -40,6 +46,7 @@ from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
 from dledger_pipeline.jobs.runner import (
     THRESHOLD_BYTES,
+    Archived,
     RunnerName,
     by_spark,
     chosen,
@@ -105,6 +112,7 @@ class _Plan:
         seen: What the node said of its log.
         ranges: The entries to be added; none if nothing is new.
         base: A new base, if one was needed, and why it was.
+        topics: What is known of topics before the ranges are read.
     """
 
     nodes: Nodes
@@ -114,6 +122,7 @@ class _Plan:
     range_bytes: int
     base: BaseRow | None
     reason: str
+    topics: Topics
 
 
 def backup(request: BackupRequest, progress: Progress) -> Result:
@@ -149,9 +158,10 @@ def _backup(request: BackupRequest, progress: Progress) -> Result:
         progress(f"{previous.name} has entry {request.last_index} already")
         return _result(previous, new_objects=0)
     plan = _plan(request, nodes, previous, progress)
-    rows, replacing = _write(request, plan, progress) if plan.ranges else ([], 0)
+    written, replacing = _write(request, plan, progress) if plan.ranges else ([], 0)
+    rows, topics = _placed(plan, written, progress)
     progress.at(Phase.PUBLISHING)
-    manifest = _next(request, plan, rows, replacing)
+    manifest = _next(request, plan, rows, replacing, topics)
     if manifest == previous:
         progress(f"nothing is new since {previous.name}")
         return _result(previous, new_objects=0)
@@ -198,6 +208,9 @@ def _plan(
             now_ms=nodes.leader_ms,
             every_hours=request.base_every_hours,
         )
+        topics = previous.topics if previous else Topics()
+        if told := exported_topics(nodes.addresses, nodes.group_id, kept.commit_index):
+            topics = topics.seen(told)
         base = None
         if reason:
             progress(f"a new base, since {reason}")
@@ -235,6 +248,7 @@ def _plan(
         range_bytes=sum(each.size_bytes for each in seen.ranges),
         base=base,
         reason=reason,
+        topics=topics,
     )
 
 
@@ -244,10 +258,8 @@ def _last_index(request: BackupRequest, base: BaseRow | None) -> int:
     return max(request.last_index, reaches) if request.last_index else 0
 
 
-def _write(
-    request: BackupRequest, plan: _Plan, progress: Progress
-) -> tuple[list[ManifestRow], int]:
-    """Write the plan's ranges; return their rows, and how many older files they replace."""
+def _write(request: BackupRequest, plan: _Plan, progress: Progress) -> tuple[list[Archived], int]:
+    """Write the plan's ranges; return what was written, and how many older files it replaces."""
     first, last = plan.ranges[0].first_index, plan.ranges[-1].last_index
     files = plan.previous.files if plan.previous else ()
     replacing = 0
@@ -285,34 +297,61 @@ def _write(
         for number, entries in enumerate(plan.ranges)
     ]
     progress.working(len(tasks))
-    rows = run(tasks, _archive)
-    written = sum(row.object_bytes for row in rows)
-    read = sum(row.record_bytes for row in rows)
-    progress(f"wrote {count(len(rows), 'object')}: {size(written)} from {size(read)} of records")
-    return sorted(rows, key=lambda row: row.first_index), replacing
+    done = run(tasks, _archive)
+    written = sum(each.row.object_bytes for each in done)
+    read = sum(each.row.record_bytes for each in done)
+    progress(f"wrote {count(len(done), 'object')}: {size(written)} from {size(read)} of records")
+    return sorted(done, key=lambda each: each.row.first_index), replacing
 
 
-def _archive(task: _Task) -> ManifestRow:
+def _placed(
+    plan: _Plan, written: list[Archived], progress: Progress
+) -> tuple[list[ManifestRow], Topics]:
+    """Return the rows, and what is known of topics: at least up to where places may lack some."""
+    if not written:
+        return [], plan.topics
+    reached = max([plan.ranges[-1].last_index, *(each.applied_index for each in written)])
+    told = exported_topics(plan.nodes.addresses, plan.nodes.group_id, reached)
+    rows = [each.row if told else replace(each.row, places=None) for each in written]
+    if unknown := sum(row.places is None for row in rows):
+        progress(
+            f"no node tells where the messages of {count(unknown, 'object')} are: "
+            "queries read all of it while they are planned"
+        )
+    return rows, plan.topics.seen(told) if told else plan.topics
+
+
+def _archive(task: _Task) -> Archived:
     """Read, check and write one range; runs in a worker."""
     group_id = task.entries.group_id
     archived = (
         batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()
     )
-    return write_range(
+    row = write_range(
         task.store,
         group_id,
         chain(archived, task.entries.read()),
         previous_chain=task.tail[0].first_chain if task.tail else task.entries.previous_chain,
     )
+    new = task.entries
+    told = exported_places(new.addresses, group_id, new.first_index, new.last_index)
+    if told is None:
+        return Archived(row, 0)
+    return Archived(
+        with_places(task.store, group_id, row, task.tail, told.places), told.applied_index
+    )
 
 
-def _next(request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacing: int) -> Manifest:
+def _next(
+    request: BackupRequest, plan: _Plan, rows: list[ManifestRow], replacing: int, topics: Topics
+) -> Manifest:
     """Return the manifest to publish; the previous one if nothing at all is new."""
     previous = plan.previous
     if previous is None:
         made = first_manifest(plan.seen.group, plan.nodes.group_id, rows, plan.base)
     else:
         made = previous.followed_by(rows, replacing=replacing, base=plan.base)
+    made = replace(made, topics=topics)
     as_of_ms = _as_of(plan, made)
     if previous is not None and not rows and plan.base is None and as_of_ms <= previous.as_of_ms:
         return previous

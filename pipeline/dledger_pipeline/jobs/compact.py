@@ -29,7 +29,8 @@ from dledger_pipeline.archive.compaction import (
     newest,
     winners,
 )
-from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages
+from dledger_pipeline.archive.message_ranges import MessageRange
+from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.jobs.progress import Done, Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
@@ -154,7 +155,7 @@ def _runners(
                 request.master,
                 request.conf,
                 progress,
-                kind=CompactedFile,
+                made=CompactedFile,
                 measure=_of_file,
             ),
         )

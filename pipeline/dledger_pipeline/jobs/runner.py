@@ -8,10 +8,12 @@ processor, which is more than a small job does. Nothing here imports Spark unles
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.file_rows import file_row
 from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.jobs.progress import Done, Progress
 from dledger_pipeline.spark.master import LOCAL, is_local, tasks_at_once
@@ -20,6 +22,20 @@ THRESHOLD_BYTES: Final = 2 << 30
 """As `spec.spark.localThreshold` of a BrokerGroup is unless told."""
 _MOST_WORKERS: Final = 8
 """A node serves 16 streams at once, and one that waits for its turn for 20 s gives up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Archived:
+    """What a task of a backup wrote.
+
+    Attributes:
+        row: The object.
+        applied_index: How much of the log the node had applied that told its places; 0: none did.
+    """
+
+    row: ManifestRow
+    applied_index: int
+
 
 Work: TypeAlias = Callable[[Any], Any]
 """What is done with a task, by any process: importable, and safe to repeat."""
@@ -62,12 +78,12 @@ def workers(
     return min(tasks, tasks_at_once(master, conf or {}) or tasks)
 
 
-def of_row(_: object, row: ManifestRow) -> Done:
+def of_archived(_: object, archived: Archived) -> Done:
     """Return what it took to archive a range."""
-    return Done(row.record_bytes, row.object_bytes)
+    return Done(archived.row.record_bytes, archived.row.object_bytes)
 
 
-def plain(count: int, progress: Progress, measure: Measure = of_row) -> Runner:
+def plain(count: int, progress: Progress, measure: Measure = of_archived) -> Runner:
     """Return a runner of *count* processes; raises `process_pool.run`'s errors."""
 
     def run(tasks: Sequence[Any], work: Work) -> list[Any]:
@@ -87,12 +103,12 @@ def by_spark(
     conf: Mapping[str, str],
     progress: Progress,
     *,
-    kind: type[Any] = ManifestRow,
-    measure: Measure = of_row,
+    made: Callable[..., Any] | None = None,
+    measure: Measure = of_archived,
 ) -> Runner:
     """Return a runner that starts Spark, or joins a session that is there; raises SparkFailed.
 
-    Its work returns dataclasses of *kind*, of texts and numbers.
+    Its work returns dataclasses; *made* makes one of its fields (see `session.collect`).
     """
 
     def run(tasks: Sequence[Any], work: Work) -> list[Any]:
@@ -111,6 +127,11 @@ def by_spark(
                 finished.add((*measure(task, found),))
                 return found
 
-            return collect(spark, tasks, measured, kind)
+            return collect(spark, tasks, measured, made or _received)
 
     return run
+
+
+def _received(row: Any, applied_index: int) -> Archived:
+    """Return what a Spark task returned, out of JSON."""
+    return Archived(file_row("a task's result", row), applied_index)

@@ -13,8 +13,10 @@ from typing import Any, Final, Self
 
 import grpc
 import numpy as np
+import pyarrow as pa
 from google.protobuf.message import DecodeError
 
+from dledger.broker.topics import MAX_TOPICS, is_name
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
@@ -30,6 +32,7 @@ from dledger_pipeline.errors import (
     RangeNotAvailable,
 )
 from dledger_pipeline.log.pacing import Pace
+from dledger_pipeline.log.places import flaw, places_of
 from dledger_pipeline.log.records import RecordBytes
 from dledger_pipeline.log.segments import last_chain
 
@@ -45,6 +48,9 @@ _OPTIONS: Final = (
 _SNAPSHOT_S: Final = 600.0
 _EXPORT: Final = "/dledger.v1.Admin/Export"
 _RECORDS: Final = pb.ExportChunk.RECORDS_FIELD_NUMBER
+_MOST: Final = 1 << 62
+_MAX_RUNS: Final = 1 << 24
+"""Of one range; the smallest messages, in queues of their own, have a million in 64 MiB."""
 _TRANSIENT: Final = TRANSIENT | {grpc.StatusCode.RESOURCE_EXHAUSTED}
 
 
@@ -81,6 +87,25 @@ class ExportPlan:
     kept_from: int
     applied_index: int
     ranges: tuple[ExportRange, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedPlaces:
+    """Where the messages of some entries are.
+
+    Attributes:
+        places: Of `messages.QUEUE_SLICE_SCHEMA`.
+        kept_from: Messages of older entries are left out.
+        applied_index: Those of topics that were deleted up to here may be left out.
+        topics_made: How many topics there ever were.
+        topics: Name by generation of those that exist; empty unless asked for.
+    """
+
+    places: pa.RecordBatch
+    kept_from: int
+    applied_index: int
+    topics_made: int
+    topics: dict[int, str]
 
 
 class ExportClient:
@@ -184,6 +209,36 @@ class ExportClient:
             request = pb.ExportSnapshotRequest(group_id=group_id)
             with _cancelled_at_end(self._stub.ExportSnapshot(request)) as stream:
                 return b"".join(_paced(stream, Pace(bytes_per_s)))
+
+    def places(
+        self, group_id: str, first_index: int, last_index: int, *, with_topics: bool = False
+    ) -> ExportedPlaces:
+        """Return where the messages of [first_index, last_index] are.
+
+        Raises:
+            RangeNotAvailable: Not of a range that the node's state includes, after some seconds.
+            ForeignGroup, NodeUnavailable, ExportError: Like `plan`; ExportError also if the node is
+                too old to tell, or what it tells is not possible.
+        """
+        request = pb.ExportPlacesRequest(
+            group_id=group_id,
+            first_index=first_index,
+            last_index=last_index,
+            with_topics=with_topics,
+        )
+        queues: list[pb.QueuePlaces] = []
+        state, runs = None, 0
+        with self._reported(), _cancelled_at_end(self._stub.ExportPlaces(request)) as stream:
+            for chunk in stream:
+                queues += chunk.queues
+                runs += sum(len(each.indexes) // 8 for each in chunk.queues)
+                if runs > _MAX_RUNS:
+                    raise ExportError(f"{self.address} sent more than {_MAX_RUNS} places")
+                if chunk.HasField("state"):
+                    state = chunk.state
+        if state is None:
+            raise NodeUnavailable(f"{self.address} ended the export before its end")
+        return _exported_places(self.address, queues, state, first_index, last_index)
 
     def _received(self, message: bytes) -> tuple[pb.ExportChunk, memoryview]:
         """Return a chunk without its records, and those as a view: they are not copied."""
@@ -317,6 +372,37 @@ def _statuses(
 def _plan(response: pb.ExportPlanResponse) -> ExportPlan:
     ranges = (same_fields(ExportRange, each, size_bytes=each.bytes) for each in response.ranges)
     return same_fields(ExportPlan, response, ranges=tuple(ranges))
+
+
+def _exported_places(
+    address: str,
+    queues: Sequence[pb.QueuePlaces],
+    state: pb.PlacesState,
+    first_index: int,
+    last_index: int,
+) -> ExportedPlaces:
+    """Return what a node sent; raises ExportError for what cannot be."""
+    places = places_of(queues)
+    topics = {topic.generation: topic.name for topic in state.topics}
+    reason = flaw(places, first_index, last_index)
+    if not reason and not (
+        len(topics) == len(state.topics) <= MAX_TOPICS
+        and all(1 <= each <= state.topics_made for each in topics)
+        and all(map(is_name, topics.values()))
+        and 0 <= state.topics_made < _MOST
+        and 0 <= state.kept_from < _MOST
+        and last_index <= state.applied_index < _MOST
+    ):
+        reason = "it sent a state that no node has"
+    if reason:
+        raise ExportError(f"{address} did not tell where messages are: {reason}")
+    return ExportedPlaces(
+        places=places,
+        kept_from=state.kept_from,
+        applied_index=state.applied_index,
+        topics_made=state.topics_made,
+        topics=topics,
+    )
 
 
 def _meaning(error: Any, address: str) -> DledgerError:

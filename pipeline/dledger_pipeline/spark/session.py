@@ -177,14 +177,15 @@ def one_task_each(
 
 
 def collect(
-    spark: SparkSession, items: Sequence[T], work: Callable[[T], R | None], kind: type[R]
+    spark: SparkSession, items: Sequence[T], work: Callable[[T], R | None], made: Callable[..., R]
 ) -> list[R]:
-    """Return the dataclass of *kind* that *work* makes of each item, unless it makes none.
+    """Return the dataclass that *work* makes of each item, unless it makes none.
 
-    See `one_task_each`. Results travel as JSON, so their fields are texts and numbers.
+    See `one_task_each`. Results travel as JSON; *made* returns one of its fields, which are texts,
+    numbers, or JSON objects of these.
     """
     rows = one_task_each(spark, items, partial(_as_json, work), _JSON_SCHEMA).collect()
-    return [kind(**json.loads(row[0])) for row in rows]
+    return [made(**json.loads(row[0])) for row in rows]
 
 
 def _as_json(work: Callable[[T], R | None], item: T) -> Iterator[pa.RecordBatch]:

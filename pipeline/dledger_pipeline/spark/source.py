@@ -2,7 +2,8 @@
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
 running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
-messages. Queue offsets are found in one pass over the log while Spark plans (`queue_offsets`); the
+messages. Which objects of a backup may have such messages follows from the manifest (`planning`);
+elsewhere queue offsets are found in one pass over the log while Spark plans (`queue_offsets`). The
 tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
 """
 
@@ -35,7 +36,9 @@ from dledger_pipeline.archive.entry_ranges import (
     on_disk,
 )
 from dledger_pipeline.archive.manifest import time_ms
-from dledger_pipeline.archive.queue_offsets import MessageRange, archived_messages, message_ranges
+from dledger_pipeline.archive.message_ranges import MessageRange
+from dledger_pipeline.archive.planning import archived_messages
+from dledger_pipeline.archive.queue_offsets import message_ranges
 from dledger_pipeline.archive.selection import (
     MAX_INDEX,
     Bounds,
@@ -334,7 +337,7 @@ def _bounds(options: ReadOptions) -> Bounds:
 def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
     """Yield what may have rows that are asked for."""
     if options.view is View.MESSAGES:
-        yield from (each for each in _messages(options) if each.slices.num_rows)
+        yield from (each for each in _messages(options) if each.may_have_rows)
         return
     ranges = _compacted(options) if options.view is View.COMPACTED else _ranges(options)
     bounds = _bounds(options)

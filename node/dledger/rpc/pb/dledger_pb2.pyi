@@ -447,6 +447,66 @@ class ExportSnapshotChunk(_message.Message):
     data: bytes
     def __init__(self, data: _Optional[bytes] = ...) -> None: ...
 
+class ExportPlacesRequest(_message.Message):
+    __slots__ = ("group_id", "first_index", "last_index", "with_topics")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    WITH_TOPICS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    first_index: int
+    last_index: int
+    with_topics: bool
+    def __init__(self, group_id: _Optional[str] = ..., first_index: _Optional[int] = ..., last_index: _Optional[int] = ..., with_topics: _Optional[bool] = ...) -> None: ...
+
+class ExportPlacesChunk(_message.Message):
+    __slots__ = ("queues", "state")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[QueuePlaces]
+    state: PlacesState
+    def __init__(self, queues: _Optional[_Iterable[_Union[QueuePlaces, _Mapping]]] = ..., state: _Optional[_Union[PlacesState, _Mapping]] = ...) -> None: ...
+
+class QueuePlaces(_message.Message):
+    __slots__ = ("generation", "queue_id", "end_offset", "first_offsets", "indexes", "starts", "ends", "rows")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    FIRST_OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    INDEXES_FIELD_NUMBER: _ClassVar[int]
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    ENDS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    queue_id: int
+    end_offset: int
+    first_offsets: bytes
+    indexes: bytes
+    starts: bytes
+    ends: bytes
+    rows: bytes
+    def __init__(self, generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_offsets: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+
+class PlacesState(_message.Message):
+    __slots__ = ("kept_from", "applied_index", "topics_made", "topics")
+    KEPT_FROM_FIELD_NUMBER: _ClassVar[int]
+    APPLIED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_MADE_FIELD_NUMBER: _ClassVar[int]
+    TOPICS_FIELD_NUMBER: _ClassVar[int]
+    kept_from: int
+    applied_index: int
+    topics_made: int
+    topics: _containers.RepeatedCompositeFieldContainer[PlacesTopic]
+    def __init__(self, kept_from: _Optional[int] = ..., applied_index: _Optional[int] = ..., topics_made: _Optional[int] = ..., topics: _Optional[_Iterable[_Union[PlacesTopic, _Mapping]]] = ...) -> None: ...
+
+class PlacesTopic(_message.Message):
+    __slots__ = ("name", "generation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    generation: int
+    def __init__(self, name: _Optional[str] = ..., generation: _Optional[int] = ...) -> None: ...
+
 class SnapshotRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...

@@ -453,6 +453,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.ExportSnapshotRequest.SerializeToString,
                 response_deserializer=dledger__pb2.ExportSnapshotChunk.FromString,
                 _registered_method=True)
+        self.ExportPlaces = channel.unary_stream(
+                '/dledger.v1.Admin/ExportPlaces',
+                request_serializer=dledger__pb2.ExportPlacesRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ExportPlacesChunk.FromString,
+                _registered_method=True)
         self.Snapshot = channel.unary_unary(
                 '/dledger.v1.Admin/Snapshot',
                 request_serializer=dledger__pb2.SnapshotRequest.SerializeToString,
@@ -558,6 +563,15 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExportPlaces(self, request, context):
+        """Streams where the messages of committed entries are: which queue, which offset. The last chunk
+        alone has `state`. OUT_OF_RANGE and FAILED_PRECONDITION as of Export; OUT_OF_RANGE also if the
+        node's state does not reach the last entry soon.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Snapshot(self, request, context):
         """Writes a snapshot of the asked node's state now; it has one anyway from time to time.
         """
@@ -644,6 +658,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ExportSnapshot,
                     request_deserializer=dledger__pb2.ExportSnapshotRequest.FromString,
                     response_serializer=dledger__pb2.ExportSnapshotChunk.SerializeToString,
+            ),
+            'ExportPlaces': grpc.unary_stream_rpc_method_handler(
+                    servicer.ExportPlaces,
+                    request_deserializer=dledger__pb2.ExportPlacesRequest.FromString,
+                    response_serializer=dledger__pb2.ExportPlacesChunk.SerializeToString,
             ),
             'Snapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.Snapshot,
@@ -920,6 +939,33 @@ class Admin:
             '/dledger.v1.Admin/ExportSnapshot',
             dledger__pb2.ExportSnapshotRequest.SerializeToString,
             dledger__pb2.ExportSnapshotChunk.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExportPlaces(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dledger.v1.Admin/ExportPlaces',
+            dledger__pb2.ExportPlacesRequest.SerializeToString,
+            dledger__pb2.ExportPlacesChunk.FromString,
             options,
             channel_credentials,
             insecure,
