@@ -490,7 +490,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 TestBeside = Beside.TestCase
-TestBeside.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestBeside.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 # -- every moment of two jobs ----------------------------------------------------------------------
@@ -563,7 +563,6 @@ def test_gc_at_any_moment_of_a_backup_that_finds_old_objects(
     at_each_moment: Callable[..., None],
 ) -> None:
     """They count as young from the moment at which they are found."""
-
     at_each_moment(_with_an_orphan, _once, lambda world: _collect(world.raw))
 
 
@@ -571,7 +570,6 @@ def test_a_backup_at_any_moment_of_gc_that_would_delete_what_it_finds(
     at_each_moment: Callable[..., None],
 ) -> None:
     """The age is looked at again before each deletion."""
-
     at_each_moment(_with_an_orphan, _collect, lambda world: _once(world.raw))
 
 
