@@ -490,7 +490,7 @@ def _entry(row: dict[str, Any]) -> Entry:
 
 
 TestBeside = Beside.TestCase
-TestBeside.settings = settings(max_examples=80, stateful_step_count=40, deadline=None)
+TestBeside.settings = settings(max_examples=50, stateful_step_count=40, deadline=None)
 
 
 # -- every moment of two jobs ----------------------------------------------------------------------
