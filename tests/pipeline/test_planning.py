@@ -24,6 +24,7 @@ from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import CorruptObject, ObjectMissing, PipelineError
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 from dledger_pipeline.object_store.store import Store
+from e2e.bench.planning import planned
 from tests.broker.log import Log
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.logs import GROUP_ID, based_backup, flip
@@ -345,3 +346,13 @@ def test_spans_are_few(topics: int, queues: int, spans: int | None) -> None:
     assert (None if made is None else len(made)) == spans
     if made is not None:
         assert {(span.first_offset, span.end_offset) for span in made} == {(5, 7)}
+
+
+def test_a_plan_over_very_many_objects_opens_none_of_them(tmp_path: Path) -> None:
+    """The bench's backup has no objects at all but its manifest and chunks."""
+    found = {one.what: one.ranges for one in planned(tmp_path, 1001)}
+
+    assert found["everything"] == 1001
+    assert found["1 % of the time"] <= 12
+    assert found["a rare topic"] == 1
+    assert 0 < found["one queue"] < 1001
