@@ -42,17 +42,19 @@ from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.prefetch import read_checked
 from dledger_pipeline.archive.restore import restore
+from dledger_pipeline.archive.topics import SeenTopics
 from dledger_pipeline.errors import RangeNotAvailable, VersionConflict
 from dledger_pipeline.jobs import backup as job
 from dledger_pipeline.jobs.backup import BackupRequest
 from dledger_pipeline.jobs.progress import Progress
-from dledger_pipeline.log.export_client import ExportPlan, ExportRange, Nodes
+from dledger_pipeline.log.export_client import ExportedPlaces, ExportPlan, ExportRange, Nodes
 from dledger_pipeline.log.records import parse
 from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.logs import GROUP_ID, age, batches
+from tests.pipeline.placing import seen, told
 
 HOUR_MS = 3_600_000
 KEEP_DAYS = 2.0
@@ -285,10 +287,27 @@ class Beside(RuleBasedStateMachine):
             ("choose_nodes", lambda _: self._nodes()),
             ("ExportClient", lambda _: Exporter(self.group)),
             ("exported", self._exported),
+            ("exported_places", self._places),
+            ("exported_topics", self._topics),
             ("plain", _here),
         ):
             self.stack.enter_context(mock.patch.object(job, name, fake))
         self.group.append(CreateTopic(name="t", type="NORMAL", queues=2).encode())
+
+    def _places(self, _: object, __: str, first: int, last: int) -> ExportedPlaces | None:
+        group = self.group
+        if group.first_index > first:
+            return None
+        return ExportedPlaces(
+            places=told(group.state, first, last),
+            kept_from=group.first_index,
+            applied_index=group.last_index,
+            topics_made=group.state.topics.made,
+            topics={},
+        )
+
+    def _topics(self, *_: object) -> SeenTopics:
+        return seen(self.group.state, self.group.last_index)
 
     def _nodes(self) -> Nodes:
         return Nodes(
