@@ -550,7 +550,7 @@ def at_each_moment() -> Iterator[Callable[..., None]]:
         raise AssertionError("the job makes more calls than that")
 
     yield play
-    for world in worlds:
+    for world in reversed(worlds):  # each patched what the one before it had patched
         world.teardown()
 
 

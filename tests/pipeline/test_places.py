@@ -22,6 +22,7 @@ from dledger_pipeline.archive.topics import MAX_GONE, SeenTopics, Topics
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptObject, ExportError, ForeignGroup, RangeNotAvailable
 from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.log.export_client import ExportClient, _exported_places
 from dledger_pipeline.object_store.store import Store
 from tests.broker.log import Log
@@ -164,7 +165,7 @@ def run(store: Store, address: str) -> tuple[Manifest, list[str]]:
     request = BackupRequest(
         endpoints=(address,), store=store, target_bytes=4 << 10, master="local[1]"
     )
-    backup(request, said.append)
+    backup(request, Progress("backup", said.append))
     return catalog.load(store, GROUP_ID), said
 
 
@@ -324,7 +325,7 @@ def test_running_nodes_tell_the_places_of_all_messages(group: LiveGroup, tmp_pat
             target_bytes=1 << 20,
             master="local[2]",
         ),
-        lambda _: None,
+        Progress("backup"),
     )
     manifest = catalog.load(store)
 

@@ -80,7 +80,9 @@ def workers(
 
 def of_archived(_: object, archived: Archived) -> Done:
     """Return what it took to archive a range."""
-    return Done(archived.row.record_bytes, archived.row.object_bytes)
+    row = archived.row
+    places_bytes = row.places.object_bytes if row.places else 0
+    return Done(row.record_bytes, row.object_bytes + places_bytes)
 
 
 def plain(count: int, progress: Progress, measure: Measure = of_archived) -> Runner:
