@@ -3,18 +3,20 @@
     .venv/bin/python -m e2e.bench.planning
 
 The backup is faked: chunks of 16,000 rows, whose objects are not there, so that a plan which opened
-one would fail. `make bench-pipeline` may call `planned`; in a process of its own, since the figure
-for memory is the highest that the process ever had.
+one would fail. `make bench-pipeline` runs it in a process of its own, since the figure for memory
+is the highest that the process ever had.
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import pickle
 import random
 import resource
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
@@ -137,13 +139,20 @@ def _row(rng: random.Random, number: int) -> ManifestRow:
 
 
 def main() -> None:
-    """Print a line for each query."""
+    """Print a line for each query, or one JSON list of all."""
+    parser = argparse.ArgumentParser(description="What planning a query of 1 TB costs.")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
-        for one in planned(Path(directory)):
-            print(
-                f"{one.what}: {one.cpu_s:.1f} CPU s, {one.max_rss_bytes / 1e6:.0f} MB at most, "
-                f"{one.ranges} of {OBJECTS} objects"
-            )
+        found = planned(Path(directory))
+    if args.json:
+        print(json.dumps([asdict(one) for one in found]))
+        return
+    for one in found:
+        print(
+            f"{one.what}: {one.cpu_s:.1f} CPU s, {one.max_rss_bytes / 1e6:.0f} MB at most, "
+            f"{one.ranges} of {OBJECTS} objects"
+        )
 
 
 if __name__ == "__main__":

@@ -115,6 +115,24 @@ LINES: Final = (
         measure=reading.messages,
     ),
     Line(
+        name="plan",
+        what="planning a query of 1 TB (faked chunks): CPU seconds; its memory is among the parts",
+        measure=reading.planning,
+        most=10,
+    ),
+    Line(
+        name="time-range",
+        what="bytes read for 1 % of the time, of a backup of 64 objects: the largest part of ten",
+        measure=reading.time_range,
+        most=0.03,
+    ),
+    Line(
+        name="rare-topic",
+        what="reading everything / reading a topic that few objects hold, CPU seconds",
+        measure=reading.rare_topic,
+        least=5,
+    ),
+    Line(
         name="new-plain",
         what="1 % new, plain: CPU seconds beyond the bytes' own",
         measure=writing.new_plain,

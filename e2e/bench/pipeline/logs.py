@@ -30,19 +30,19 @@ _BEGAN_MS: Final = 1_767_225_600_000
 _WORDS: Final = ("paid", "shipped", "returned", "EUR", "USD", "express", "standard", "pending")
 
 
-def produce(address: str, body_bytes: int, *, client_id: str = "bench") -> int:
+def produce(address: str, body_bytes: int, *, client_id: str = "bench", topic: str = TOPIC) -> int:
     """Append keyed messages of so many bytes of bodies, 256 a batch; return how many."""
-    return asyncio.run(_produce(address, body_bytes, client_id))
+    return asyncio.run(_produce(address, body_bytes, client_id, topic))
 
 
-async def _produce(address: str, body_bytes: int, client_id: str) -> int:
+async def _produce(address: str, body_bytes: int, client_id: str, topic: str) -> int:
     rng = random.Random(4)
     batches = max(1, body_bytes // (BATCH * BODY_BYTES))
     async with Client(address, timeout_s=120, client_id=client_id) as client:
-        await client.create_topic(TOPIC, queues=_QUEUES)
+        await client.create_topic(topic, queues=_QUEUES)
         for batch in range(batches):
             records = [_record(rng, f"{batch}-{row}") for row in range(BATCH)]
-            await client.append(TOPIC, records)
+            await client.append(topic, records)
     return batches * BATCH
 
 
