@@ -13,7 +13,6 @@ import argparse
 import json
 import pickle
 import random
-import resource
 import tempfile
 import time
 from dataclasses import asdict, dataclass
@@ -81,9 +80,16 @@ def _planned(store: Store, what: str, selection: Selection) -> Planned:
     return Planned(
         what=what,
         cpu_s=time.process_time() - began_s,
-        max_rss_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        max_rss_bytes=_max_rss_bytes(),
         ranges=len(tasks),
     )
+
+
+def _max_rss_bytes() -> int:
+    """Return the most memory this process had; getrusage may tell that of its parent."""
+    status = Path("/proc/self/status").read_text("ascii")
+    line = next(each for each in status.splitlines() if each.startswith("VmHWM:"))
+    return int(line.split()[1]) << 10
 
 
 def _fake(store: Store, objects: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -188,6 +190,25 @@ def test_a_backup_knows_where_messages_are(log: Log, backed_up: tuple[Store, Man
     assert manifest.topics.existing(manifest.last_index) == {1, 2}
     assert messages(store, manifest) == consumed(log)
     assert verify(store, GROUP_ID).objects == len(manifest.files)
+
+
+def test_a_task_of_a_backup_imports_no_pandas(log: Log, directory: Path, tmp_path: Path) -> None:
+    """To import it takes a second of a processor in each worker: as long as a small backup."""
+    program = (
+        "import sys\n"
+        "from dledger_pipeline.archive.entry_ranges import live\n"
+        "from dledger_pipeline.jobs.backup import _archive, _Task\n"
+        "from dledger_pipeline.object_store.store import Store\n"
+        "store = Store.open(sys.argv[2])\n"
+        "rows = [_archive(_Task(store, (), each)).row for each in live(sys.argv[1:2])]\n"
+        "assert all(row.places for row in rows)\n"
+        "sys.exit('pandas' in sys.modules)\n"
+    )
+    with export_server(directory, state=log.state) as address:
+        command = [sys.executable, "-c", program, address, f"file://{tmp_path}/store"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_backup_of_an_older_node_is_read_by_replay(

@@ -122,7 +122,7 @@ LINES: Final = (
     ),
     Line(
         name="time-range",
-        what="bytes read for 1 % of the time, of a backup of 64 objects: the largest part of ten",
+        what="bytes read for a time with 1 % of the entries, of 64 objects: the largest of ten",
         measure=reading.time_range,
         most=0.03,
     ),

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dledger_pipeline.archive.selection import Selection
+from dledger_pipeline.log.places import numbers
 
 MAX_SPANS: Final = 256
 """An object with messages of more queues has a span for each topic; of more topics, none."""
@@ -75,8 +76,7 @@ def places_name(first_index: int, last_index: int, sha256: str) -> str:
 def spans_of(places: pa.RecordBatch | pa.Table) -> tuple[QueueSpan, ...] | None:
     """Return the spans of *places* (`messages.QUEUE_SLICE_SCHEMA`), at most `MAX_SPANS`."""
     generation, queue, offset, rows = (
-        np.asarray(places.column(name), np.int64)
-        for name in ("generation", "queue_id", "first_offset", "rows")
+        numbers(places.column(name)) for name in ("generation", "queue_id", "first_offset", "rows")
     )
     if not len(rows):
         return ()

@@ -17,6 +17,7 @@ import pyarrow as pa
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger_pipeline.errors import ExportError
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
+from dledger_pipeline.log.records import values
 
 _Ints = npt.NDArray[np.int64]
 
@@ -68,10 +69,16 @@ def places_of(queues: Sequence[pb.QueuePlaces]) -> pa.RecordBatch:
     joined[begins] = np.add.reduceat(rows, begins)
     columns = (index, start, end, row, joined, queue_id, first_offset, generation)
     arrays = [
-        pa.array(column[order].astype(field.type.to_pandas_dtype()))
+        _array(column[order], field)
         for column, field in zip(columns, QUEUE_SLICE_SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=QUEUE_SLICE_SCHEMA)
+
+
+def _array(column: _Ints, field: pa.Field) -> pa.Array:
+    """Return a column; `pyarrow.array` would do, but imports pandas, which takes a second."""
+    data = column.astype(f"i{field.type.bit_width // 8}")
+    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])
 
 
 def _column(queue: pb.QueuePlaces, name: str) -> _Ints:
@@ -83,13 +90,20 @@ def _column(queue: pb.QueuePlaces, name: str) -> _Ints:
     return numbers
 
 
+def numbers(column: pa.Array | pa.ChunkedArray) -> _Ints:
+    """Return a column of places; NumPy's own way to it imports pandas."""
+    whole = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    found: _Ints = values(whole).astype(np.int64, copy=False)
+    return found
+
+
 def flaw(places: pa.RecordBatch | pa.Table, first_index: int, last_index: int) -> str:
     """Return why *places* cannot be those of entries [*first_index*, *last_index*]; "" if they can.
 
     No message has two places, and all numbers are such that sums have 64 bits.
     """
     index, start, end, first_row, rows, queue_id, offset, generation = (
-        np.asarray(column, np.int64) for column in places.columns
+        numbers(column) for column in places.columns
     )
     if not len(index):
         return ""
