@@ -128,6 +128,10 @@ class FakeApi:
         self._world.trouble.before_effect(ApiError(0, "no answer"))
         return copy.deepcopy(self._world.objects.get((kind, name)))
 
+    async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
+        self._world.trouble.before_effect(ApiError(0, "no answer"))
+        return []
+
     async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
         world, kind = self._world, manifest["kind"]
         world.trouble.before_effect(ApiError(0, "no answer"))

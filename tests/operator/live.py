@@ -158,6 +158,11 @@ class Story:
         found = [f"{row['status']}/{row['reason']}" for row in rows if row["type"] == kind]
         return found[0] if found else "absent"
 
+    async def message(self, kind: str) -> str:
+        """Return what a condition says."""
+        rows = (await self.status()).get("conditions", [])
+        return str(next((row["message"] for row in rows if row["type"] == kind), ""))
+
     async def until_condition(self, kind: str, expected: str, deadline_s: float = 60) -> None:
         """Wait for a condition to be status/reason."""
         end_s = time.monotonic() + deadline_s

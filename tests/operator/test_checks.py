@@ -82,6 +82,8 @@ def test_every_leaf_is_acted_on_or_compared() -> None:
     [
         ({"replicas": 2}, "must be odd"),
         ({"replicas": 11}, "from 1 to 9"),
+        ({"podLabels": {"dledger.io/role": "leader"}}, "spec.podLabels[dledger.io/role]: keys of"),
+        ({"podAnnotations": {"dledger.io/a": ""}}, "spec.podAnnotations[dledger.io/a]: keys of"),
         ({"storage": {"size": "ten"}}, "is not a quantity"),
         ({"storage": {"size": "0"}}, "above zero"),
         ({"backup": {"schedule": "0 3 * * *"}}, "needs spec.backup.store.url"),
@@ -195,7 +197,7 @@ def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:
     said = verdict(problems(group(), observed))
 
     assert said.reason is Reason.INVALID_SPEC
-    assert "volume claim data-orders-0 has 20Gi" in said.message
+    assert "set it back to 20Gi, which volume claim data-orders-0 has" in said.message
 
 
 def test_claims_that_an_earlier_group_left_keep_their_class() -> None:

@@ -93,7 +93,7 @@ without having itself what that one allows.
   verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ lower (include "operator.driverRoleKind" .) }}s]
   resourceNames: [{{ include "operator.driverRole" . }}]

@@ -99,6 +99,13 @@ class Api:
                 return None
             raise
 
+    async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
+        """Return the Events on one object."""
+        on = f"involvedObject.kind={kind},involvedObject.uid={uid}"
+        listed = await self._request("get", _path("Event", namespace), field_selector=on)
+        items: list[Manifest] = listed["items"]
+        return items
+
     async def missing_kinds(self, namespace: str) -> tuple[str, ...]:
         """Return our kinds that cannot be listed yet; an empty *namespace* means all of them.
 

@@ -51,6 +51,8 @@ MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
 """The list of topics is read this often: each second while one of the spec is missing, else rarely,
 since only a `dledger topic delete` changes it and it may have 2 MiB."""
+MISSING_S: Final = 5.0
+"""Why a pod or a claim is missing is asked this often while one is, since nothing watches that."""
 GRACE_S: Final = 10.0
 """A voter that is out of sync for no longer is one that starts or restarts."""
 REPAIRS_TOLD_S: Final = 60.0
@@ -93,6 +95,8 @@ class _Memory:
 
     topics: frozenset[str] | None = None
     topics_at_s: float = -TOPICS_S
+    missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
+    missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
     seen: tuple[Json, object, str] = ({}, None, "")
     at_rest: bool = False
@@ -197,12 +201,45 @@ class Reconciler:
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
         )
+        foreign, uncreated = await self._missing(group, observed)
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
         return replace(
             observed,
+            foreign=foreign,
+            uncreated=uncreated,
             disbelieved=self._nodes.disbelieved,
             due=due_at,
             topics=await self._topics(group, observed),
+        )
+
+    async def _missing(
+        self, group: BrokerGroup, observed: Observed
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what stands in place of claims that are missing, and why pods are.
+
+        Before there is a StatefulSet, nothing needs them, and making it looks at the claims.
+        """
+        built = observed.children.get(("StatefulSet", group.name))
+        if built is None:
+            return {}, {}
+        ordinals = range(built["spec"].get("replicas", 1))
+        claims = {names.claim(group.name, n) for n in ordinals} - observed.volumes.keys()
+        pods = {names.pod(group.name, n) for n in ordinals} - observed.pods.keys()
+        memory, now_s = self._memory, self._clock.monotonic_s()
+        if (claims or pods) and now_s - memory.missing_at_s >= MISSING_S:
+            memory.missing_at_s = now_s
+            try:
+                foreign = await self._cluster.foreign_claims(group, sorted(claims))
+                memory.missing = foreign, {}
+                if pods:
+                    uncreated = await self._cluster.uncreated_pods(group, built, pods)
+                    memory.missing = foreign, uncreated
+            except ApiError as error:
+                log.warning("group %s/%s: what is missing: %s", group.namespace, group.name, error)
+        foreign, uncreated = memory.missing
+        return (
+            {claim: whose for claim, whose in foreign.items() if claim in claims},
+            {pod: why for pod, why in uncreated.items() if pod in pods},
         )
 
     def _recovery(self, group: BrokerGroup) -> JobStatus | None:
