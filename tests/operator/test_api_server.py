@@ -13,9 +13,17 @@ from typing import Any, Final
 
 import pytest
 
+from dledger_operator.decisions import growth
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import ON_CLAIM
-from tests.operator.live import Operator, Story, eventually, group, leading
+from tests.operator.live import (
+    Operator,
+    Story,
+    eventually,
+    group,
+    leading,
+    volumes_of_class,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -257,7 +265,6 @@ async def test_an_unimplemented_field_is_answered_and_changes_nothing(story: Sto
 @pytest.mark.parametrize(
     ("asked", "reason", "set_back"),
     [
-        ({"storage": {"size": "20Gi"}}, "NotImplementedYet", {"storage": {"size": "10Gi"}}),
         ({"storage": {"size": "5Gi"}}, "InvalidSpec", {"storage": {"size": "10Gi"}}),
         ({"replicas": 5}, "NotImplementedYet", {"replicas": 3}),
         ({"replicas": 1}, "NotImplementedYet", {"replicas": 3}),
@@ -277,6 +284,57 @@ async def test_what_a_refusal_says_to_set_back_can_be_set_back(
     await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _spec(set_back))
 
     await story.until_condition("SpecValid", "True/Accepted")
+
+
+@pytest.mark.parametrize("grows", [True, False])
+async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: bool) -> None:
+    """The pods go on under a StatefulSet made anew; else the refusal is told, and can be undone."""
+    name = f"{story.namespace}-{str(grows).lower()}"
+    for made in volumes_of_class(name, grows=grows):
+        await story.kubectl("apply", "-f", "-", manifest=made)
+    await story.up(storage={"size": "10Gi", "storageClassName": name})
+
+    async def sizes() -> list[str]:
+        found = await story.list("pvc")
+        return [one["spec"]["resources"]["requests"]["storage"] for one in found]
+
+    async def bound() -> bool:
+        return {one["status"]["phase"] for one in await story.list("pvc")} == {"Bound"}
+
+    await eventually("the claims are bound", bound)
+    pods = {pod["metadata"]["uid"] for pod in await story.list("pods")}
+    before = await story.get("statefulset", "orders")
+
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _sized("20Gi"))
+
+    if not grows:
+        await story.until_condition("Degraded", "True/ApplyRefused")
+        assert "must support resize" in await story.message("Degraded")
+        await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _sized("10Gi"))
+        await story.until_condition("Degraded", "False/AsExpected")
+        assert await sizes() == ["10Gi"] * 3
+        return
+
+    async def grown() -> bool:
+        built = await story.get("statefulset", "orders")
+        return bool(built) and growth.template_size(built) == "20Gi"
+
+    await eventually("the StatefulSet is made anew", grown)
+    assert await sizes() == ["20Gi"] * 3
+    after = await story.get("statefulset", "orders")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+    async def adopted() -> bool:
+        owners = [pod["metadata"].get("ownerReferences") for pod in await story.list("pods")]
+        return all(own and own[0]["uid"] == after["metadata"]["uid"] for own in owners)
+
+    await eventually("its pods are the new one's", adopted)
+    assert {pod["metadata"]["uid"] for pod in await story.list("pods")} == pods
+    assert await story.condition("SpecValid") == "True/Accepted"
+
+
+def _sized(size: str) -> str:
+    return _spec({"storage": {"size": size}})
 
 
 def _spec(fields: dict[str, Any]) -> str:
@@ -310,11 +368,13 @@ async def test_nodes_never_mount_a_config_that_is_someone_elses(story: Story) ->
 
     await story.until_condition("Degraded", "True/ApplyRefused")
     assert "orders-config: the name is taken" in await story.message("Degraded")
-    for _ in range(20):  # beyond the time after which a refused child is tried again
-        await asyncio.sleep(1)
-        assert not await story.list("statefulset")
+    assert not await story.list("statefulset")
     await story.kubectl("delete", "configmap/orders-config")
-    await eventually("the StatefulSet", lambda: story.get("statefulset", "orders"))
+    built = await eventually("the StatefulSet", lambda: story.get("statefulset", "orders"))
+    config = await story.get("configmap", "orders-config")
+    made = [each["metadata"]["creationTimestamp"] for each in (config, built)]
+    assert made == sorted(made)
+    assert "group-id" in config["data"]
 
 
 async def test_a_claim_that_is_someone_elses_is_named(story: Story) -> None:

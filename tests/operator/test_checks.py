@@ -180,14 +180,15 @@ def test_adopted_volumes_of_a_smaller_group_are_not_a_larger_one() -> None:
     assert "set it back to 3" in verdict(problems(bootstrapped({"replicas": 5}), observed)).message
 
 
-def test_growing_volumes_is_not_implemented_yet() -> None:
-    """It is named and nothing is applied."""
+def test_volumes_may_grow_and_not_shrink() -> None:
+    """Compared with what they have, so that what is said to set back can be set back."""
     observed = converged(bootstrapped())
 
-    said = verdict(problems(bootstrapped({"storage": {"size": "20Gi"}}), observed))
+    said = verdict(problems(bootstrapped({"storage": {"size": "5Gi"}}), observed))
 
-    assert said.reason is Reason.NOT_IMPLEMENTED_YET
-    assert "growing volumes" in said.message
+    assert said.reason is Reason.INVALID_SPEC
+    assert "set it back to 10Gi, which StatefulSet orders has" in said.message
+    assert problems(bootstrapped({"storage": {"size": "20Gi"}}), observed) == ()
 
 
 def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:

@@ -154,9 +154,16 @@ class Api:
         path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
         return await self._request("put", path, body=manifest)
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete an object, provided it is the one with this *uid*; what it owns goes with it."""
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False
+    ) -> None:
+        """Delete an object, provided it is the one with this *uid*.
+
+        What it owns goes with it, but for an *orphan*: then it stays, without an owner.
+        """
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if orphan:
+            options["propagationPolicy"] = "Orphan"
         await self._request("delete", _path(kind, namespace, name), body=options)
 
     async def close(self) -> None:

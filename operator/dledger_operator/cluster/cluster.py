@@ -134,6 +134,29 @@ class Cluster:
         await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
         self._wrote("PersistentVolumeClaim")
 
+    async def grow_claim(self, group: BrokerGroup, claim: str, size: str) -> None:
+        """Ask for more in a volume claim.
+
+        Raises:
+            ApiError: The API server refused it, such as for a class that cannot grow.
+        """
+        body = {"metadata": {}, "spec": {"resources": {"requests": {"storage": size}}}}
+        await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
+        self._wrote("PersistentVolumeClaim")
+        log.info("%s %s/%s: %s is asked for %s", *_who(group), claim, size)
+
+    async def release_pods(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
+        """Delete a StatefulSet without its pods; False if it is gone."""
+        try:
+            await self._api.delete("StatefulSet", group.namespace, name, uid=uid, orphan=True)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote("StatefulSet")
+        log.info("%s %s/%s: deleted StatefulSet %s without its pods", *_who(group), name)
+        return True
+
     async def write_status(
         self, group: Subject, status: Manifest, *, only_if: str = ""
     ) -> Manifest:

@@ -24,6 +24,7 @@ from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
+from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -329,7 +330,25 @@ class Reconciler:
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic():
                 await self._create_topic(group, observed, action)
+            case GrowClaim():
+                await self._grow(group, action)
+            case ReleasePods(name, uid, size):
+                if await self._cluster.release_pods(group, name, uid=uid):
+                    said = f"StatefulSet {name} is made anew for volumes of {size}; its pods go on"
+                    await self._post(group, Event(EventReason.VOLUME_GROWN, said))
         return group
+
+    async def _grow(self, group: BrokerGroup, action: GrowClaim) -> None:
+        """Ask for a larger volume; whether it can grow only the answer tells."""
+        try:
+            await self._cluster.grow_claim(group, action.claim, action.size)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ("PersistentVolumeClaim", action.claim), str(error))
+        else:
+            said = f"{action.claim} was asked for {action.size}"
+            await self._post(group, Event(EventReason.VOLUME_GROWN, said))
 
     async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
         created = await self._cluster.create_child(group, manifest)

@@ -349,14 +349,6 @@ def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[P
             f"spec.replicas={group.spec.replicas}: changing the size of a running group is not "
             f"implemented yet; set it back to {members}",
         )
-    wanted = group.spec.storage.size
-    for name, size, _ in _claims(group, observed):
-        if _compare(wanted, size) > 0:
-            yield Problem(
-                Reason.NOT_IMPLEMENTED_YET,
-                f"spec.storage.size={wanted}: growing volumes is not implemented yet; "
-                f"set it back to {size}, which {name} has",
-            )
 
 
 def _claims(group: BrokerGroup, observed: Observed) -> Iterator[tuple[str, str, str]]:

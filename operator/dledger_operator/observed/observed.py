@@ -56,13 +56,14 @@ class Pod:
 class Volume:
     """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
 
-    *recovery* is ``pending``, ``done`` or empty.
+    *capacity* is what it has, empty if not bound; *recovery* ``pending``, ``done`` or empty.
     """
 
     name: str
     size: str
     storage_class_name: str = ""
     phase: str = "Bound"
+    capacity: str = ""
     recovery: str = ""
 
 

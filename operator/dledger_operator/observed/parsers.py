@@ -54,6 +54,7 @@ def parse_volume(manifest: Json) -> Volume:
         size=spec["resources"]["requests"]["storage"],
         storage_class_name=spec.get("storageClassName") or "",
         phase=(manifest.get("status") or {}).get("phase", "Pending"),
+        capacity=((manifest.get("status") or {}).get("capacity") or {}).get("storage", ""),
         recovery=(manifest["metadata"].get("annotations") or {}).get(names.RECOVERY_ANNOTATION, ""),
     )
 

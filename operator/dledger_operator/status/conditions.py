@@ -22,6 +22,7 @@ from dledger_operator.decisions.bootstrap_state import (
 )
 from dledger_operator.decisions.checks import verdict
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
@@ -159,6 +160,9 @@ def _settling(facts: Facts) -> Finding | None:
         return "True", Reason.STARTING, "not ready yet: " + _pods(facts, lagging)
     if facts.older:
         return "True", Reason.RESTART_PENDING, _restart_sentence(facts)
+    if volumes := growing(facts.group, facts.observed):
+        size = facts.group.spec.storage.size
+        return "True", Reason.GROWING, f"volumes are growing to {size}: {', '.join(volumes)}"
     topics = facts.observed.topics
     wanted = {topic.name for topic in facts.group.spec.topics}
     if topics is not None and (pending := wanted - topics):
