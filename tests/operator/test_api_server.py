@@ -330,6 +330,7 @@ async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: boo
 
     await eventually("its pods are the new one's", adopted)
     assert {pod["metadata"]["uid"] for pod in await story.list("pods")} == pods
+    await story.until_condition("Progressing", "False/Complete")
     assert await story.condition("SpecValid") == "True/Accepted"
 
 

@@ -237,11 +237,13 @@ class Reconciler:
                     memory.missing = foreign, uncreated
             except ApiError as error:
                 log.warning("group %s/%s: what is missing: %s", group.namespace, group.name, error)
+        # What is there again is forgotten: if it goes once more, it may be for another reason.
         foreign, uncreated = memory.missing
-        return (
+        memory.missing = (
             {claim: whose for claim, whose in foreign.items() if claim in claims},
             {pod: why for pod, why in uncreated.items() if pod in pods},
         )
+        return memory.missing
 
     def _recovery(self, group: BrokerGroup) -> JobStatus | None:
         """Return the status of the Job that restores the first volume."""
