@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Coroutine, Sequence
+from functools import partial
 from typing import Any, Final
 
 import kopf
@@ -22,6 +23,8 @@ from dledger_operator.options import Options, parse
 
 log: Final = logging.getLogger(__name__)
 
+SETTLED_S: Final = 60.0
+"""After it took the Lease for so long, a process has long seen all groups that there are."""
 STALLED_S: Final = 30.0
 """If the event loop or the API server has not responded for this long, a probe fails: twice the
 duration of the Lease, in which another operator has taken over."""
@@ -43,6 +46,7 @@ class Operator:
                 name=options.lease_name,
                 identity=options.identity,
             ),
+            on_other=partial(self._metrics.keep, ()),
         )
 
     async def run(self) -> None:
@@ -97,12 +101,13 @@ class Operator:
 
     async def _lead(self, keeping: asyncio.Task[None]) -> None:
         """Run kopf until *keeping* ends or the process is to stop."""
+        manager = Manager(self._api, self._options.platform, self._metrics)
         stop_kopf = asyncio.Event()
         keeping.add_done_callback(lambda _: stop_kopf.set())
         stopping = asyncio.create_task(self._pass_on(stop_kopf))
+        forgetting = asyncio.create_task(self._forget_missed(manager))
         ours = asyncio.all_tasks()
         options = self._options
-        manager = Manager(self._api, options.platform, self._metrics)
         tasks = await kopf.spawn_tasks(
             registry=registry(manager, self._api),
             settings=settings(),
@@ -115,6 +120,11 @@ class Operator:
             await kopf.run_tasks(tasks, ignored=ours)
         finally:
             stopping.cancel()
+            forgetting.cancel()
+
+    async def _forget_missed(self, manager: Manager) -> None:
+        await asyncio.sleep(SETTLED_S)
+        manager.forget_missed()
 
     async def _pass_on(self, stop_kopf: asyncio.Event) -> None:
         await self._stop.wait()

@@ -69,6 +69,9 @@ class World:
         self.version += 1
         stored = copy.deepcopy(manifest)
         stored["metadata"]["resourceVersion"] = str(self.version)
+        old = self.objects.get((manifest["kind"], manifest["metadata"]["name"]), {"metadata": {}})
+        uid = old["metadata"].get("uid", f"uid-{self.version}")
+        stored["metadata"].setdefault("uid", uid)
         self.objects[manifest["kind"], manifest["metadata"]["name"]] = stored
         return copy.deepcopy(stored)
 
@@ -128,6 +131,10 @@ class FakeApi:
         self._world.trouble.before_effect(ApiError(0, "no answer"))
         return copy.deepcopy(self._world.objects.get((kind, name)))
 
+    async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
+        self._world.trouble.before_effect(ApiError(0, "no answer"))
+        return []
+
     async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
         world, kind = self._world, manifest["kind"]
         world.trouble.before_effect(ApiError(0, "no answer"))
@@ -147,6 +154,8 @@ class FakeApi:
     async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
         world = self._world
         world.trouble.before_effect(ApiError(0, "no answer"))
+        if f"merge {kind}" in world.refuse:
+            raise world.refuse[f"merge {kind}"]
         if (kind, name) not in world.objects:
             raise ApiError(404, "not found")
         world.writes.append(kind)
@@ -156,7 +165,9 @@ class FakeApi:
             raise ApiError(409, "the object was changed")
         return world.put(_merged(present, body))
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False
+    ) -> None:
         world = self._world
         world.trouble.before_effect(ApiError(0, "no answer"))
         if f"delete {kind}" in world.refuse:

@@ -66,6 +66,25 @@ def group(name: str = "orders", **spec: Any) -> dict[str, Any]:
     }
 
 
+def volumes_of_class(name: str, *, grows: bool) -> list[dict[str, Any]]:
+    """Return a StorageClass and three volumes of it."""
+    made = {
+        "apiVersion": "storage.k8s.io/v1",
+        "kind": "StorageClass",
+        "metadata": {"name": name},
+        "provisioner": "kubernetes.io/no-provisioner",
+        "allowVolumeExpansion": grows,
+    }
+    spec = {
+        "capacity": {"storage": "50Gi"},
+        "accessModes": ["ReadWriteOnce"],
+        "storageClassName": name,
+        "hostPath": {"path": "/data"},
+    }
+    volume = {"apiVersion": "v1", "kind": "PersistentVolume", "spec": spec}
+    return [made, *({**volume, "metadata": {"name": f"{name}-{n}"}} for n in range(3))]
+
+
 class Operator:
     """An operator process with the rights of the chart's service account."""
 
@@ -157,6 +176,11 @@ class Story:
         rows = (await self.status()).get("conditions", [])
         found = [f"{row['status']}/{row['reason']}" for row in rows if row["type"] == kind]
         return found[0] if found else "absent"
+
+    async def message(self, kind: str) -> str:
+        """Return what a condition says."""
+        rows = (await self.status()).get("conditions", [])
+        return str(next((row["message"] for row in rows if row["type"] == kind), ""))
 
     async def until_condition(self, kind: str, expected: str, deadline_s: float = 60) -> None:
         """Wait for a condition to be status/reason."""

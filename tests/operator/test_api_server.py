@@ -13,9 +13,17 @@ from typing import Any, Final
 
 import pytest
 
+from dledger_operator.decisions import growth
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import ON_CLAIM
-from tests.operator.live import Operator, Story, eventually, group, leading
+from tests.operator.live import (
+    Operator,
+    Story,
+    eventually,
+    group,
+    leading,
+    volumes_of_class,
+)
 
 pytestmark = pytest.mark.e2e
 
@@ -87,7 +95,8 @@ def test_a_broken_spec_is_refused_with_a_sentence(
 
 
 FORBIDDEN_CHANGES: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"storage": {"size": "9Gi"}}, "storage.size cannot shrink from 10Gi to 9Gi"),
+    ({"podLabels": {"dledger.io/role": "leader"}}, "keys of dledger.io/ are the operator's own"),
+    ({"podAnnotations": {"dledger.io/x": "y"}}, "keys of dledger.io/ are the operator's own"),
     ({"storage": {"storageClassName": "other"}}, "storageClassName is immutable"),
     ({"bootstrap": {"recovery": {"groupId": "g"}}}, "bootstrap is immutable"),
     ({"topics": [{"name": "a", "type": "FIFO"}]}, "type is immutable"),
@@ -111,10 +120,19 @@ def test_a_forbidden_change_is_refused_with_a_sentence(
 
 
 def test_allowed_changes_are_taken(server: ApiServer, namespace: str) -> None:
-    """The same size spelled otherwise, a larger one, another number of replicas."""
+    """Another size, which only the volumes could forbid; replicas; labels of others."""
     apply = ("apply", "-n", namespace, "-f", "-")
 
-    for spec in ({}, {"storage": {"size": "10240Mi"}}, {"storage": {"size": "1Ti"}, "replicas": 5}):
+    for spec in (
+        {},
+        {"storage": {"size": "10240Mi"}},
+        {"storage": {"size": "1Ti"}, "replicas": 5},
+        {"storage": {"size": "9Gi"}},
+        {
+            "podLabels": {"team": "shop", "dledger.io.example/a": "b"},
+            "podAnnotations": {"a/b": "c"},
+        },
+    ):
         server.kubectl(*apply, manifest=group(**spec))
 
 
@@ -244,6 +262,137 @@ async def test_an_unimplemented_field_is_answered_and_changes_nothing(story: Sto
     await story.until_condition("SpecValid", "True/Accepted")
 
 
+@pytest.mark.parametrize(
+    ("asked", "reason", "set_back"),
+    [
+        ({"storage": {"size": "5Gi"}}, "InvalidSpec", {"storage": {"size": "10Gi"}}),
+        ({"replicas": 5}, "NotImplementedYet", {"replicas": 3}),
+        ({"replicas": 1}, "NotImplementedYet", {"replicas": 3}),
+    ],
+)
+async def test_what_a_refusal_says_to_set_back_can_be_set_back(
+    story: Story, asked: dict[str, Any], reason: str, set_back: dict[str, Any]
+) -> None:
+    """Found: O12. The API server must take what SpecValid tells people to type."""
+    await story.up()
+    await story.apply(**asked)
+    await story.until_condition("SpecValid", f"False/{reason}")
+    (value,) = [*set_back.values()]
+    words = f"set it back to {value['size'] if isinstance(value, dict) else value}"
+    assert words in await story.message("SpecValid")
+
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _spec(set_back))
+
+    await story.until_condition("SpecValid", "True/Accepted")
+
+
+@pytest.mark.parametrize("grows", [True, False])
+async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: bool) -> None:
+    """The pods go on under a StatefulSet made anew; else the refusal is told, and can be undone."""
+    name = f"{story.namespace}-{str(grows).lower()}"
+    for made in volumes_of_class(name, grows=grows):
+        await story.kubectl("apply", "-f", "-", manifest=made)
+    await story.up(storage={"size": "10Gi", "storageClassName": name})
+
+    async def sizes() -> list[str]:
+        found = await story.list("pvc")
+        return [one["spec"]["resources"]["requests"]["storage"] for one in found]
+
+    async def bound() -> bool:
+        return {one["status"]["phase"] for one in await story.list("pvc")} == {"Bound"}
+
+    await eventually("the claims are bound", bound)
+    pods = {pod["metadata"]["uid"] for pod in await story.list("pods")}
+    before = await story.get("statefulset", "orders")
+
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _sized("20Gi"))
+
+    if not grows:
+        await story.until_condition("Degraded", "True/ApplyRefused")
+        assert "must support resize" in await story.message("Degraded")
+        await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _sized("10Gi"))
+        await story.until_condition("Degraded", "False/AsExpected")
+        assert await sizes() == ["10Gi"] * 3
+        return
+
+    async def grown() -> bool:
+        built = await story.get("statefulset", "orders")
+        return bool(built) and growth.template_size(built) == "20Gi"
+
+    await eventually("the StatefulSet is made anew", grown)
+    assert await sizes() == ["20Gi"] * 3
+    after = await story.get("statefulset", "orders")
+    assert after["metadata"]["uid"] != before["metadata"]["uid"]
+
+    async def adopted() -> bool:
+        owners = [pod["metadata"].get("ownerReferences") for pod in await story.list("pods")]
+        return all(own and own[0]["uid"] == after["metadata"]["uid"] for own in owners)
+
+    await eventually("its pods are the new one's", adopted)
+    assert {pod["metadata"]["uid"] for pod in await story.list("pods")} == pods
+    await story.until_condition("Progressing", "False/Complete")
+    assert await story.condition("SpecValid") == "True/Accepted"
+
+
+def _sized(size: str) -> str:
+    return _spec({"storage": {"size": size}})
+
+
+def _spec(fields: dict[str, Any]) -> str:
+    return json.dumps({"spec": fields})
+
+
+async def test_a_pod_that_kubernetes_refuses_is_named_with_its_words(story: Story) -> None:
+    """Found: O2. And no longer once the cause is gone."""
+    await story.kubectl("create", "quota", "none", "--hard=pods=0")
+    await story.apply()
+
+    await story.until_condition("Degraded", "True/PodRefused")
+    assert "orders-0 (no pod: " in await story.message("Ready")
+    for kind in ("Ready", "Progressing", "Degraded"):
+        assert "exceeded quota: none" in await story.message(kind), kind
+
+    await story.kubectl("delete", "quota", "none")
+    await story.run_pods()
+    await story.until_condition("Degraded", "False/AsExpected")
+
+
+async def test_nodes_never_mount_a_config_that_is_someone_elses(story: Story) -> None:
+    """Found: O11. Not even where the group ran before."""
+    await story.up()
+    await story.apply(paused=True)
+    await story.until_condition("Paused", "True/PausedByUser")
+    await story.kubectl("delete", "statefulset/orders", "configmap/orders-config")
+    await story.kubectl("create", "configmap", "orders-config", "--from-literal=a=b")
+
+    await story.apply(paused=False)
+
+    await story.until_condition("Degraded", "True/ApplyRefused")
+    assert "orders-config: the name is taken" in await story.message("Degraded")
+    assert not await story.list("statefulset")
+    await story.kubectl("delete", "configmap/orders-config")
+    built = await eventually("the StatefulSet", lambda: story.get("statefulset", "orders"))
+    config = await story.get("configmap", "orders-config")
+    made = [each["metadata"]["creationTimestamp"] for each in (config, built)]
+    assert made == sorted(made)
+    assert "group-id" in config["data"]
+
+
+async def test_a_claim_that_is_someone_elses_is_named(story: Story) -> None:
+    """Found: O11. A StatefulSet takes any claim of the right name; labelled, it is the group's."""
+    await story.up()
+    claim = await story.get("pvc", "data-orders-0")
+
+    await story.kubectl("label", "pvc", "data-orders-0", "dledger.io/group-")
+
+    await story.until_condition("StorageHealthy", "False/ForeignVolume")
+    await story.until_condition("Degraded", "True/ForeignVolume")
+    assert "data-orders-0" in await story.message("StorageHealthy")
+    label = f"dledger.io/group={claim['metadata']['labels']['dledger.io/group']}"
+    await story.kubectl("label", "pvc", "data-orders-0", label)
+    await story.until_condition("Degraded", "False/AsExpected")
+
+
 async def test_a_service_of_that_name_is_not_taken_over(story: Story) -> None:
     """It keeps its selector; the condition says what is in the way."""
     await story.kubectl("create", "service", "clusterip", "orders", "--tcp=80")
@@ -292,6 +441,8 @@ async def test_the_operator_comes_back_with_the_api_server(
     server.kill("kube-apiserver")
     gave_up = functools.partial(leading, operator, 0)
     await eventually("the operator gives up", gave_up, deadline_s=40)
+    assert operator.metric("dledger_operator_group_condition")
+    assert max(operator.metric("dledger_operator_group_age_seconds")) > 0
     story.nodes.elect(1)
 
     await asyncio.to_thread(server.restart_api_server)

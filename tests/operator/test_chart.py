@@ -104,7 +104,7 @@ def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: A
     rules = _operators_rules(*values)
 
     deleted = [rule for rule in rules if {"delete", "deletecollection", "*"} & {*rule["verbs"]}]
-    allowed = (["brokerbackups"], ["controllerrevisions"])
+    allowed = (["brokerbackups"], ["controllerrevisions"], ["statefulsets"])
     assert all(rule["resources"] in allowed for rule in deleted)
     assert not any({"deletecollection", "*"} & {*rule["verbs"]} for rule in deleted)
     pods = [rule["verbs"] for rule in rules if "pods" in rule["resources"]]

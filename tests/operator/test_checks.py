@@ -82,6 +82,8 @@ def test_every_leaf_is_acted_on_or_compared() -> None:
     [
         ({"replicas": 2}, "must be odd"),
         ({"replicas": 11}, "from 1 to 9"),
+        ({"podLabels": {"dledger.io/role": "leader"}}, "spec.podLabels[dledger.io/role]: keys of"),
+        ({"podAnnotations": {"dledger.io/a": ""}}, "spec.podAnnotations[dledger.io/a]: keys of"),
         ({"storage": {"size": "ten"}}, "is not a quantity"),
         ({"storage": {"size": "0"}}, "above zero"),
         ({"backup": {"schedule": "0 3 * * *"}}, "needs spec.backup.store.url"),
@@ -178,14 +180,15 @@ def test_adopted_volumes_of_a_smaller_group_are_not_a_larger_one() -> None:
     assert "set it back to 3" in verdict(problems(bootstrapped({"replicas": 5}), observed)).message
 
 
-def test_growing_volumes_is_not_implemented_yet() -> None:
-    """It is named and nothing is applied."""
+def test_volumes_may_grow_and_not_shrink() -> None:
+    """Compared with what they have, so that what is said to set back can be set back."""
     observed = converged(bootstrapped())
 
-    said = verdict(problems(bootstrapped({"storage": {"size": "20Gi"}}), observed))
+    said = verdict(problems(bootstrapped({"storage": {"size": "5Gi"}}), observed))
 
-    assert said.reason is Reason.NOT_IMPLEMENTED_YET
-    assert "growing volumes" in said.message
+    assert said.reason is Reason.INVALID_SPEC
+    assert "set it back to 10Gi, which StatefulSet orders has" in said.message
+    assert problems(bootstrapped({"storage": {"size": "20Gi"}}), observed) == ()
 
 
 def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:
@@ -195,7 +198,7 @@ def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:
     said = verdict(problems(group(), observed))
 
     assert said.reason is Reason.INVALID_SPEC
-    assert "volume claim data-orders-0 has 20Gi" in said.message
+    assert "set it back to 20Gi, which volume claim data-orders-0 has" in said.message
 
 
 def test_claims_that_an_earlier_group_left_keep_their_class() -> None:

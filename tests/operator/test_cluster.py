@@ -111,7 +111,7 @@ def test_the_last_words_of_a_node_that_is_too_old_are_read(
 
 
 def test_a_claim_is_read() -> None:
-    """What was asked for, not what was given."""
+    """What was asked for, and what was given."""
     claim = {
         "metadata": {"name": "data-orders-0"},
         "spec": {"resources": {"requests": {"storage": "1Gi"}}, "storageClassName": "fast"},
@@ -119,7 +119,7 @@ def test_a_claim_is_read() -> None:
     }
 
     assert parse_volume(claim) == Volume(
-        name="data-orders-0", size="1Gi", storage_class_name="fast", phase="Bound"
+        name="data-orders-0", size="1Gi", storage_class_name="fast", capacity="2Gi"
     )
 
 

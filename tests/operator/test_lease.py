@@ -162,3 +162,15 @@ async def test_a_lease_that_is_not_ours_is_not_released() -> None:
     assert api.lease["spec"]["holderIdentity"] == "two"
     api.down = True
     await Elector(api, OTHER).release()
+
+
+async def test_that_another_holds_the_lease_is_told() -> None:
+    """What is shown of the groups here is not the newest any more."""
+    api, told = _Api(), asyncio.Event()
+    await Elector(api, WHO, on_other=told.set).acquire()
+    assert not told.is_set()
+
+    waiting = asyncio.create_task(Elector(api, OTHER, on_other=told.set).acquire())
+
+    await asyncio.wait_for(told.wait(), 30)
+    waiting.cancel()

@@ -64,3 +64,32 @@ def test_a_group_that_is_gone_takes_its_series_along() -> None:
     metrics.forget(*GROUP)
 
     assert _series_of_groups(metrics.registry) == []
+
+
+def test_what_was_known_last_stays_with_its_age_while_nobody_looks() -> None:
+    """An alert must not stop because the API server does not answer."""
+    now_s = [10.0]
+    metrics = Metrics(now_s=lambda: now_s[0])
+    metrics.show(*GROUP, {"readyReplicas": 2, "conditions": []})
+    _round(metrics, 10)
+    now_s[0] = 70.0
+    _round(metrics, 70, succeeded=False)
+
+    value = metrics.registry.get_sample_value
+    assert value("dledger_operator_group_ready_replicas", LABELS) == 2
+    assert value("dledger_operator_group_age_seconds", LABELS) == 60
+
+
+def test_the_series_of_all_groups_but_those_that_are_there_go() -> None:
+    """Another process may look after them by now, or they were deleted meanwhile."""
+    metrics = Metrics()
+    for name in ("orders", "pay"):
+        metrics.reconciled("shop", name, started_s=0, ended_s=1, succeeded=True)
+        metrics.show("shop", name, {"readyReplicas": 3, "conditions": []})
+    metrics.backups.failed("shop", "gone")
+
+    metrics.keep([("shop", "pay")])
+
+    families = metrics.registry.collect()
+    left = {s.labels["group"] for f in families for s in f.samples if "group" in s.labels}
+    assert left == {"pay"}

@@ -365,7 +365,7 @@ def test_a_paused_group_is_never_touched(observed: Observed) -> None:
 INVALID: list[dict[str, Any]] = [
     {"tls": {"enabled": True}},
     {"replicas": 5},
-    {"storage": {"size": "20Gi"}},
+    {"storage": {"size": "5Gi"}},
     {"replicas": 2},
 ]
 

@@ -19,7 +19,15 @@ from dledger_operator.resources.recovery import recovery_claim
 from dledger_operator.resources.spark import access, executor_template
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
-from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, eventually, group
+from tests.operator.live import (
+    NODE_IMAGE,
+    SPARK_IMAGE,
+    SYSTEM,
+    Story,
+    eventually,
+    group,
+    volumes_of_class,
+)
 from tests.operator.samples import PLATFORM, body
 
 pytestmark = [pytest.mark.e2e, pytest.mark.found]
@@ -381,6 +389,53 @@ async def test_the_operators_account_deletes_only_finished_backups_of_a_schedule
         assert power.answer(OPERATOR, "delete", "bgb", name) == ""
     for name in ("running", "unlabelled", "by-hand"):
         assert "deletes nothing but" in power.answer(OPERATOR, "delete", "bgb", name), name
+
+
+async def test_the_operators_account_grows_claims_and_releases_pods_and_no_more(
+    server: ApiServer, power: Power
+) -> None:
+    """A claim of the group may ask for more; a StatefulSet goes only without its pods."""
+    power.put(_bound("dledger-operator", power.namespace, "cluster-admin"))
+    power.put(group(paused=True))
+    uid = server.get("bg", "orders", "-n", power.namespace)["metadata"]["uid"]
+    power.put(*(_stateful_set(name, uid) for name in ("orders", "db")))
+    foreign = ("label", "statefulset", "db", "app.kubernetes.io/managed-by-", "-n", power.namespace)
+    server.kubectl(*foreign)
+
+    async def in_force() -> bool:
+        return "deletes nothing" in power.answer(OPERATOR, "delete", "statefulset", "db")
+
+    await eventually("the admission policy is in force", in_force)
+    delete = ("delete", "statefulset")
+    assert power.answer(OPERATOR, *delete, "orders", "--cascade=orphan") == ""
+    for how in ("background", "foreground"):
+        assert "without their pods" in power.answer(OPERATOR, *delete, "orders", f"--cascade={how}")
+    assert "without their pods" in power.answer(OPERATOR, *delete, "db", "--cascade=orphan")
+    for made in volumes_of_class("growing", grows=True):
+        server.kubectl("apply", "-f", "-", manifest=made)
+    claim = recovery_claim(_of(power.namespace))
+    power.put(_changed(claim, "spec.storageClassName", "growing"))
+
+    async def bound() -> bool:
+        found = server.get("pvc", claim["metadata"]["name"], "-n", power.namespace)
+        return bool(found["status"]["phase"] == "Bound")
+
+    await eventually("the claim is bound, so that it can change", bound)
+    more = {"resources": {"requests": {"storage": "20Gi"}}}
+    patch = ("patch", "pvc", claim["metadata"]["name"], "-p")
+    assert power.answer(OPERATOR, *patch, json.dumps({"spec": more})) == ""
+    for spec in ({"volumeAttributesClassName": "gold"}, {**more, "volumeAttributesClassName": "x"}):
+        answer = power.answer(OPERATOR, *patch, json.dumps({"spec": spec}))
+        assert "nothing of a volume claim but" in answer
+
+
+def _stateful_set(name: str, uid: str) -> Manifest:
+    """Return one of the group's, as it is made, under another name."""
+    (made,) = (one for one in desired(_of(""), PLATFORM) if one["kind"] == "StatefulSet")
+    named = _changed(made, "metadata.name", name)
+    found: Manifest = _changed(named, "metadata.ownerReferences.0.uid", uid)
+    del found["metadata"]["namespace"]
+    return found
 
 
 # --- a driver's account --------------------------------------------------------------------------

@@ -464,3 +464,47 @@ def test_a_spec_that_becomes_valid_again_is_an_event() -> None:
     found = list(events(before, _status(bootstrapped(**before), observed)))
 
     assert [event.reason for event in found] == [EventReason.SPEC_ACCEPTED]
+
+
+@pytest.mark.parametrize(
+    ("hosts", "reason"),
+    [
+        (("a", "a", "b"), Reason.ONE_HOST_CARRIES_MAJORITY),
+        (("a", "b", "c"), Reason.ALL_REPLICAS_READY),
+        (("", "", ""), Reason.ALL_REPLICAS_READY),
+    ],
+)
+def test_a_machine_that_carries_a_majority_is_named(
+    hosts: tuple[str, str, str], reason: Reason
+) -> None:
+    """Found: O14. The group is ready all the same."""
+    placed = {
+        name: replace(pod, host=host)
+        for (name, pod), host in zip(pods(0, 1, 2).items(), hosts, strict=True)
+    }
+
+    found = _condition(bootstrapped(), _seen(pods=placed), "Ready")
+
+    assert found[:2] == ("True", reason)
+    if reason is Reason.ONE_HOST_CARRIES_MAJORITY:
+        assert "machine a carries orders-0, orders-1: writes stop if it is lost" in found[2]
+
+
+def test_a_pod_that_is_refused_is_told_everywhere_it_is_missed() -> None:
+    """Found: O2."""
+    why = 'serviceaccount "ghost" not found'
+    seen = _seen(pods=pods(0, 1), nodes=joined(0, 1), uncreated={"orders-2": why})
+
+    for kind in ("Ready", "Progressing", "Degraded"):
+        assert why in _condition(bootstrapped(), seen, kind)[2]
+    assert _condition(bootstrapped(), seen, "Degraded")[:2] == ("True", Reason.POD_REFUSED)
+
+
+def test_a_claim_that_is_someone_elses_is_not_pending() -> None:
+    """Found: O11. It is bound, and holds what somebody else wrote."""
+    seen = _seen(foreign={"data-orders-0": "a PersistentVolumeClaim that nobody knows"})
+
+    found = _condition(bootstrapped(), seen, "StorageHealthy")
+
+    assert found[:2] == ("False", Reason.FOREIGN_VOLUME)
+    assert "data-orders-0 is a PersistentVolumeClaim" in found[2]

@@ -52,7 +52,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/*
 What the operator may do where there are groups. It deletes nothing but the finished BrokerBackups of
-schedules and its records of older specs: children go with their owner.
+schedules, its records of older specs, and a StatefulSet without its pods to make it again with larger
+volumes: children go with their owner.
 It makes no pod, reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side
 apply needs. The last rule lets it give the drivers' Role, and no other, to the Spark drivers of backups,
 without having itself what that one allows.
@@ -78,7 +79,7 @@ without having itself what that one allows.
   verbs: [get, list, watch, create, patch]
 - apiGroups: [apps]
   resources: [statefulsets]
-  verbs: [get, list, watch, create, patch]
+  verbs: [get, list, watch, create, patch, delete]
 - apiGroups: [apps]
   resources: [controllerrevisions]
   verbs: [get, list, watch, create, delete]
@@ -93,7 +94,7 @@ without having itself what that one allows.
   verbs: [list, watch, patch]
 - apiGroups: [""]
   resources: [events]
-  verbs: [create]
+  verbs: [list, create]
 - apiGroups: [rbac.authorization.k8s.io]
   resources: [{{ lower (include "operator.driverRoleKind" .) }}s]
   resourceNames: [{{ include "operator.driverRole" . }}]

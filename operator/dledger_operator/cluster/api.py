@@ -99,6 +99,13 @@ class Api:
                 return None
             raise
 
+    async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
+        """Return the Events on one object."""
+        on = f"involvedObject.kind={kind},involvedObject.uid={uid}"
+        listed = await self._request("get", _path("Event", namespace), field_selector=on)
+        items: list[Manifest] = listed["items"]
+        return items
+
     async def missing_kinds(self, namespace: str) -> tuple[str, ...]:
         """Return our kinds that cannot be listed yet; an empty *namespace* means all of them.
 
@@ -147,9 +154,16 @@ class Api:
         path = _path(manifest["kind"], metadata["namespace"], metadata["name"])
         return await self._request("put", path, body=manifest)
 
-    async def delete(self, kind: str, namespace: str, name: str, *, uid: str) -> None:
-        """Delete an object, provided it is the one with this *uid*; what it owns goes with it."""
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False
+    ) -> None:
+        """Delete an object, provided it is the one with this *uid*.
+
+        What it owns goes with it, but for an *orphan*: then it stays, without an owner.
+        """
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
+        if orphan:
+            options["propagationPolicy"] = "Orphan"
         await self._request("delete", _path(kind, namespace, name), body=options)
 
     async def close(self) -> None:

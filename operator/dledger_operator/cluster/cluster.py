@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Final
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.observed.parsers import uncreated_pods
 from dledger_operator.resources.accepted import KIND
 from dledger_operator.resources.recovery import DONE
 from dledger_operator.status.status import Event
@@ -86,11 +87,26 @@ class Cluster:
 
         A StatefulSet uses any claim of the right name: ``data-orders-0`` may be a database's.
         """
-        for ordinal in range(manifest["spec"]["replicas"]):
-            name = names.claim(group.name, ordinal)
+        claims = (names.claim(group.name, n) for n in range(manifest["spec"]["replicas"]))
+        for name, whose in (await self.foreign_claims(group, claims)).items():
+            raise ApiError(409, f"the name {name} is taken by {whose}")
+
+    async def foreign_claims(self, group: Subject, claims: Iterable[str]) -> dict[str, str]:
+        """Return which of these volume claims are someone else's, and whose."""
+        found = {}
+        for name in claims:
             present = await self._api.get("PersistentVolumeClaim", group.namespace, name)
             if present is not None and not _labelled(present, group):
-                raise ApiError(409, f"the name {name} is taken by {_whose(present)}")
+                found[name] = _whose(present)
+        return found
+
+    async def uncreated_pods(
+        self, group: Subject, stateful_set: Json, pods: Collection[str]
+    ) -> dict[str, str]:
+        """Return which of *pods*, which are missing, Kubernetes refuses to create, and why."""
+        uid = stateful_set["metadata"].get("uid", "")
+        events = await self._api.events_on("StatefulSet", group.namespace, uid=uid)
+        return uncreated_pods(events, pods)
 
     async def create_child(self, owner: Subject, manifest: Manifest) -> bool:
         """Create an object that is never changed; False if it or an older one of its name exists.
@@ -117,6 +133,29 @@ class Cluster:
         body = {"metadata": {"annotations": {names.RECOVERY_ANNOTATION: DONE}}}
         await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
         self._wrote("PersistentVolumeClaim")
+
+    async def grow_claim(self, group: BrokerGroup, claim: str, size: str) -> None:
+        """Ask for more in a volume claim.
+
+        Raises:
+            ApiError: The API server refused it, such as for a class that cannot grow.
+        """
+        body = {"metadata": {}, "spec": {"resources": {"requests": {"storage": size}}}}
+        await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
+        self._wrote("PersistentVolumeClaim")
+        log.info("%s %s/%s: %s is asked for %s", *_who(group), claim, size)
+
+    async def release_pods(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
+        """Delete a StatefulSet without its pods; False if it is gone."""
+        try:
+            await self._api.delete("StatefulSet", group.namespace, name, uid=uid, orphan=True)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote("StatefulSet")
+        log.info("%s %s/%s: deleted StatefulSet %s without its pods", *_who(group), name)
+        return True
 
     async def write_status(
         self, group: Subject, status: Manifest, *, only_if: str = ""

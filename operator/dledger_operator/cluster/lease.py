@@ -58,7 +58,10 @@ def claim(lease: Json | None, who: LeaseName, *, unchanged_s: float, now: str) -
 
 
 class Elector:
-    """Takes, keeps and releases the Lease."""
+    """Takes, keeps and releases the Lease.
+
+    *on_other* is called each time that another process is seen to hold it.
+    """
 
     def __init__(
         self,
@@ -67,11 +70,13 @@ class Elector:
         *,
         monotonic_s: Callable[[], float] = time.monotonic,
         retry_s: float = RETRY_S,
+        on_other: Callable[[], None] = lambda: None,
     ) -> None:
         self._api = api
         self._who = who
         self._monotonic_s = monotonic_s
         self._retry_s = retry_s
+        self._on_other = on_other
         self._seen: tuple[str, float] = ("", 0.0)
         self.answered_s = monotonic_s()
         """When the API server last answered (monotonic)."""
@@ -109,6 +114,7 @@ class Elector:
             self.answered_s = self._monotonic_s()
             wanted = claim(lease, self._who, unchanged_s=self._unchanged_s(lease), now=_now())
             if wanted is None:
+                self._on_other()
                 return False
             await (self._api.replace(wanted) if lease else self._api.create(wanted))
         except ApiError as error:

@@ -128,6 +128,10 @@ class Manager:
             self._metrics.groups.set(len(self._loops))
             self.wake(namespace, name)
 
+    def forget_missed(self) -> None:
+        """Drop the series of groups that were deleted while nobody watched."""
+        self._metrics.keep(self._loops)
+
     async def update_backups(self, namespace: str, group: str) -> None:
         """Start, wake or end the loop of a group's BrokerBackups when one of them changes."""
         key = namespace, group
@@ -144,9 +148,10 @@ class Manager:
                 loop.wake()
 
     async def close(self) -> None:
-        """End all loops."""
-        for key in list(self._loops):
-            await self.remove_group(*key)
+        """End all loops; what was known of the groups last stays among the metrics."""
+        while self._loops:
+            await self._loops.popitem()[1].close()
+        self._metrics.groups.set(0)
         while self._backup_loops:
             await self._backup_loops.popitem()[1].close()
 

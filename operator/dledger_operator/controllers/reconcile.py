@@ -24,6 +24,7 @@ from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
+from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -51,6 +52,8 @@ MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
 """The list of topics is read this often: each second while one of the spec is missing, else rarely,
 since only a `dledger topic delete` changes it and it may have 2 MiB."""
+MISSING_S: Final = 5.0
+"""Why a pod or a claim is missing is asked this often while one is, since nothing watches that."""
 GRACE_S: Final = 10.0
 """A voter that is out of sync for no longer is one that starts or restarts."""
 REPAIRS_TOLD_S: Final = 60.0
@@ -93,6 +96,8 @@ class _Memory:
 
     topics: frozenset[str] | None = None
     topics_at_s: float = -TOPICS_S
+    missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
+    missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
     seen: tuple[Json, object, str] = ({}, None, "")
     at_rest: bool = False
@@ -197,13 +202,48 @@ class Reconciler:
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
         )
+        foreign, uncreated = await self._missing(group, observed)
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
         return replace(
             observed,
+            foreign=foreign,
+            uncreated=uncreated,
             disbelieved=self._nodes.disbelieved,
             due=due_at,
             topics=await self._topics(group, observed),
         )
+
+    async def _missing(
+        self, group: BrokerGroup, observed: Observed
+    ) -> tuple[dict[str, str], dict[str, str]]:
+        """Return what stands in place of claims that are missing, and why pods are.
+
+        Before there is a StatefulSet, nothing needs them, and making it looks at the claims.
+        """
+        built = observed.children.get(("StatefulSet", group.name))
+        if built is None:
+            return {}, {}
+        ordinals = range(built["spec"].get("replicas", 1))
+        claims = {names.claim(group.name, n) for n in ordinals} - observed.volumes.keys()
+        pods = {names.pod(group.name, n) for n in ordinals} - observed.pods.keys()
+        memory, now_s = self._memory, self._clock.monotonic_s()
+        if (claims or pods) and now_s - memory.missing_at_s >= MISSING_S:
+            memory.missing_at_s = now_s
+            try:
+                foreign = await self._cluster.foreign_claims(group, sorted(claims))
+                memory.missing = foreign, {}
+                if pods:
+                    uncreated = await self._cluster.uncreated_pods(group, built, pods)
+                    memory.missing = foreign, uncreated
+            except ApiError as error:
+                log.warning("group %s/%s: what is missing: %s", group.namespace, group.name, error)
+        # What is there again is forgotten: if it goes once more, it may be for another reason.
+        foreign, uncreated = memory.missing
+        memory.missing = (
+            {claim: whose for claim, whose in foreign.items() if claim in claims},
+            {pod: why for pod, why in uncreated.items() if pod in pods},
+        )
+        return memory.missing
 
     def _recovery(self, group: BrokerGroup) -> JobStatus | None:
         """Return the status of the Job that restores the first volume."""
@@ -292,7 +332,25 @@ class Reconciler:
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic():
                 await self._create_topic(group, observed, action)
+            case GrowClaim():
+                await self._grow(group, action)
+            case ReleasePods(name, uid, size):
+                if await self._cluster.release_pods(group, name, uid=uid):
+                    said = f"StatefulSet {name} is made anew for volumes of {size}; its pods go on"
+                    await self._post(group, Event(EventReason.VOLUME_GROWN, said))
         return group
+
+    async def _grow(self, group: BrokerGroup, action: GrowClaim) -> None:
+        """Ask for a larger volume; whether it can grow only the answer tells."""
+        try:
+            await self._cluster.grow_claim(group, action.claim, action.size)
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ("PersistentVolumeClaim", action.claim), str(error))
+        else:
+            said = f"{action.claim} was asked for {action.size}"
+            await self._post(group, Event(EventReason.VOLUME_GROWN, said))
 
     async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
         created = await self._cluster.create_child(group, manifest)

@@ -207,6 +207,13 @@ def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
     yield from replicas_problems(group)
     if not IMAGE.fits(spec.image):
         yield _misshapen("spec.image", spec.image, IMAGE)
+    for name, keys in (("podLabels", spec.pod_labels), ("podAnnotations", spec.pod_annotations)):
+        for key in keys:
+            if key.startswith(f"{names.API_GROUP}/"):
+                yield _invalid(
+                    f"spec.{name}[{key}]: keys of {names.API_GROUP}/ are the operator's own: it "
+                    "tells pods apart by them"
+                )
     try:
         if quantity.parse(spec.storage.size) <= 0:
             yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
@@ -306,7 +313,10 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
     wanted = group.spec.storage
     for name, size, storage_class in _claims(group, observed):
         if _compare(wanted.size, size) < 0:
-            yield _invalid(f"spec.storage.size cannot shrink: {name} has {size}")
+            yield _invalid(
+                f"spec.storage.size={wanted.size}: volumes cannot shrink; set it back to {size}, "
+                f"which {name} has"
+            )
         if wanted.storage_class_name not in ("", storage_class):
             yield _invalid(
                 f"spec.storage.storageClassName cannot change: {name} has {storage_class!r}"
@@ -339,14 +349,6 @@ def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[P
             f"spec.replicas={group.spec.replicas}: changing the size of a running group is not "
             f"implemented yet; set it back to {members}",
         )
-    wanted = group.spec.storage.size
-    for name, size, _ in _claims(group, observed):
-        if _compare(wanted, size) > 0:
-            yield Problem(
-                Reason.NOT_IMPLEMENTED_YET,
-                f"spec.storage.size={wanted}: growing volumes is not implemented yet; "
-                f"set it back to {size}, which {name} has",
-            )
 
 
 def _claims(group: BrokerGroup, observed: Observed) -> Iterator[tuple[str, str, str]]:

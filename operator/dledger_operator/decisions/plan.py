@@ -24,6 +24,7 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import backup_problems
 from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.growth import GrowClaim, ReleasePods, as_built, growth
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -126,7 +127,17 @@ def is_prerequisite(action: Child) -> bool:
     return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
-Action = Child | Forget | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+Action = (
+    Child
+    | Forget
+    | MarkRestored
+    | RecordGroupId
+    | Bootstrap
+    | LabelRole
+    | CreateTopic
+    | GrowClaim
+    | ReleasePods
+)
 
 
 def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
@@ -154,6 +165,7 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
         *roles,
         *_topics(group, observed),
         *backups,
+        *growth(group, observed),
     )
 
 
@@ -187,6 +199,7 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
     What we apply leaves alone what others own, so that is undone before.
     """
     present = facts.observed.children.get(ref_of(wanted))
+    wanted = as_built(wanted, present)
     if present is None:
         yield Repair(wanted) if facts.group.bootstrapped else Apply(wanted)
         return

@@ -1,13 +1,15 @@
 """The operator's metrics: `dledger_operator_*` and `dledger_backup_*`; see docs/monitoring.md.
 
-Labels are bounded by the number of groups; the series of a group that was deleted are removed.
+Labels are bounded by the number of groups; the series of a group that was deleted are removed, and
+so are all of them when another process looks after the groups. They stay while the API server does
+not answer: an alert that fires must not stop because of that.
 Filled by the reconcilers and loops, served by `__main__`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -65,7 +67,7 @@ class BackupMetrics:
         self._failures = Counter(
             "dledger_backup_failures_total", "Backups that failed.", _GROUP, registry=registry
         )
-        self._shown: set[tuple[str, str]] = set()
+        self.shown: set[tuple[str, str]] = set()
 
     def show(self, group: BrokerGroup, status: Json) -> None:
         """Show a group that has backups, or a store for them."""
@@ -73,7 +75,7 @@ class BackupMetrics:
         if not completed_at and not group.spec.backup.store.url:
             return
         key = group.namespace, group.name
-        self._shown.add(key)
+        self.shown.add(key)
         self._failures.labels(*key)
         if completed_at:
             self._last_success.labels(*key).set(_unix_s(completed_at))
@@ -82,13 +84,13 @@ class BackupMetrics:
 
     def failed(self, namespace: str, group: str) -> None:
         """Count a backup that failed, of a group that there is."""
-        self._shown.add((namespace, group))
+        self.shown.add((namespace, group))
         self._failures.labels(namespace, group).inc()
 
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
-        if (namespace, group) in self._shown:
-            self._shown.discard((namespace, group))
+        if (namespace, group) in self.shown:
+            self.shown.discard((namespace, group))
             for metric in (self._last_success, self._age, self._failures):
                 metric.remove(namespace, group)
 
@@ -97,9 +99,14 @@ class BackupMetrics:
 
 
 class Metrics:
-    """The operator's metrics, in a registry of their own."""
+    """The operator's metrics, in a registry of their own.
 
-    def __init__(self) -> None:
+    Args:
+        now_s: Monotonic seconds.
+    """
+
+    def __init__(self, *, now_s: Callable[[], float] = time.monotonic) -> None:
+        self._now_s = now_s
         self.registry = registry = CollectorRegistry()
         gauge = partial(Gauge, labelnames=_GROUP, registry=registry)
         counter = partial(Counter, labelnames=_GROUP, registry=registry)
@@ -142,6 +149,10 @@ class Metrics:
             registry=registry,
         )
         self._replicas = gauge("dledger_operator_group_ready_replicas", "Ready pods of a group.")
+        self._age = gauge(
+            "dledger_operator_group_age_seconds",
+            "Since a group was last looked at; the other series of it are from then.",
+        )
         self.backups = BackupMetrics(registry)
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}
@@ -162,6 +173,8 @@ class Metrics:
         self.reconcile_seconds.observe(ended_s - started_s)
         self._rounds.labels(*key).inc()
         self._errors.labels(*key).inc(0 if succeeded else 1)
+        if succeeded or key not in self._paces:
+            self._age.labels(*key).set_function(partial(self._since, ended_s))
         pace = self._paces.setdefault(key, _Pace(ended_s))
         before = pace.runaway
         pace.count(ended_s)
@@ -175,17 +188,25 @@ class Metrics:
         for row in status["conditions"]:
             self._condition.labels(namespace, group, row["type"]).set(_VALUES[row["status"]])
 
+    def keep(self, groups: Collection[tuple[str, str]]) -> None:
+        """Drop the series of all groups but these."""
+        for key in {*self._paces, *self._shown, *self.backups.shown} - {*groups}:
+            self.forget(*key)
+
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
         self.backups.forget(namespace, group)
         if self._paces.pop((namespace, group), None) is not None:
-            for metric in (self._rounds, self._errors, self._runaway):
+            for metric in (self._rounds, self._errors, self._runaway, self._age):
                 metric.remove(namespace, group)
-        kinds = self._shown.pop((namespace, group), set())
-        for kind in kinds:
+        kinds = self._shown.pop((namespace, group), None)
+        for kind in kinds or ():
             self._condition.remove(namespace, group, kind)
-        if kinds:
+        if kinds is not None:
             self._replicas.remove(namespace, group)
+
+    def _since(self, at_s: float) -> float:
+        return max(0.0, self._now_s() - at_s)
 
 
 def _unix_s(text: str) -> float:

@@ -32,6 +32,7 @@ class Pod:
         ready: The kubelet says so.
         role: Its role label; empty when it has none.
         zone: Its zone label, where Kubernetes sets one (1.35 and later).
+        host: The machine it was placed on; empty until then.
         revision: Which version of the StatefulSet's template it was made from.
         terminating: It is being deleted.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
@@ -44,6 +45,7 @@ class Pod:
     ready: bool = False
     role: str = ""
     zone: str = ""
+    host: str = ""
     revision: str = ""
     terminating: bool = False
     trouble: str = ""
@@ -54,13 +56,14 @@ class Pod:
 class Volume:
     """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
 
-    *recovery* is ``pending``, ``done`` or empty.
+    *capacity* is what it has, empty if not bound; *recovery* ``pending``, ``done`` or empty.
     """
 
     name: str
     size: str
     storage_class_name: str = ""
     phase: str = "Bound"
+    capacity: str = ""
     recovery: str = ""
 
 
@@ -72,6 +75,8 @@ class Observed:
         children: Manifests as the API has them, by kind and name.
         pods: Pods of the group, by name.
         volumes: Its claims, by name; they outlive the group.
+        foreign: The claims of its pods' names that are someone else's, and whose.
+        uncreated: The pods that Kubernetes refuses to create, and why.
         nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
         topics: Names of the topics that exist; None if nobody was asked.
@@ -84,6 +89,8 @@ class Observed:
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
     pods: Mapping[str, Pod] = field(default_factory=dict)
     volumes: Mapping[str, Volume] = field(default_factory=dict)
+    foreign: Mapping[str, str] = field(default_factory=dict)
+    uncreated: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)
     topics: frozenset[str] | None = None

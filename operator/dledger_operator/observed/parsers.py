@@ -5,6 +5,7 @@ Called when kopf indexes an object, so that an index holds only what decisions u
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from dledger_operator.api import names
@@ -15,8 +16,9 @@ from dledger_operator.observed.observed import Pod, Volume
 _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
 _BACK_OFF: Final = "CrashLoopBackOff"
+_FAILED_CREATE: Final = "FailedCreate"
 _LONGEST_WORDS: Final = 300
-"""Of a node's last line: it ends up in conditions and Events."""
+"""Of a node's last line, or an Event's: they end up in conditions and Events."""
 
 
 def parse_group(manifest: Json) -> tuple[str, str]:
@@ -36,6 +38,7 @@ def parse_pod(manifest: Json) -> Pod:
         ready=ready.get("status") == "True",
         role=labels.get(names.ROLE_LABEL, ""),
         zone=labels.get(names.ZONE_LABEL, ""),
+        host=(manifest.get("spec") or {}).get("nodeName") or "",
         revision=labels.get(names.REVISION_LABEL, ""),
         terminating="deletionTimestamp" in metadata,
         trouble=_trouble(status),
@@ -51,8 +54,37 @@ def parse_volume(manifest: Json) -> Volume:
         size=spec["resources"]["requests"]["storage"],
         storage_class_name=spec.get("storageClassName") or "",
         phase=(manifest.get("status") or {}).get("phase", "Pending"),
+        capacity=((manifest.get("status") or {}).get("capacity") or {}).get("storage", ""),
         recovery=(manifest["metadata"].get("annotations") or {}).get(names.RECOVERY_ANNOTATION, ""),
     )
+
+
+def uncreated_pods(events: Iterable[Json], pods: Iterable[str]) -> dict[str, str]:
+    """Return which of *pods* a StatefulSet could not create the last time it tried, and why.
+
+    Args:
+        events: The Events on the StatefulSet.
+        pods: Names of the pods that are missing.
+    """
+    found: dict[str, str] = {}
+    told = sorted(events, key=_order)
+    for pod in pods:
+        for event in told:
+            message = str(event.get("message") or "")
+            if f"Pod {pod} in StatefulSet" not in message:
+                continue
+            found.pop(pod, None)
+            if event.get("reason") == _FAILED_CREATE:
+                said = message.partition(" error: ")[2] or message
+                found[pod] = said[:_LONGEST_WORDS]
+    return found
+
+
+def _order(event: Json) -> tuple[str, bool]:
+    """Return when an Event was last seen; of the same second, a failure comes first."""
+    series = event.get("series") or {}
+    at = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(at or ""), event.get("reason") != _FAILED_CREATE
 
 
 def parse_component(manifest: Json) -> str:

@@ -45,6 +45,17 @@ def hashed(manifest: Manifest) -> Manifest:
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
 
 
+def unhashed(manifest: Manifest) -> Manifest:
+    """Return a manifest without its hash."""
+    metadata = dict(manifest["metadata"])
+    annotations = dict(metadata.pop("annotations", {}))
+    annotations.pop(names.HASH_ANNOTATION, None)
+    return {
+        **manifest,
+        "metadata": metadata | ({"annotations": annotations} if annotations else {}),
+    }
+
+
 def hash_of(manifest: Manifest) -> str:
     """Return the hash that an object carries; empty without one."""
     annotations = manifest["metadata"].get("annotations") or {}

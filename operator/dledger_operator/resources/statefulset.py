@@ -83,7 +83,7 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
         "terminationGracePeriodSeconds": 30,
         "securityContext": pod_security(group),
         "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
-        or [_over_zones(group)],
+        or [_over(group, key) for key in (names.ZONE_LABEL, names.HOST_LABEL)],
         "containers": [_container(group, default_image)],
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
@@ -152,10 +152,11 @@ def _probe(path: str, *, period_s: int, timeout_s: int, failures: int) -> Manife
     }
 
 
-def _over_zones(group: BrokerGroup) -> Manifest:
+def _over(group: BrokerGroup, key: str) -> Manifest:
+    """Return the wish to spread pods; a pod that cannot be spread runs all the same."""
     return {
         "maxSkew": 1,
-        "topologyKey": names.ZONE_LABEL,
+        "topologyKey": key,
         "whenUnsatisfiable": "ScheduleAnyway",
         "labelSelector": {"matchLabels": names.selector(group.name)},
     }

@@ -22,6 +22,7 @@ from dledger_operator.decisions.bootstrap_state import (
 )
 from dledger_operator.decisions.checks import verdict
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
@@ -104,7 +105,23 @@ def _ready(facts: Facts) -> Finding:
     if lagging := _not_ready(facts):
         return "False", Reason.REPLICAS_NOT_READY, "not ready: " + _pods(facts, lagging)
     count = len(facts.wanted)
-    return "True", Reason.ALL_REPLICAS_READY, f"{count} of {count} replicas are ready"
+    ready = f"{count} of {count} replicas are ready"
+    if crowded := _crowded(facts):
+        return "True", Reason.ONE_HOST_CARRIES_MAJORITY, f"{ready}; {crowded}"
+    return "True", Reason.ALL_REPLICAS_READY, ready
+
+
+def _crowded(facts: Facts) -> str:
+    """Return which machine's loss would stop writes; empty if none's, or if there is one pod."""
+    hosts: dict[str, list[str]] = {}
+    for name in facts.wanted:
+        pod = facts.observed.pods.get(name)
+        if pod is not None and pod.host:
+            hosts.setdefault(pod.host, []).append(name)
+    for host, pods in sorted(hosts.items()):
+        if 1 < len(facts.wanted) < 2 * len(pods):
+            return f"machine {host} carries {', '.join(pods)}: writes stop if it is lost"
+    return ""
 
 
 def _not_ready(facts: Facts) -> list[str]:
@@ -131,7 +148,9 @@ def _absent(facts: Facts) -> list[str]:
     present = facts.observed.children
     wanted = names.children(facts.group.name, facts.group.spec.replicas)
     children = [f"{kind} {name}" for kind, name in wanted if (kind, name) not in present]
-    return children + [f"Pod {n}" for n in facts.wanted if n not in facts.observed.pods]
+    refused = facts.observed.uncreated
+    absent = (name for name in facts.wanted if name not in facts.observed.pods)
+    return children + [f"Pod {n}" + (f" ({refused[n]})" if n in refused else "") for n in absent]
 
 
 def _settling(facts: Facts) -> Finding | None:
@@ -141,6 +160,9 @@ def _settling(facts: Facts) -> Finding | None:
         return "True", Reason.STARTING, "not ready yet: " + _pods(facts, lagging)
     if facts.older:
         return "True", Reason.RESTART_PENDING, _restart_sentence(facts)
+    if volumes := growing(facts.group, facts.observed):
+        size = facts.group.spec.storage.size
+        return "True", Reason.GROWING, f"volumes are growing to {size}: {', '.join(volumes)}"
     topics = facts.observed.topics
     wanted = {topic.name for topic in facts.group.spec.topics}
     if topics is not None and (pending := wanted - topics):
@@ -163,15 +185,26 @@ def _degraded(facts: Facts, now: str) -> Finding:
         return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
     if found := _broken_founding(facts) or _majority_lost(facts) or _bad_pods(facts):
         return found
-    if refusals := facts.observed.refusals:
-        topics_only = all(kind == "Topic" for kind, _ in refusals)
-        reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
-        return "True", reason, "; ".join(f"{k} {n}: {why}" for (k, n), why in refusals.items())
+    if found := _refused(facts):
+        return found
     if facts.is_short:
         return _short(facts)
     if late := _late(facts, now):
         return "True", Reason.DEADLINE_EXCEEDED, late
     return "False", Reason.AS_EXPECTED, "nothing is known to be wrong"
+
+
+def _refused(facts: Facts) -> Finding | None:
+    """Return what Kubernetes or a node did not let the group have."""
+    if refusals := facts.observed.refusals:
+        topics_only = all(kind == "Topic" for kind, _ in refusals)
+        reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
+        return "True", reason, "; ".join(f"{k} {n}: {why}" for (k, n), why in refusals.items())
+    if uncreated := facts.observed.uncreated:
+        return "True", Reason.POD_REFUSED, _each(uncreated)
+    if foreign := facts.observed.foreign:
+        return "True", Reason.FOREIGN_VOLUME, _each(foreign, "is")
+    return None
 
 
 def _majority_lost(facts: Facts) -> Finding | None:
@@ -292,6 +325,8 @@ def _storage_healthy(facts: Facts) -> Finding:
     ]
     if refusing:
         return "False", Reason.WRITES_REFUSED, "; ".join(refusing)
+    if foreign := facts.observed.foreign:
+        return "False", Reason.FOREIGN_VOLUME, _each(foreign, "is")
     volumes = facts.observed.volumes
     claims = [names.claim(facts.group.name, n) for n in range(len(facts.wanted))]
     pending = [c for c in claims if c not in volumes or volumes[c].phase != "Bound"]
@@ -318,7 +353,8 @@ def _pods(facts: Facts, wanted: Iterable[str]) -> str:
 def _pod(facts: Facts, name: str) -> str:
     pod, node = facts.observed.pods.get(name), facts.observed.nodes.get(name)
     if pod is None:
-        return f"{name} (no pod)"
+        refused = facts.observed.uncreated.get(name)
+        return f"{name} (no pod: {refused})" if refused else f"{name} (no pod)"
     said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
     why = pod.trouble or said
     return f"{name} ({why})" if why else name
