@@ -65,7 +65,9 @@ CUT_OFF = _seen(
 )
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
-TOPIC_MISSING = _seen(topics=frozenset())
+TOPIC_MISSING = _seen(topics={})
+TOPIC_TOO_SMALL = _seen(topics={"a": TopicSeen("NORMAL", 4)})
+TOPIC_LARGER = _seen(topics={"a": TopicSeen("NORMAL", 16)})
 TOPIC = bootstrapped({"topics": [{"name": "a"}]})
 TLS = bootstrapped({"tls": {"enabled": True}})
 EVEN = bootstrapped({"replicas": 2})
@@ -92,6 +94,8 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Progressing", OLD, JOINING, "True", Reason.JOINING),
     ("Progressing", OLD, _seen(pods=pods(0, 1, 2, ready=False)), "True", Reason.STARTING),
     ("Progressing", TOPIC, TOPIC_MISSING, "True", Reason.TOPICS_PENDING),
+    ("Progressing", TOPIC, TOPIC_TOO_SMALL, "True", Reason.TOPICS_PENDING),
+    ("SpecValid", TOPIC, TOPIC_LARGER, "False", Reason.INVALID_SPEC),
     ("Progressing", TLS, WELL, "False", Reason.BLOCKED),
     ("Progressing", OLD, SPLIT, "False", Reason.BLOCKED),
     ("Degraded", OLD, WELL, "False", Reason.AS_EXPECTED),
@@ -464,3 +468,14 @@ def test_a_spec_that_becomes_valid_again_is_an_event() -> None:
     found = list(events(before, _status(bootstrapped(**before), observed)))
 
     assert [event.reason for event in found] == [EventReason.SPEC_ACCEPTED]
+
+
+def test_what_topics_still_lack_is_told_in_one_sentence() -> None:
+    """Missing ones, and how many of their queues the others have."""
+    of = bootstrapped({"topics": [{"name": "b"}, {"name": "c"}, {"name": "a", "queues": 16}]})
+    seen = {"a": TopicSeen("NORMAL", 8), "c": TopicSeen("NORMAL", 8)}
+
+    rows = conditions(facts_of(of, converged(of, topics=seen)), now=NOW)
+
+    (row,) = (row for row in rows if row["type"] == "Progressing")
+    assert row["message"] == "to be created: b; to be given more queues: a (8 of 16)"

@@ -80,6 +80,7 @@ class EventReason(StrEnum):
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     CHILD_REPAIRED = "ChildRepaired"
     TOPIC_CREATED = "TopicCreated"
+    TOPIC_GROWN = "TopicGrown"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"
     BACKUP_SCHEDULED = "BackupScheduled"
