@@ -181,8 +181,11 @@ async def test_a_topic_is_grown_and_each_refusal_can_be_taken_back(story: Story)
     await story.up(topics=[{"name": "demo", "queues": 2}])
     await story.until_condition("Progressing", "False/Complete")
 
+    async def grown() -> bool:
+        return story.nodes.topics == {"demo": 4}
+
     await story.apply(topics=[{"name": "demo", "queues": 4}])
-    await eventually("four queues", lambda: story.nodes.topics == {"demo": 4})
+    await eventually("four queues", grown)
     await story.until_condition("Progressing", "False/Complete")
     for wrong, reason in (
         ({"queues": 2}, "False/InvalidSpec"),

@@ -247,12 +247,9 @@ def test_a_topic_is_compared_with_what_there_is() -> None:
         return [problem.message for problem in found]
 
     assert sentences(4) == sentences(2) == []
-    assert sentences(8) == [
-        "spec.topics[a].queues=4: the topic has 8 queues, and its messages are in them; "
-        "set it back to 8"
-    ]
-    assert sentences(4, "FIFO") == [
-        "spec.topics[a].type=NORMAL: the topic is FIFO, and so are its messages; "
-        "set it back to FIFO"
-    ]
+    (few,), (other,) = sentences(8), sentences(4, "FIFO")
+    assert few.startswith("spec.topics[a].queues=4: the topic has 8 queues")
+    assert few.endswith("; set it back to 8")
+    assert other.startswith("spec.topics[a].type=NORMAL: the topic is FIFO")
+    assert other.endswith("; set it back to FIFO")
     assert problems(of, converged(of, topics=None)) == ()

@@ -346,7 +346,7 @@ def test_a_topic_with_too_few_queues_is_grown_by_what_the_nodes_say_now() -> Non
     """One that has more is left alone: SpecValid says so."""
     of = bootstrapped({"topics": [{"name": "a", "queues": 16}, {"name": "b"}]})
 
-    def planned(a: int) -> Sequence[Action]:
+    def planned(a: int) -> tuple[Action, ...]:
         seen = {"a": TopicSeen("NORMAL", a), "b": TopicSeen("NORMAL", 8)}
         return _plan(of, converged(of, topics=seen))
 

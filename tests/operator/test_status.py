@@ -11,7 +11,8 @@ from dledger.common.status import FailoverRecord
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.observed.observed import Observed, Pod, TopicSeen
+from dledger_operator.status.conditions import conditions
 from dledger_operator.status.status import Event, events, status, worth_writing
 from tests.operator.documented import SHOWN
 from tests.operator.samples import (

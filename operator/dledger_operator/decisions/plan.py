@@ -134,9 +134,8 @@ def is_prerequisite(action: Child) -> bool:
     return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
-Action = (
-    Child | Forget | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic | GrowTopic
-)
+TopicAction = CreateTopic | GrowTopic
+Action = Child | Forget | MarkRestored | RecordGroupId | Bootstrap | LabelRole | TopicAction
 
 
 def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
@@ -297,7 +296,7 @@ def _roles(observed: Observed) -> Iterator[LabelRole]:
     yield from stale
 
 
-def _topics(group: BrokerGroup, observed: Observed) -> Iterator[CreateTopic | GrowTopic]:
+def _topics(group: BrokerGroup, observed: Observed) -> Iterator[TopicAction]:
     """Make what is missing, by what the nodes say now; what was refused lately waits."""
     if observed.topics is None or observed.leader is None:
         return
