@@ -27,6 +27,7 @@ _COMMANDS = [
     commands.DeleteTopic(name="t", generation=3),
     commands.DeleteGroup(name="g"),
     commands.SetSecret(secret=bytes(range(32))),
+    commands.GrowTopic(name="t", queues=16),
 ]  # fmt: skip
 
 

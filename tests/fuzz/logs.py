@@ -286,6 +286,7 @@ class Entries(Target):
         commands.Release(group="g", client_id="client").encode(),
         commands.Retain(before_index=3).encode(),
         commands.ExpireGroups(before_ms=1).encode(),
+        commands.GrowTopic(name="t", queues=6).encode(),
     )  # fmt: skip
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),

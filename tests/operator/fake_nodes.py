@@ -114,6 +114,11 @@ class _Admin(pb_grpc.AdminServicer):
         )
         return pb.ExportPlanResponse(commit_index=group.records, ranges=[only])
 
+    async def GrowTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        topics = self._group.topics
+        before, topics[request.name] = topics[request.name], request.queues
+        return pb.GrowTopicResponse(before=before)
+
 
 class _Topics(pb_grpc.TopicsServicer):
     def __init__(self, group: FakeGroup) -> None:

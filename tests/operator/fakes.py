@@ -8,13 +8,19 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from dledger.common.status import NodeStatus
-from dledger.errors import AlreadyBootstrapped, InvalidArgument, NotTheGroup, Unavailable
+from dledger.errors import (
+    AlreadyBootstrapped,
+    FeatureNotReady,
+    InvalidArgument,
+    NotTheGroup,
+    Unavailable,
+)
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.observed.job_status import JobPod
-from dledger_operator.observed.observed import Pod, Volume
+from dledger_operator.observed.observed import Pod, TopicSeen, Volume
 from dledger_operator.observed.parsers import (
     parse_component,
     parse_job_pod,
@@ -58,8 +64,9 @@ class World:
     refuse: dict[str, ApiError] = field(default_factory=dict)
     disks: dict[str, str] = field(default_factory=dict)
     restored: dict[str, int] = field(default_factory=dict)
-    topics: set[str] = field(default_factory=set)
+    topics: dict[str, int] = field(default_factory=dict)
     bad_topics: set[str] = field(default_factory=set)
+    older_member: str = ""
     bootstraps: int = 0
     leader: str = ""
     version: int = 0
@@ -257,15 +264,22 @@ class FakeNodes:
         world.leader = pod.name
         world.trouble.after_effect(Unavailable("the answer is lost"))
 
-    async def topics(self, pod: Pod) -> frozenset[str]:
-        return frozenset(self._world.topics)
+    async def topics(self, pod: Pod) -> dict[str, TopicSeen]:
+        return {name: TopicSeen("NORMAL", queues) for name, queues in self._world.topics.items()}
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
         self._world.trouble.before_effect(Unavailable("no answer"))
         if topic.name in self._world.bad_topics:
             raise InvalidArgument(f"topic {topic.name} exists with 4 queues")
-        self._world.topics.add(topic.name)
+        self._world.topics[topic.name] = topic.queues
         return True
+
+    async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
+        self._world.trouble.before_effect(Unavailable("no answer"))
+        if member := self._world.older_member:
+            raise FeatureNotReady.held_back("GROW_TOPIC", needed=2, member=member, told=1)
+        before, self._world.topics[name] = self._world.topics[name], queues
+        return before
 
     async def close(self) -> None:
         """Nothing is open."""

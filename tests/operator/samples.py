@@ -10,7 +10,7 @@ from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.policy import Policy
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.observed.observed import Observed, Pod, Volume, ref_of
+from dledger_operator.observed.observed import Observed, Pod, TopicSeen, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_revision
 
@@ -149,6 +149,6 @@ def converged(of: BrokerGroup, **changes: Any) -> Observed:
         pods=pods(0, 1, 2),
         volumes=volumes(0, 1, 2),
         nodes=joined(0, 1, 2),
-        topics=frozenset(topic.name for topic in of.spec.topics),
+        topics={one.name: TopicSeen(one.type, one.queues) for one in of.spec.topics},
     )
     return replace(observed, **changes)

@@ -99,8 +99,6 @@ FORBIDDEN_CHANGES: Final[list[tuple[dict[str, Any], str]]] = [
     ({"podAnnotations": {"dledger.io/x": "y"}}, "keys of dledger.io/ are the operator's own"),
     ({"storage": {"storageClassName": "other"}}, "storageClassName is immutable"),
     ({"bootstrap": {"recovery": {"groupId": "g"}}}, "bootstrap is immutable"),
-    ({"topics": [{"name": "a", "type": "FIFO"}]}, "type is immutable"),
-    ({"topics": [{"name": "a", "queues": 7}]}, "queues cannot shrink"),
     ({"replicas": 4}, "replicas must be odd"),
 ]
 
@@ -194,6 +192,33 @@ async def test_a_group_is_built_founded_and_converges_to_no_writes(
     assert story.nodes.bootstraps == 1
     assert story.nodes.topics == {"demo": 8}
     assert set(operator.metric("dledger_operator_reconcile_errors_total")) == {0}
+
+
+async def test_a_topic_is_grown_and_each_refusal_can_be_taken_back(story: Story) -> None:
+    """What SpecValid says to set back is taken by the API server, and all is well again."""
+    await story.up(topics=[{"name": "demo", "queues": 2}])
+    await story.until_condition("Progressing", "False/Complete")
+
+    async def grown() -> bool:
+        return story.nodes.topics == {"demo": 4}
+
+    await story.apply(topics=[{"name": "demo", "queues": 4}])
+    await eventually("four queues", grown)
+    await story.until_condition("Progressing", "False/Complete")
+    for wrong, reason in (
+        ({"queues": 2}, "False/InvalidSpec"),
+        ({"queues": 4, "type": "FIFO"}, "False/InvalidSpec"),
+    ):
+        await story.apply(topics=[{"name": "demo", **wrong}])
+        await story.until_condition("SpecValid", reason)
+        await story.apply(topics=[{"name": "demo", "queues": 4, "type": "NORMAL"}])
+        await story.until_condition("SpecValid", "True/Accepted")
+
+    assert story.nodes.topics == {"demo": 4}
+    events = await story.list("events")
+    assert [one["message"] for one in events if one["reason"] == "TopicGrown"] == [
+        "topic demo has 4 queues; it had 2"
+    ]
 
 
 async def test_nothing_of_kopf_is_left_on_objects(story: Story) -> None:

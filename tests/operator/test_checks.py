@@ -10,7 +10,7 @@ import pytest
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
-from dledger_operator.observed.observed import Observed
+from dledger_operator.observed.observed import Observed, TopicSeen
 from tests.operator.backup_samples import ON_CLAIM, STORE
 from tests.operator.samples import body, bootstrapped, converged, group, joined, members, volumes
 
@@ -237,3 +237,22 @@ def test_an_operator_without_an_image_for_spark_says_so_only_where_one_is_needed
     for of in (with_store, with_recovery):
         assert "--spark-image" in verdict(problems(of, Observed())).message
     assert problems(BrokerGroup.parse(body()), Observed()) == ()
+
+
+def test_a_topic_is_compared_with_what_there_is() -> None:
+    """Not with an earlier wish, which can always be taken back."""
+    of = bootstrapped({"topics": [{"name": "a", "queues": 4, "type": "NORMAL"}, {"name": "b"}]})
+
+    def sentences(queues: int, kind: str = "NORMAL") -> list[str]:
+        seen = {"a": TopicSeen(kind, queues)}
+        found = problems(of, converged(of, topics=seen))
+        assert {problem.reason for problem in found} <= {Reason.INVALID_SPEC}
+        return [problem.message for problem in found]
+
+    assert sentences(4) == sentences(2) == []
+    (few,), (other,) = sentences(8), sentences(4, "FIFO")
+    assert few.startswith("spec.topics[a].queues=4: the topic has 8 queues")
+    assert few.endswith("; set it back to 8")
+    assert other.startswith("spec.topics[a].type=NORMAL: the topic is FIFO")
+    assert other.endswith("; set it back to FIFO")
+    assert problems(of, converged(of, topics=None)) == ()

@@ -19,12 +19,13 @@ from dledger_operator.decisions.plan import (
     Create,
     CreateTopic,
     Forget,
+    GrowTopic,
     LabelRole,
     RecordGroupId,
     Repair,
     plan,
 )
-from dledger_operator.observed.observed import Observed, ref_of
+from dledger_operator.observed.observed import Observed, TopicSeen, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.accepted import accepted_revision, accepted_spec
 from dledger_operator.status.status import status
@@ -334,17 +335,30 @@ def test_topics_of_the_spec_are_created_once_there_is_a_leader() -> None:
     """Those that exist are not touched."""
     of = bootstrapped({"topics": [{"name": "a"}, {"name": "b", "queues": 4}]})
 
-    assert _plan(of, converged(of, topics=frozenset({"a"}))) == (
+    assert _plan(of, converged(of, topics={"a": TopicSeen("NORMAL", 8)})) == (
         CreateTopic(Topic(name="b", queues=4)),
     )
-    assert _plan(of, converged(of, topics=frozenset(), nodes=joined(0, 1, 2, leader=None))) != ()
+    assert _plan(of, converged(of, topics={}, nodes=joined(0, 1, 2, leader=None))) != ()
     assert _plan(of, converged(of, topics=None)) == ()
 
 
-def test_a_refused_topic_is_not_asked_for_again_at_once() -> None:
+def test_a_topic_with_too_few_queues_is_grown_by_what_the_nodes_say_now() -> None:
+    """One that has more is left alone: SpecValid says so."""
+    of = bootstrapped({"topics": [{"name": "a", "queues": 16}, {"name": "b"}]})
+
+    def planned(a: int) -> tuple[Action, ...]:
+        seen = {"a": TopicSeen("NORMAL", a), "b": TopicSeen("NORMAL", 8)}
+        return _plan(of, converged(of, topics=seen))
+
+    assert planned(8) == (GrowTopic("a", 16),)
+    assert planned(16) == planned(32) == ()
+
+
+@pytest.mark.parametrize("topics", [{}, {"a": TopicSeen("NORMAL", 4)}])
+def test_a_refused_topic_is_not_asked_for_again_at_once(topics: dict[str, TopicSeen]) -> None:
     """The refusal stands until the shell forgets it."""
     of = bootstrapped({"topics": [{"name": "a"}]})
-    observed = converged(of, topics=frozenset(), refusals={("Topic", "a"): "no"})
+    observed = converged(of, topics=topics, refusals={("Topic", "a"): "no"})
 
     assert _plan(of, observed) == ()
 

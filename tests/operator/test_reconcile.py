@@ -75,7 +75,7 @@ async def test_a_new_group_is_built_founded_and_given_its_topics() -> None:
 
     assert world.bootstraps == 1
     assert set(world.disks.values()) == {world.status["groupId"]}
-    assert world.topics == {"demo"}
+    assert world.topics == {"demo": 8}
     assert _condition(world, "Available") == ("True", "LeaderElected")
     assert _condition(world, "Progressing") == ("False", "Complete")
     assert world.events == ["GroupIdRecorded", "Founded", "TopicCreated"]
@@ -299,6 +299,47 @@ async def test_a_refused_topic_is_told() -> None:
 
     assert _condition(world, "Degraded") == ("True", "TopicRefused")
     assert _condition(world, "Available")[0] == "True"
+
+
+async def test_a_topic_is_grown_and_told_and_can_be_set_back() -> None:
+    """More queues are made at once; fewer are refused with what there is, and nothing is held."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+
+    world.put_group({"topics": [{"name": "demo", "queues": 16}]})
+    await operator.rounds(2)
+    assert world.topics == {"demo": 16}
+    assert world.events[-1] == "TopicGrown"
+
+    world.put_group(SPEC)
+    await operator.rounds(2)
+    assert _condition(world, "SpecValid") == ("False", "InvalidSpec")
+    assert world.topics == {"demo": 16}
+
+    world.put_group({"topics": [{"name": "demo", "queues": 16}]})
+    await operator.rounds(2)
+    assert _condition(world, "SpecValid") == ("True", "Accepted")
+    assert _condition(world, "Progressing") == ("False", "Complete")
+
+
+async def test_a_member_that_holds_back_a_growth_is_told_and_it_is_done_later() -> None:
+    """Nobody's fault in the spec: once the member is upgraded, it goes on by itself."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    world.older_member = "orders-1"
+    world.put_group({"topics": [{"name": "demo", "queues": 16}]})
+    await operator.rounds(3)
+
+    told = next(row for row in world.status["conditions"] if row["type"] == "Degraded")
+    assert (told["status"], told["reason"]) == ("True", "TopicRefused")
+    assert "member orders-1 is of level 1" in told["message"]
+
+    world.older_member = ""
+    await operator.rounds(int(RETRY_S) + 2)
+    assert world.topics == {"demo": 16}
+    assert _condition(world, "Degraded")[0] == "False"
 
 
 async def test_a_new_leader_is_labelled_and_recorded_within_one_round() -> None:

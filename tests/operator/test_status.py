@@ -11,7 +11,8 @@ from dledger.common.status import FailoverRecord
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.observed.observed import Observed, Pod, TopicSeen
+from dledger_operator.status.conditions import conditions
 from dledger_operator.status.status import Event, events, status, worth_writing
 from tests.operator.documented import SHOWN
 from tests.operator.samples import (
@@ -65,7 +66,9 @@ CUT_OFF = _seen(
 )
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
-TOPIC_MISSING = _seen(topics=frozenset())
+TOPIC_MISSING = _seen(topics={})
+TOPIC_TOO_SMALL = _seen(topics={"a": TopicSeen("NORMAL", 4)})
+TOPIC_LARGER = _seen(topics={"a": TopicSeen("NORMAL", 16)})
 TOPIC = bootstrapped({"topics": [{"name": "a"}]})
 TLS = bootstrapped({"tls": {"enabled": True}})
 EVEN = bootstrapped({"replicas": 2})
@@ -92,6 +95,8 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Progressing", OLD, JOINING, "True", Reason.JOINING),
     ("Progressing", OLD, _seen(pods=pods(0, 1, 2, ready=False)), "True", Reason.STARTING),
     ("Progressing", TOPIC, TOPIC_MISSING, "True", Reason.TOPICS_PENDING),
+    ("Progressing", TOPIC, TOPIC_TOO_SMALL, "True", Reason.TOPICS_PENDING),
+    ("SpecValid", TOPIC, TOPIC_LARGER, "False", Reason.INVALID_SPEC),
     ("Progressing", TLS, WELL, "False", Reason.BLOCKED),
     ("Progressing", OLD, SPLIT, "False", Reason.BLOCKED),
     ("Degraded", OLD, WELL, "False", Reason.AS_EXPECTED),
@@ -508,3 +513,14 @@ def test_a_claim_that_is_someone_elses_is_not_pending() -> None:
 
     assert found[:2] == ("False", Reason.FOREIGN_VOLUME)
     assert "data-orders-0 is a PersistentVolumeClaim" in found[2]
+
+
+def test_what_topics_still_lack_is_told_in_one_sentence() -> None:
+    """Missing ones, and how many of their queues the others have."""
+    of = bootstrapped({"topics": [{"name": "b"}, {"name": "c"}, {"name": "a", "queues": 16}]})
+    seen = {"a": TopicSeen("NORMAL", 8), "c": TopicSeen("NORMAL", 8)}
+
+    rows = conditions(facts_of(of, converged(of, topics=seen)), now=NOW)
+
+    (row,) = (row for row in rows if row["type"] == "Progressing")
+    assert row["message"] == "to be created: b; to be given more queues: a (8 of 16)"

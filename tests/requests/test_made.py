@@ -16,7 +16,7 @@ from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
 from dledger.broker.results import TopicCreated, TopicDeleted
 from dledger.client import AdminClient, BatchingProducer, Client
-from dledger.errors import RateLimited, Refused, UnknownGroup, UnknownTopic
+from dledger.errors import InvalidArgument, RateLimited, Refused, UnknownGroup, UnknownTopic
 from dledger.requests.config import GatewayConfig
 from dledger.requests.topic_resolver import Budget
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -202,6 +202,35 @@ async def test_a_topic_is_shown_with_what_is_unread(strict: MemoryGroup) -> None
     assert (topic.queues, topic.messages, topic.generation) == (2, 5, 1)
     assert (backlog.group, backlog.unread, backlog.held) == ("g", 3, 2)
     assert group.backlogs == (backlog,)
+
+
+async def test_a_topic_grows_and_never_shrinks(strict: MemoryGroup) -> None:
+    """The answer says how many queues there were; asking twice is harmless."""
+    async with _admin(strict) as admin:
+        assert await admin.grow_topic("t", 4) == 2
+        assert await admin.grow_topic("t", 4) == 4
+        with pytest.raises(InvalidArgument, match="has 4 queues"):
+            await admin.grow_topic("t", 3)
+        with pytest.raises(UnknownTopic, match="nowhere"):
+            await admin.grow_topic("nowhere", 3)
+        assert (await admin.describe_topic("t")).queues == 4
+
+
+@pytest.mark.parametrize("number", [0, 1])
+async def test_a_poll_that_waited_before_a_topic_grew_gets_what_is_in_its_new_queue(
+    strict: MemoryGroup, number: int
+) -> None:
+    """It waits for the topic, not for the queues that there were."""
+    async with RocketClient(strict.nodes[number].port) as client, _admin(strict) as admin:
+        poll = asyncio.ensure_future(client.receive(wait_s=30))
+        await strict.polls(1, at=0)
+
+        await admin.grow_topic("t", 3)
+        async with Client(strict.addresses[0]) as producer:
+            await producer.append("t", [b"new"], queue_id=2)
+        _, received, _ = await asyncio.wait_for(poll, WAIT_S)
+
+    assert [each.body for each in received] == [b"new"]
 
 
 async def test_groups_are_made_listed_and_deleted(strict: MemoryGroup) -> None:

@@ -64,6 +64,41 @@ async def test_a_topic_is_deleted_and_made_anew_and_a_restart_agrees(
     assert states[0].digest() == states[1].digest()
 
 
+async def test_a_topic_grows_while_it_is_used(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every node's routes have the new queues; a client sends to one, and a restart agrees."""
+    leader = await live.leader()
+    follower, other = (number for number in range(3) if number != leader)
+    asked = ("orders", "--endpoint", live.peer_address(follower))
+    async with live.client(follower) as client:
+        await client.create_topic("orders", queues=1)
+        await client.append("orders", [b"old"])
+
+        assert await run("topic", "grow", *asked, "--queues", "3", "--json") == 0
+        said = json.loads(capsys.readouterr().out)
+        assert await run("topic", "grow", *asked, "--queues", "2") == 1
+        refused = capsys.readouterr().err
+        appended = await client.append("orders", [b"new"], queue_id=2)
+
+    await eventually(lambda: all(_applied(live, n, appended.index) for n in range(3)))
+    for number in range(3):
+        async with RocketClient(live.settings(number).client_port) as rocket:
+            route = await rocket.route("orders")
+            assert {queue.id for queue in route.message_queues} == {0, 1, 2}
+    async with RocketClient(live.settings(other).client_port) as rocket:
+        _, received, _ = await rocket.receive("orders", group="billing", batch=10)
+    await live.stop(other)
+    await live.start(other)
+    await eventually(lambda: _applied(live, other, appended.index))
+
+    assert said == {"name": "orders", "queues": 3, "before": 1}
+    assert "'orders' has 3 queues" in refused
+    assert appended.offsets == (0,)
+    assert sorted(each.body for each in received) == [b"new", b"old"]
+    assert live.nodes[other].engine.state.topics.named("orders").queues == 3
+
+
 def _applied(live: LiveNodes, number: int, index: int) -> bool:
     return live.status(number).applied_index >= index
 

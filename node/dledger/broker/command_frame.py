@@ -38,6 +38,7 @@ class CommandType(IntEnum):
     DELETE_TOPIC = 11
     DELETE_GROUP = 12
     SET_SECRET = 13
+    GROW_TOPIC = 14
 
 
 class MalformedCommandError(ValueError):

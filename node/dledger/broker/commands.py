@@ -238,6 +238,18 @@ class SetSecret:
         return _framed(CommandType.SET_SECRET, {"secret": self.secret.hex()})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GrowTopic:
+    """Give a topic *queues* queues in all; the new ones are empty. Does nothing if it has them."""
+
+    name: str
+    queues: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.GROW_TOPIC, {"name": self.name, "queues": self.queues})
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -251,6 +263,7 @@ Command: TypeAlias = (
     | DeleteTopic
     | DeleteGroup
     | SetSecret
+    | GrowTopic
 )
 
 
@@ -364,6 +377,10 @@ def _set_secret(row: _Json) -> SetSecret:
     return SetSecret(secret=bytes.fromhex(secret))
 
 
+def _grow_topic(row: _Json) -> GrowTopic:
+    return GrowTopic(name=_text(row["name"]), queues=_number(row["queues"]))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -378,6 +395,7 @@ DECODERS: Final[Decoders] = {
     CommandType.DELETE_TOPIC: _delete_topic,
     CommandType.DELETE_GROUP: _delete_group,
     CommandType.SET_SECRET: _set_secret,
+    CommandType.GROW_TOPIC: _grow_topic,
 }
 
 

@@ -54,6 +54,14 @@ class TopicCreated:
 
 
 @dataclass(frozen=True, slots=True)
+class TopicGrown:
+    """The topic has the queues that were asked for; *before* is how many it had."""
+
+    topic: Topic
+    before: int
+
+
+@dataclass(frozen=True, slots=True)
 class TopicDeleted:
     """The topic is deleted, with this number of messages."""
 

@@ -129,6 +129,7 @@ class BrokerState:
             commands.DeleteTopic: self._delete_topic,
             commands.DeleteGroup: self.groups.delete,
             commands.SetSecret: self._set_secret,
+            commands.GrowTopic: self.topics.grow,
         }
 
     @property

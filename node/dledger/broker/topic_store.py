@@ -16,7 +16,7 @@ from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted
+from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted, TopicGrown
 from dledger.broker.retries import Rows
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.topics import (
@@ -127,7 +127,8 @@ class TopicStore:
                 f"queues, not type {topic.type} and {topic.queues} queues"
             )
         if existing is None:
-            self._check_room(topic)
+            self._check_topics()
+            self._check_queues(topic.name, topic.queues)
             self._made += 1
             topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
@@ -136,6 +137,28 @@ class TopicStore:
             self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
             self._turns[topic.name] = self._kept[topic.name] = 0
         return TopicCreated(existing or topic, existing is None)
+
+    def grow(self, command: commands.GrowTopic) -> TopicGrown:
+        """Add empty queues behind those that a topic has, or find it with as many as asked for.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: It has more queues, or may not have so many.
+            LimitReached: There would be too many queues of all topics together.
+        """
+        topic = self.named(command.name)
+        grown = checked_topic(name=topic.name, type=topic.type, queues=command.queues)
+        more = grown.queues - topic.queues
+        if more < 0:
+            raise InvalidArgument(
+                f"topic {topic.name!r} has {topic.queues} queues, and its messages are in them: it "
+                f"cannot have {grown.queues}"
+            )
+        self._check_queues(topic.name, more)
+        self._queues_in_all += more
+        grown = self._topics[topic.name] = replace(grown, generation=topic.generation)
+        self._queues[topic.name] += [ConsumeQueue(self._edition.number) for _ in range(more)]
+        return TopicGrown(grown, topic.queues)
 
     def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
         """Delete a topic with its messages and its part of the deduplication window.
@@ -152,13 +175,15 @@ class TopicStore:
         self._dedupe.forget_topic(topic.name)
         return TopicDeleted(topic, messages)
 
-    def _check_room(self, topic: Topic) -> None:
+    def _check_topics(self) -> None:
         if len(self._topics) >= MAX_TOPICS:
             raise LimitReached(f"there are {MAX_TOPICS} topics already, which is the limit")
-        if self._queues_in_all + topic.queues > MAX_QUEUES_IN_ALL:
+
+    def _check_queues(self, topic: str, more: int) -> None:
+        if self._queues_in_all + more > MAX_QUEUES_IN_ALL:
             raise LimitReached(
-                f"the topics have {self._queues_in_all} queues together; {topic.queues} more for "
-                f"{topic.name!r} are above the limit of {MAX_QUEUES_IN_ALL}"
+                f"the topics have {self._queues_in_all} queues together; {more} more for "
+                f"{topic!r} are above the limit of {MAX_QUEUES_IN_ALL}"
             )
 
     def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:

@@ -1,4 +1,4 @@
-"""``dledger topic``: lists, creates and deletes topics."""
+"""``dledger topic``: lists, creates, grows and deletes topics."""
 
 from __future__ import annotations
 
@@ -24,12 +24,14 @@ EPILOG: Final = """\
 examples:
   dledger topic create orders --queues 8 --endpoint 10.0.0.1:20911
   dledger topic list --endpoint 10.0.0.1:8081 --json
+  dledger topic grow orders --queues 16 --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-A peer port (20911) serves all three, a client port (8081) create and list. Without --yes, delete
-only shows what would be deleted, and exits with 1. A topic that is created again starts at offset
-0.
+A peer port (20911) serves all four, a client port (8081) create and list. A topic never gets fewer
+queues; clients use new ones once they ask for its routes again, 30 s later at most with the SDKs.
+Without --yes, delete only shows what would be deleted, and exits with 1. A topic that is created
+again starts at offset 0.
 """
 
 
@@ -66,6 +68,21 @@ async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
     raise error
 
 
+def add_grow_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger topic grow``."""
+    parser.add_argument("name")
+    parser.add_argument("--queues", type=positive, required=True, help="number of queues in all")
+    add_admin_arguments(parser, EPILOG)
+
+
+async def grow(args: argparse.Namespace) -> int:
+    """Give a topic more queues."""
+    async with admin_of(args) as admin:
+        before = await admin.grow_topic(args.name, args.queues)
+    view = {"name": args.name, "queues": args.queues, "before": before}
+    return tell(args, view, f"topic {args.name} has {args.queues} queues; it had {before}")
+
+
 async def show(args: argparse.Namespace) -> int:
     """Print the topics as this node knows them."""
     async with Client(args.endpoint, timeout_s=args.timeout) as client:
@@ -99,6 +116,7 @@ def _would_go(topic: TopicView) -> list[str]:
 ACTIONS: Final = (
     Action("create", "create a topic", add_create_arguments, create),
     Action("list", "list topics", partial(add_admin_arguments, epilog=EPILOG, port=ANY_PORT), show),
+    Action("grow", "give a topic more queues", add_grow_arguments, grow),
     Action(
         "delete",
         "delete a topic with its messages",

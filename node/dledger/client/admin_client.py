@@ -139,6 +139,18 @@ class AdminClient(Channel):
             TopicView, response.topic, generation=response.generation, backlogs=backlogs
         )
 
+    async def grow_topic(self, name: str, queues: int) -> int:
+        """Give a topic *queues* queues in all; return how many it had. Repeating it is harmless.
+
+        Raises:
+            UnknownTopic: It does not exist.
+            InvalidArgument: It has more queues, or may not have so many.
+            FeatureNotReady: A member runs a version that cannot read of it.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.GrowTopicRequest(name=name, queues=queues)
+        return int((await self._at_leader("GrowTopic", request)).before)
+
     async def delete_topic(self, topic: TopicView) -> int:
         """Delete a topic that `describe_topic` returned; return how many messages were deleted.
 

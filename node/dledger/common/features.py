@@ -165,6 +165,7 @@ FEATURES: Final = Features(
         11: CommandForm(name="DELETE_TOPIC", level=1, fields=since(1, "name generation")),
         12: CommandForm(name="DELETE_GROUP", level=1, fields=since(1, "name")),
         13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
+        14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners"),

@@ -38,7 +38,6 @@ class Want:
 
     Attributes:
         queue_id: The one queue, or `ANY_QUEUE`.
-        queue_ids: The queues it may be answered from.
         limit: The most messages it takes.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
     """
@@ -46,7 +45,6 @@ class Want:
     group: str
     topic: Topic
     queue_id: int
-    queue_ids: range
     limit: int
     attempt_id: str
 
@@ -264,14 +262,21 @@ class LongPollQueue:
         """Whether the line's queues have more than the polls with a turn will take."""
         want, enough, state = line.want, line.claimed + 1, self._engine.state
         return state.topics.is_there(want.topic) and enough <= state.groups.available(
-            want.group, want.topic.name, want.queue_ids, self._now_ms(), enough=enough
+            want.group, want.topic.name, self._queue_ids(want), self._now_ms(), enough=enough
         )
+
+    def _queue_ids(self, want: Want) -> range:
+        """Return the queues that a poll may be answered from; a topic may have got more."""
+        if want.queue_id != ANY_QUEUE:
+            return range(want.queue_id, want.queue_id + 1)
+        topic = self._engine.state.topics.get(want.topic.name)
+        return range(topic.queues if topic else 0)
 
     def _set_timer(self, line: _Line) -> None:
         """Check again when the next lease of these queues ends."""
         want = line.want
         groups = self._engine.state.groups
-        expiry_ms = groups.next_expiry(want.group, want.topic.name, want.queue_ids)
+        expiry_ms = groups.next_expiry(want.group, want.topic.name, self._queue_ids(want))
         if line.timer is not None and line.timer_ms == expiry_ms:
             return
         line.stop_timer()

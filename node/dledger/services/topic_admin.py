@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import grpc
 
-from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic
-from dledger.broker.results import GroupCreated, TopicDeleted
+from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic
+from dledger.broker.results import GroupCreated, TopicDeleted, TopicGrown
 from dledger.common.status import Backlog
 from dledger.errors import DledgerError, NotLeader
 from dledger.requests.engine import Engine
@@ -24,7 +24,7 @@ _QUEUES_IN_A_TURN: Final = 1_024
 
 
 class TopicAdminServicer:
-    """Describes, creates and deletes topics and consumer groups."""
+    """Describes, grows and deletes topics, and lists, makes and deletes consumer groups."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -33,6 +33,7 @@ class TopicAdminServicer:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
         calls: dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
             "DescribeTopic": (pb.DescribeTopicRequest, self._describe_topic),
+            "GrowTopic": (pb.GrowTopicRequest, self._grow_topic),
             "DeleteTopic": (pb.DeleteTopicRequest, self._delete_topic),
             "ListGroups": (pb.ListGroupsRequest, self._list_groups),
             "CreateGroup": (pb.CreateGroupRequest, self._create_group),
@@ -80,6 +81,13 @@ class TopicAdminServicer:
                 response.backlogs.append(_backlog(state.groups.backlog(group, topic.name)))
             await turns.looked_at(topic.queues)
         return response
+
+    async def _grow_topic(self, request: pb.GrowTopicRequest) -> pb.GrowTopicResponse:
+        command = GrowTopic(name=request.name, queues=request.queues)
+        result = await self._engine.propose(command.encode())
+        if not isinstance(result, TopicGrown):
+            raise TypeError(f"GROW_TOPIC answered {result!r}")
+        return pb.GrowTopicResponse(before=result.before)
 
     async def _delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
         command = DeleteTopic(name=request.name, generation=request.generation)

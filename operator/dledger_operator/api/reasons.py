@@ -85,6 +85,7 @@ class EventReason(StrEnum):
     CHILD_REPAIRED = "ChildRepaired"
     TOPIC_CREATED = "TopicCreated"
     VOLUME_GROWN = "VolumeGrown"
+    TOPIC_GROWN = "TopicGrown"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"
     BACKUP_SCHEDULED = "BackupScheduled"

@@ -23,7 +23,7 @@ from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
-from dledger_operator.observed.observed import Pod
+from dledger_operator.observed.observed import Pod, TopicSeen
 from dledger_operator.resources.backup import LogRange
 
 log: Final = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ log: Final = logging.getLogger(__name__)
 STATUS_TIMEOUT_S: Final = 1.0
 """Nodes answer from memory, in milliseconds; one that takes longer counts as silent this round."""
 CALL_TIMEOUT_S: Final = 5.0
-"""Creating a topic takes a commit, and planning an export reads index files."""
+"""Creating or growing a topic takes a commit, and planning an export reads index files."""
 POLL_ALL_EVERY: Final = 5
 """All nodes are asked at least once in so many rounds, since followers answer for themselves."""
 TOPICS_BYTES: Final = 2 << 20
@@ -60,6 +60,7 @@ class Nodes:
     Args:
         group: Its name; a node of another group at a reused address is not believed.
         admin: Makes a connection to a peer port, given ``host:port``.
+        slow_admin: The same for calls that take a commit.
         topics: Makes a connection to a client port, given ``host:port``.
     """
 
@@ -68,10 +69,12 @@ class Nodes:
         group: str,
         *,
         admin: Callable[[str], AdminClient] = _admin,
+        slow_admin: Callable[[str], AdminClient] = _slow_admin,
         topics: Callable[[str], Client] = _topics,
     ) -> None:
         self._group = group
         self._make_admin = admin
+        self._make_slow_admin = slow_admin
         self._make_topics = topics
         self._admins: dict[str, tuple[str, AdminClient]] = {}
         self._views: dict[str, NodeStatus] = {}
@@ -113,11 +116,12 @@ class Nodes:
         finally:
             await admin.close()
 
-    async def topics(self, pod: Pod) -> frozenset[str]:
-        """Return the names of all topics. Raises DledgerError."""
+    async def topics(self, pod: Pod) -> Mapping[str, TopicSeen]:
+        """Return all topics by name. Raises DledgerError."""
         client = self._make_topics(_address(pod, names.CLIENT_PORT))
         try:
-            return frozenset(topic.name for topic in await client.topics())
+            found = await client.topics()
+            return {one.name: TopicSeen(_cut(one.type), one.queues) for one in found}
         finally:
             await client.close()
 
@@ -128,6 +132,14 @@ class Nodes:
             return await client.create_topic(topic.name, topic.type, topic.queues)
         finally:
             await client.close()
+
+    async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
+        """Give a topic so many queues in all; return how many it had. Raises DledgerError."""
+        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        try:
+            return await admin.grow_topic(name, queues)
+        finally:
+            await admin.close()
 
     async def close(self) -> None:
         """Close all connections."""

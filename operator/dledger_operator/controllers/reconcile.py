@@ -8,12 +8,12 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
+from dledger.errors import AlreadyBootstrapped, DledgerError, FeatureNotReady, Refused
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.reasons import EventReason
@@ -32,6 +32,7 @@ from dledger_operator.decisions.plan import (
     Create,
     CreateTopic,
     Forget,
+    GrowTopic,
     LabelRole,
     MarkRestored,
     RecordGroupId,
@@ -41,7 +42,7 @@ from dledger_operator.decisions.plan import (
 )
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
-from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
+from dledger_operator.observed.observed import Observed, Pod, Ref, TopicSeen, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
@@ -50,8 +51,8 @@ log: Final = logging.getLogger(__name__)
 
 MISSING_TOPICS_S: Final = 1.0
 TOPICS_S: Final = 60.0
-"""The list of topics is read this often: each second while one of the spec is missing, else rarely,
-since only a `dledger topic delete` changes it and it may have 2 MiB."""
+"""The list of topics is read this often: each second while one of the spec is missing or too small,
+else rarely, since only `dledger topic` changes it and it may have 2 MiB."""
 MISSING_S: Final = 5.0
 """Why a pod or a claim is missing is asked this often while one is, since nothing watches that."""
 GRACE_S: Final = 10.0
@@ -94,8 +95,8 @@ class Clock:
 class _Memory:
     """What saves reads and writes; if it is lost, they are done again."""
 
-    topics: frozenset[str] | None = None
-    topics_at_s: float = -TOPICS_S
+    topics: Mapping[str, TopicSeen] | None = None
+    topics_at_s: float = float("-inf")
     missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
     missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
@@ -256,14 +257,20 @@ class Reconciler:
         pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
         return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
 
-    async def _topics(self, group: BrokerGroup, observed: Observed) -> frozenset[str] | None:
-        """Return the names of all topics, read rarely and only if the spec has some."""
+    async def _topics(
+        self, group: BrokerGroup, observed: Observed
+    ) -> Mapping[str, TopicSeen] | None:
+        """Return all topics by name, read rarely and only if the spec has some."""
         memory, now_s = self._memory, self._clock.monotonic_s()
         if not group.spec.topics or observed.leader is None:
             return memory.topics
-        known = memory.topics or frozenset()
-        missing = any(topic.name not in known for topic in group.spec.topics)
-        if now_s - memory.topics_at_s >= (MISSING_TOPICS_S if missing else TOPICS_S):
+        known = {name: seen.queues for name, seen in (memory.topics or {}).items()}
+        pending = any(
+            known.get(topic.name, 0) < topic.queues
+            and ("Topic", topic.name) not in observed.refusals
+            for topic in group.spec.topics
+        )
+        if now_s - memory.topics_at_s >= (MISSING_TOPICS_S if pending else TOPICS_S):
             memory.topics_at_s = now_s
             try:
                 memory.topics = await self._nodes.topics(observed.pods[observed.leader[0]])
@@ -330,15 +337,28 @@ class Reconciler:
                 await self._cluster.forget_spec(group, name, uid=uid)
             case LabelRole(pod, role):
                 await self._cluster.label_role(group, pod, role)
-            case CreateTopic():
-                await self._create_topic(group, observed, action)
+            case CreateTopic() | GrowTopic():
+                await self._act_on_topic(group, observed, action)
             case GrowClaim():
                 await self._grow(group, action)
-            case ReleasePods(name, uid, size):
-                if await self._cluster.release_pods(group, name, uid=uid):
-                    said = f"StatefulSet {name} is made anew for volumes of {size}; its pods go on"
-                    await self._post(group, Event(EventReason.VOLUME_GROWN, said))
+            case ReleasePods():
+                await self._release(group, action)
         return group
+
+    async def _act_on_topic(
+        self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic
+    ) -> None:
+        if isinstance(action, CreateTopic):
+            await self._create_topic(group, observed, action)
+        else:
+            await self._grow_topic(group, observed, action)
+
+    async def _release(self, group: BrokerGroup, action: ReleasePods) -> None:
+        """Delete the StatefulSet alone, whose claim template cannot be changed."""
+        if await self._cluster.release_pods(group, action.name, uid=action.uid):
+            said = f"StatefulSet {action.name} is made anew for volumes of {action.size}"
+            message = f"{said}; its pods go on"
+            await self._post(group, Event(EventReason.VOLUME_GROWN, message))
 
     async def _grow(self, group: BrokerGroup, action: GrowClaim) -> None:
         """Ask for a larger volume; whether it can grow only the answer tells."""
@@ -403,15 +423,38 @@ class Reconciler:
             return
         try:
             created = await self._nodes.create_topic(observed.pods[leader[0]], topic)
-        except Refused as error:
-            self._refuse(group, ("Topic", topic.name), str(error)[:LONGEST_TEXT])
-        except (Unavailable, DledgerError) as error:
-            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, topic.name, error)
+        except DledgerError as error:
+            self._topic_failed(group, topic.name, error)
         else:
-            self._memory.topics = (self._memory.topics or frozenset()) | {topic.name}
+            self._learn(topic.name, TopicSeen(topic.type, topic.queues))
             if created:
                 message = f"topic {topic.name} with {topic.queues} queues"
                 await self._post(group, Event(EventReason.TOPIC_CREATED, message))
+
+    async def _grow_topic(self, group: BrokerGroup, observed: Observed, action: GrowTopic) -> None:
+        name, queues, leader = action.name, action.queues, observed.leader
+        if leader is None or observed.topics is None:
+            return
+        try:
+            before = await self._nodes.grow_topic(observed.pods[leader[0]], name, queues)
+        except DledgerError as error:
+            self._topic_failed(group, name, error)
+        else:
+            self._learn(name, observed.topics[name]._replace(queues=queues))
+            if before < queues:
+                message = f"topic {name} has {queues} queues; it had {before}"
+                await self._post(group, Event(EventReason.TOPIC_GROWN, message))
+
+    def _learn(self, name: str, seen: TopicSeen) -> None:
+        self._memory.topics = {**(self._memory.topics or {}), name: seen}
+
+    def _topic_failed(self, group: BrokerGroup, name: str, error: DledgerError) -> None:
+        """Tell what a node refuses, and look again what there is; what only failed is repeated."""
+        if isinstance(error, Refused | FeatureNotReady):
+            self._refuse(group, ("Topic", name), str(error)[:LONGEST_TEXT])
+            self._memory.topics_at_s = float("-inf")
+        else:
+            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
 
     async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
         """Write the status if it changed, then post the Events that the change is worth.

@@ -82,6 +82,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
         *backup_problems(group),
         *_recovery_problems(group),
         *_volume_contradictions(group, observed),
+        *_topic_contradictions(group, observed),
         *_not_built_yet(group),
         *_changes_not_built_yet(group, observed),
     )
@@ -320,6 +321,22 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
         if wanted.storage_class_name not in ("", storage_class):
             yield _invalid(
                 f"spec.storage.storageClassName cannot change: {name} has {storage_class!r}"
+            )
+
+
+def _topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    """Yield what topics that exist cannot become."""
+    for topic in group.spec.topics:
+        seen, path = (observed.topics or {}).get(topic.name), f"spec.topics[{topic.name}]"
+        if seen is not None and topic.queues < seen.queues:
+            yield _invalid(
+                f"{path}.queues={topic.queues}: the topic has {seen.queues} queues, and its "
+                f"messages are in them; set it back to {seen.queues}"
+            )
+        if seen is not None and topic.type != seen.type:
+            yield _invalid(
+                f"{path}.type={topic.type}: the topic is {seen.type}, and so are its messages; "
+                f"set it back to {seen.type}"
             )
 
 

@@ -119,6 +119,14 @@ class CreateTopic:
     topic: Topic
 
 
+@dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Give a topic that has fewer so many queues in all."""
+
+    name: str
+    queues: int
+
+
 Child = Apply | Repair | Create
 
 
@@ -127,6 +135,8 @@ def is_prerequisite(action: Child) -> bool:
     return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
+TopicAction = CreateTopic | GrowTopic
+VolumeAction = GrowClaim | ReleasePods
 Action = (
     Child
     | Forget
@@ -134,9 +144,8 @@ Action = (
     | RecordGroupId
     | Bootstrap
     | LabelRole
-    | CreateTopic
-    | GrowClaim
-    | ReleasePods
+    | TopicAction
+    | VolumeAction
 )
 
 
@@ -300,9 +309,15 @@ def _roles(observed: Observed) -> Iterator[LabelRole]:
     yield from stale
 
 
-def _topics(group: BrokerGroup, observed: Observed) -> Iterator[CreateTopic]:
+def _topics(group: BrokerGroup, observed: Observed) -> Iterator[TopicAction]:
+    """Make what is missing, by what the nodes say now; what was refused lately waits."""
     if observed.topics is None or observed.leader is None:
         return
     for topic in group.spec.topics:
-        if topic.name not in observed.topics and ("Topic", topic.name) not in observed.refusals:
+        seen = observed.topics.get(topic.name)
+        if ("Topic", topic.name) in observed.refusals:
+            continue
+        if seen is None:
             yield CreateTopic(topic)
+        elif seen.queues < topic.queues:
+            yield GrowTopic(topic.name, topic.queues)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.brokerbackup import BrokerBackup
@@ -67,6 +68,13 @@ class Volume:
     recovery: str = ""
 
 
+class TopicSeen(NamedTuple):
+    """What a topic is: the type of its messages, and its number of queues."""
+
+    type: str
+    queues: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observed:
     """Everything observed of one group in one round.
@@ -79,7 +87,7 @@ class Observed:
         uncreated: The pods that Kubernetes refuses to create, and why.
         nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
-        topics: Names of the topics that exist; None if nobody was asked.
+        topics: The topics that exist, by name; None if nobody was asked.
         refusals: What failed lately and is not tried yet: child or topic to error.
         recovery: The status of the Job that restores the first volume; None without one.
         backups: The BrokerBackups of the group.
@@ -93,7 +101,7 @@ class Observed:
     uncreated: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)
-    topics: frozenset[str] | None = None
+    topics: Mapping[str, TopicSeen] | None = None
     refusals: Mapping[Ref, str] = field(default_factory=dict)
     recovery: JobStatus | None = None
     backups: tuple[BrokerBackup, ...] = ()

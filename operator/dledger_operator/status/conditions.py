@@ -163,11 +163,25 @@ def _settling(facts: Facts) -> Finding | None:
     if volumes := growing(facts.group, facts.observed):
         size = facts.group.spec.storage.size
         return "True", Reason.GROWING, f"volumes are growing to {size}: {', '.join(volumes)}"
-    topics = facts.observed.topics
-    wanted = {topic.name for topic in facts.group.spec.topics}
-    if topics is not None and (pending := wanted - topics):
-        return "True", Reason.TOPICS_PENDING, "to be created: " + ", ".join(sorted(pending))
+    if pending := _topics_pending(facts):
+        return "True", Reason.TOPICS_PENDING, pending
     return None
+
+
+def _topics_pending(facts: Facts) -> str:
+    """Return which topics are missing or have too few queues; empty if none, or none is known."""
+    seen = facts.observed.topics
+    if seen is None:
+        return ""
+    wanted = sorted(facts.group.spec.topics, key=lambda topic: topic.name)
+    absent = [topic.name for topic in wanted if topic.name not in seen]
+    few = [
+        f"{topic.name} ({seen[topic.name].queues} of {topic.queues})"
+        for topic in wanted
+        if topic.name in seen and seen[topic.name].queues < topic.queues
+    ]
+    sentences = (("to be created: ", absent), ("to be given more queues: ", few))
+    return "; ".join(verb + ", ".join(which) for verb, which in sentences if which)
 
 
 def _restart_sentence(facts: Facts) -> str:

@@ -545,6 +545,20 @@ class DescribeTopicResponse(_message.Message):
     backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
     def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., generation: _Optional[int] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ...) -> None: ...
 
+class GrowTopicRequest(_message.Message):
+    __slots__ = ("name", "queues")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    queues: int
+    def __init__(self, name: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
+
+class GrowTopicResponse(_message.Message):
+    __slots__ = ("before",)
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    def __init__(self, before: _Optional[int] = ...) -> None: ...
+
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name", "generation")
     NAME_FIELD_NUMBER: _ClassVar[int]

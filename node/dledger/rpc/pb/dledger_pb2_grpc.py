@@ -468,6 +468,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.DescribeTopicRequest.SerializeToString,
                 response_deserializer=dledger__pb2.DescribeTopicResponse.FromString,
                 _registered_method=True)
+        self.GrowTopic = channel.unary_unary(
+                '/dledger.v1.Admin/GrowTopic',
+                request_serializer=dledger__pb2.GrowTopicRequest.SerializeToString,
+                response_deserializer=dledger__pb2.GrowTopicResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/dledger.v1.Admin/DeleteTopic',
                 request_serializer=dledger__pb2.DeleteTopicRequest.SerializeToString,
@@ -587,6 +592,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def GrowTopic(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -673,6 +684,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DescribeTopic,
                     request_deserializer=dledger__pb2.DescribeTopicRequest.FromString,
                     response_serializer=dledger__pb2.DescribeTopicResponse.SerializeToString,
+            ),
+            'GrowTopic': grpc.unary_unary_rpc_method_handler(
+                    servicer.GrowTopic,
+                    request_deserializer=dledger__pb2.GrowTopicRequest.FromString,
+                    response_serializer=dledger__pb2.GrowTopicResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1020,6 +1036,33 @@ class Admin:
             '/dledger.v1.Admin/DescribeTopic',
             dledger__pb2.DescribeTopicRequest.SerializeToString,
             dledger__pb2.DescribeTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GrowTopic(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/GrowTopic',
+            dledger__pb2.GrowTopicRequest.SerializeToString,
+            dledger__pb2.GrowTopicResponse.FromString,
             options,
             channel_credentials,
             insecure,
