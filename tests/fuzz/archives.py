@@ -411,7 +411,7 @@ class Exports(Target):
         return mutated(rng, raw, 2) if rng.random() < 0.2 else raw
 
     def feed(self, data: bytes) -> Hashable:
-        chunk = self._exporter._chunk(pb.ExportChunk.FromString(data))
+        chunk = self._exporter._chunk(*self._exporter._received(data))
         batch = parse(chunk)
         _same_but_padding(bytes(chunk.data), encode(batch))
         return batch.num_rows

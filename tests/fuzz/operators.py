@@ -22,6 +22,7 @@ from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import bounded
 from dledger_operator.decisions.backups import BackupObserved, plan_backup
 from dledger_operator.decisions.checks import problems, verdict
+from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.job_status import job_status
 from dledger_operator.observed.observed import Observed, Pod
@@ -124,7 +125,8 @@ class GroupSpecs(Target):
             return "no object"
         group = _group(spec, groupId=_GROUP_ID)
         observed = Observed()
-        said = status(group, observed, now=_NOW)
+        facts = facts_of(group, observed)
+        said = status(facts, now=_NOW)
         json.dumps(said, allow_nan=False)
         wrong = problems(group, observed)
         verdict(wrong)
@@ -134,7 +136,7 @@ class GroupSpecs(Target):
         if group.recovers:
             made += [recovery_claim(group), recovery_job(group)]
         checked_manifests(made)
-        plan(group, observed, made, fresh_id="id")
+        plan(facts, made, fresh_id="id")
         return group.recovers, bool(group.spec.topics)
 
 
@@ -274,8 +276,9 @@ class NodeWords(Protobuf):
         for recorded in ({}, {"groupId": _GROUP_ID, "term": 2, "leader": "orders-0"}):
             group = _group({}, **recorded)
             made = made or desired(group, _PLATFORM)
-            plan(group, observed, made, fresh_id="id")
-            json.dumps(status(group, observed, now=_NOW), allow_nan=False).encode()
+            facts = facts_of(group, observed)
+            plan(facts, made, fresh_id="id")
+            json.dumps(status(facts, now=_NOW), allow_nan=False).encode()
         return view.role, view.last_failover is None
 
 
