@@ -102,7 +102,7 @@ class Operator:
         stopping = asyncio.create_task(self._pass_on(stop_kopf))
         ours = asyncio.all_tasks()
         options = self._options
-        manager = Manager(self._api, options.platform, self._metrics)
+        manager = Manager(self._api, options.platform, self._metrics, self._elector.age_s)
         tasks = await kopf.spawn_tasks(
             registry=registry(manager, self._api),
             settings=settings(),

@@ -296,13 +296,6 @@ def test_copied_disks_are_left_alone() -> None:
     assert _plan(of, observed) == ()
 
 
-def test_a_replaced_disk_is_not_touched() -> None:
-    """It waits unjoined; replacing members is a later act."""
-    nodes = {**joined(0, 1), "orders-2": node("new")}
-
-    assert _plan(bootstrapped(), converged(bootstrapped(), nodes=nodes)) == ()
-
-
 def test_a_new_leader_is_labelled_before_the_old_one() -> None:
     """The leader's Service is never empty longer than it must be."""
     observed = converged(bootstrapped(), nodes=joined(0, 1, 2, leader=2))

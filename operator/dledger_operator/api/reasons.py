@@ -79,6 +79,7 @@ class EventReason(StrEnum):
     RECOVERED = "Recovered"
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     CHILD_REPAIRED = "ChildRepaired"
+    MEMBER_REPLACED = "MemberReplaced"
     TOPIC_CREATED = "TopicCreated"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"

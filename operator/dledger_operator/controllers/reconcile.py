@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from dledger.errors import AlreadyBootstrapped, DledgerError, Refused, Unavailable
+from dledger.errors import (
+    AlreadyBootstrapped,
+    DledgerError,
+    InvalidArgument,
+    Refused,
+    Unavailable,
+)
+from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.reasons import EventReason
@@ -24,6 +31,7 @@ from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
+from dledger_operator.decisions.membership import RENEWED_S, Footing, ReplaceMember
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -32,6 +40,7 @@ from dledger_operator.decisions.plan import (
     CreateTopic,
     Forget,
     LabelRole,
+    LookAgain,
     MarkRestored,
     RecordGroupId,
     Repair,
@@ -99,6 +108,8 @@ class _Memory:
     short_since_s: float | None = None
     repaired: dict[Ref, str] = field(default_factory=dict)
     told_at_s: dict[Ref, float] = field(default_factory=dict)
+    considered: ReplaceMember | None = None
+    asked: ReplaceMember | None = None
 
 
 class Reconciler:
@@ -113,6 +124,7 @@ class Reconciler:
         watched: Watched,
         platform: Platform,
         metrics: Metrics,
+        lease_s: Callable[[], float],
         clock: Clock | None = None,
     ) -> None:
         self.body = body
@@ -121,6 +133,7 @@ class Reconciler:
         self._watched = watched
         self._platform = platform
         self._metrics = metrics
+        self._lease_s = lease_s
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
@@ -144,8 +157,15 @@ class Reconciler:
         seen = self.body, (observed, facts.overdue), self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
+        await self._tell_replaced(group, observed)
         children = desired(facts.group, self._platform)
-        planned = plan(facts, children, fresh_id=self._clock.fresh_id())
+        footing = Footing(
+            oldest_answer_s=self._nodes.oldest_answer_s(),
+            lease_s=self._lease_s(),
+            considered=self._memory.considered,
+        )
+        self._memory.considered = None
+        planned = plan(facts, children, fresh_id=self._clock.fresh_id(), footing=footing)
         actions = [action for action in planned if not self._is_vain(action)]
         going_on = True
         for action in actions:
@@ -192,7 +212,7 @@ class Reconciler:
             children={ref_of(child): child for child in own},
             pods=pods,
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
-            nodes=await self._nodes.poll(pods),
+            nodes=await self._nodes.poll(pods, everyone=self._memory.considered is not None),
             refusals=self._backed_off(group),
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
@@ -279,6 +299,7 @@ class Reconciler:
 
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group with the status that is recorded afterwards."""
+        log.debug("group %s/%s: %s", group.namespace, group.name, action.why)
         match action:
             case MarkRestored():
                 await self._mark_restored(group, action)
@@ -292,6 +313,10 @@ class Reconciler:
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic():
                 await self._create_topic(group, observed, action)
+            case LookAgain(wanted):
+                self._memory.considered = wanted
+            case ReplaceMember():
+                await self._replace_member(group, observed, action)
         return group
 
     async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
@@ -354,6 +379,36 @@ class Reconciler:
             if created:
                 message = f"topic {topic.name} with {topic.queues} queues"
                 await self._post(group, Event(EventReason.TOPIC_CREATED, message))
+
+    async def _replace_member(
+        self, group: BrokerGroup, observed: Observed, action: ReplaceMember
+    ) -> None:
+        """Ask for it; what came of it is seen in later rounds, also if the answer is lost."""
+        if self._lease_s() >= RENEWED_S:
+            return  # the round took long: another operator may lead by now
+        self._memory.asked = action
+        new = Member(id=NodeId(action.member_id), name=action.pod, address=action.address)
+        log.info("group %s/%s: %s", group.namespace, group.name, action.why)
+        try:
+            await self._nodes.replace_member(
+                observed.pods[action.leader], new, old_id=action.old_id
+            )
+        except (Refused, InvalidArgument) as error:
+            self._refuse(group, ("Member", action.pod), str(error)[:LONGEST_TEXT])
+        except DledgerError as error:
+            who = group.namespace, group.name, action.pod
+            log.warning("group %s/%s: %s not replaced yet: %s", *who, error)
+
+    async def _tell_replaced(self, group: BrokerGroup, observed: Observed) -> None:
+        """Post the Event of a replacement that was asked for, once it is seen."""
+        asked = self._memory.asked
+        if asked is None:
+            return
+        ids = {row.member.id for row in observed.membership}
+        if asked.member_id in ids and asked.old_id not in ids:
+            self._memory.asked = None
+            message = f"{asked.pod}: node {asked.member_id} took the place of {asked.old_id}"
+            await self._post(group, Event(EventReason.MEMBER_REPLACED, message))
 
     async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
         """Write the status if it changed, then post the Events that the change is worth.

@@ -24,6 +24,7 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import backup_problems
 from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.membership import NO_FOOTING, Footing, ReplaceMember, replacement
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -47,6 +48,11 @@ class Apply:
 
     manifest: Manifest
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} is not as the spec wants it"
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -59,12 +65,22 @@ class Repair:
     patch: Manifest | None = None
     drifts: tuple[Drift, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} was changed or deleted by somebody else"
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create an object that is never changed afterwards; one that is there already is fine."""
 
     manifest: Manifest
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} is wanted, and there is none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,11 @@ class Forget:
     name: str
     uid: str
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the spec recorded in {self.name} is no longer the one accepted last"
+
 
 @dataclass(frozen=True, slots=True)
 class MarkRestored:
@@ -81,6 +102,11 @@ class MarkRestored:
 
     claim: str
     result: Json
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the backup is restored to {self.claim}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +119,12 @@ class RecordGroupId:
     group_id: str
     adopted: bool
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        whose = "volumes carry" if self.adopted else "the group is to get"
+        return f"{whose} the id {self.group_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
@@ -102,6 +134,11 @@ class Bootstrap:
     group_id: str
     members: tuple[tuple[str, str, str], ...]
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"every disk is empty and no leader was ever seen: {self.pod} founds the group"
+
 
 @dataclass(frozen=True, slots=True)
 class LabelRole:
@@ -110,6 +147,11 @@ class LabelRole:
     pod: str
     role: str
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{self.pod} is {self.role or 'not known to take part'}"
+
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
@@ -117,8 +159,29 @@ class CreateTopic:
 
     topic: Topic
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.topic.name} is asked for, and there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Ask all nodes anew in the next round, before something that cannot be undone is done."""
+
+    action: ReplaceMember
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"to be sure before: {self.action.why}"
+
 
 Child = Apply | Repair | Create
+
+
+def _named(manifest: Manifest) -> str:
+    return " ".join(ref_of(manifest))
 
 
 def is_prerequisite(action: Child) -> bool:
@@ -126,16 +189,33 @@ def is_prerequisite(action: Child) -> bool:
     return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
-Action = Child | Forget | MarkRestored | RecordGroupId | Bootstrap | LabelRole | CreateTopic
+Action = (
+    Child
+    | Forget
+    | MarkRestored
+    | RecordGroupId
+    | Bootstrap
+    | LabelRole
+    | CreateTopic
+    | LookAgain
+    | ReplaceMember
+)
 
 
-def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
-    """Return the next actions.
+def plan(
+    facts: Facts,
+    desired: Sequence[Manifest],
+    *,
+    fresh_id: str,
+    footing: Footing = NO_FOOTING,
+) -> tuple[Action, ...]:
+    """Return the next actions; at most one cannot be undone, and it is the last.
 
     Args:
         facts: What is wanted, what is there, and what follows from it.
         desired: The children as they should be, in order (`resources.desired`).
         fresh_id: A new group id, used only if one has to be recorded.
+        footing: How fresh the facts are.
     """
     group, observed = facts.group, facts.observed
     if group.spec.paused:
@@ -154,7 +234,15 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
         *roles,
         *_topics(group, observed),
         *backups,
+        *_disruptive(facts, footing),
     )
+
+
+def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | ReplaceMember]:
+    """Yield at most one action that cannot be undone, once two rounds have asked for it."""
+    action = replacement(facts)
+    if isinstance(action, ReplaceMember):
+        yield action if footing.carries(action) else LookAgain(action)
 
 
 def _accepted(facts: Facts) -> Iterator[Create | Forget]:
