@@ -4,9 +4,9 @@ A step takes two seconds, so an answer of an earlier step is stale, and a fresh 
 model asserts on each change of the members; when faults stop, a group with a majority converges.
 
 Bugs that were planted in `decisions/membership.py` and `decisions/plan.py`, each of which it finds:
-no check of the answers' age; no check of the Lease; two replacements at once; a gate that does not
-count the voters in sync; a gate that does not see learners; the disk of another pod; acting while
-paused.
+no check of the answers' age; no check of the Lease; two actions in one round; a gate that does not
+ask for the others to be in sync; one that does not see learners; the disk of another pod; acting
+while paused.
 
 More runs: ``PLANNER_RUNS=20000 pytest tests/operator/test_planner_machine.py``.
 """
@@ -117,6 +117,39 @@ class Planner(RuleBasedStateMachine):
         """A user sets spec.paused."""
         self.paused = not self.paused
         self._pass()
+
+    @rule()
+    def mend(self) -> None:
+        """All nodes are there; disks stay as they are."""
+        self.up, self.silent, self.going, self.paused = set(self.names), set(), set(), False
+        self._pass()
+
+    @rule(
+        lost=st.lists(st.integers(0, MOST - 1), min_size=1, max_size=3),
+        at=st.integers(0, MOST - 1),
+        fault=st.sampled_from(["", "cut off", "silent", "going", "paused", "lease", "learner"]),
+        age=st.integers(0, 2),
+    )
+    def lose_disks_of_a_well_group(self, lost: list[int], at: int, fault: str, age: int) -> None:
+        """With one fault beside it, and rounds of which the last rests on answers of an age."""
+        self.mend()
+        self._promote()
+        for each in lost:
+            self.lose_disk(each)
+        if fault == "learner":
+            self.fresh_rounds()
+            self.lose_disk(at)
+        name = {self._name(at)}
+        self.up -= name if fault == "cut off" else set()
+        self.silent |= name if fault == "silent" else set()
+        self.going |= name if fault == "going" else set()
+        self.paused = fault == "paused"
+        self.lease_s = 10.0 if fault == "lease" else 0.0
+        self._pass()
+        for _ in range(age):
+            self._pass()
+        self._round([0] * MOST)
+        self._round([age] * MOST)
 
     @rule(age_s=st.sampled_from([0.0, 9.9, 10.0, 60.0]))
     def age_lease(self, age_s: float) -> None:

@@ -92,7 +92,19 @@ def change_held(facts: Facts, leaving: frozenset[str]) -> str:
         facts: What is seen.
         leaving: The names of members that are out of order, and are to leave.
     """
-    return _unsettled(facts) or _quorum_held(facts, leaving)
+    return _majority_lost(facts, leaving) or _unsettled(facts) or _quorum_held(facts, leaving)
+
+
+def _majority_lost(facts: Facts, leaving: frozenset[str]) -> str:
+    """Return that too few disks are left to change anything by; empty if a majority is."""
+    voters = [row.member.name for row in facts.observed.membership if row.voter]
+    left = [name for name in voters if name not in leaving]
+    if 2 * len(left) > len(voters):
+        return ""
+    return (
+        f"the disks of {len(left)} of {len(voters)} voters are left, no majority; forcing a new "
+        "group from what is left is not implemented yet (ForceNewGroup)"
+    )
 
 
 def _unsettled(facts: Facts) -> str:
@@ -119,15 +131,8 @@ def _quorum_held(facts: Facts, leaving: frozenset[str]) -> str:
     if learners or len(set(known)) < len(known):
         return f"another change of the members is under way: {', '.join(learners) or 'not over'}"
     staying = [row.member.name for row in rows if row.voter and row.member.name not in leaving]
-    in_sync = [name for name in staying if name in facts.in_sync]
-    if len(in_sync) < facts.voters // 2 + 1:
-        return (
-            f"{len(in_sync)} of {facts.voters} voters are left, no majority; forcing a new group "
-            "from what is left is not implemented yet (ForceNewGroup)"
-        )
-    if len(in_sync) < len(staying):
-        return f"not in sync: {', '.join(name for name in staying if name not in in_sync)}"
-    return ""
+    apart = [name for name in staying if name not in facts.in_sync]
+    return f"not in sync: {', '.join(apart)}" if apart else ""
 
 
 def replacement(facts: Facts) -> ReplaceMember | Held | None:
