@@ -55,7 +55,7 @@ def _seen(replicas: int) -> Observed:
 class Planner(RuleBasedStateMachine):
     """A group, its faults, and the operator's rounds."""
 
-    @initialize(replicas=st.sampled_from([1, 3, 3, 5]))
+    @initialize(replicas=st.sampled_from([5, 3, 5, 1]))
     def found(self, replicas: int) -> None:
         """Begin with a group that is as it should be."""
         self.names = [f"orders-{n}" for n in range(replicas)]
@@ -125,10 +125,10 @@ class Planner(RuleBasedStateMachine):
         self._pass()
 
     @rule(
-        lost=st.lists(st.integers(0, MOST - 1), min_size=1, max_size=3),
+        lost=st.lists(st.integers(0, MOST - 1), min_size=1, max_size=2),
         at=st.integers(0, MOST - 1),
-        fault=st.sampled_from(["", "cut off", "silent", "going", "paused", "lease", "learner"]),
-        age=st.integers(0, 2),
+        fault=st.sampled_from(["cut off", "learner", "lease", "paused", "going", "silent", ""]),
+        age=st.sampled_from([0, 0, 1]),
     )
     def lose_disks_of_a_well_group(self, lost: list[int], at: int, fault: str, age: int) -> None:
         """With one fault beside it, and rounds of which the last rests on answers of an age."""
