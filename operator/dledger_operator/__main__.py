@@ -101,7 +101,7 @@ class Operator:
 
     async def _lead(self, keeping: asyncio.Task[None]) -> None:
         """Run kopf until *keeping* ends or the process is to stop."""
-        manager = Manager(self._api, self._options.platform, self._metrics)
+        manager = Manager(self._api, self._options.platform, self._metrics, self._elector.age_s)
         stop_kopf = asyncio.Event()
         keeping.add_done_callback(lambda _: stop_kopf.set())
         stopping = asyncio.create_task(self._pass_on(stop_kopf))

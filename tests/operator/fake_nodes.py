@@ -1,7 +1,8 @@
 """Nodes that only answer Admin and Topics calls, over real gRPC, on loopback addresses.
 
 Bootstrap on one makes all its members join at once and the lowest ordinal lead, as a real group
-would a moment later. What a disk holds outlives `restart`, as a volume does.
+would a moment later. What a disk holds outlives `restart`, as a volume does; after `lose_disk` it
+takes a change of the members to let the new one in, as a learner until `catch_up`.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ class FakeGroup:
     leader: int | None = None
     term: int = 0
     bootstraps: int = 0
+    learners: set[str] = field(default_factory=set)
+    told_group_id: str = ""
+    changes: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
@@ -70,6 +74,23 @@ class FakeGroup:
         """Make a node lead in the next term."""
         self.leader, self.term = ordinal, self.term + 1
 
+    def lose_disk(self, ordinal: int) -> str:
+        """Give a node an empty disk; return the id of the lost one."""
+        lost = self.disks[ordinal]
+        self.told_group_id = self.told_group_id or lost.group_id
+        self.disks[ordinal] = Disk(lost.name, f"{lost.node_id}-again")
+        return lost.node_id
+
+    def catch_up(self) -> None:
+        """Make voters of the learners."""
+        self.learners.clear()
+
+    def row(self, member: Any) -> Any:
+        """Return what the leader says of a member."""
+        there = any(disk.node_id == member.id and disk.group_id for disk in self.disks)
+        voter = member.id not in self.learners
+        return pb.MemberStatus(member=member, role="follower", connected=there, voter=voter)
+
 
 class _Admin(pb_grpc.AdminServicer):
     def __init__(self, group: FakeGroup, ordinal: int) -> None:
@@ -83,14 +104,14 @@ class _Admin(pb_grpc.AdminServicer):
         )
         if not disk.group_id:
             said.recovered_to = group.restored_to if self._ordinal == 0 else 0
+            said.told_group_id = group.told_group_id
             return said
         leads = group.leader == self._ordinal
         said.group_id, said.term, said.ready = disk.group_id, group.term, True
         said.role = "leader" if leads else "follower"
         said.leader_id = "" if group.leader is None else group.disks[group.leader].node_id
         for member in group.members:
-            row = pb.MemberStatus(member=member, role="follower", connected=True, voter=True)
-            said.members.append(row)
+            said.members.append(group.row(member))
         return said
 
     async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
@@ -103,6 +124,24 @@ class _Admin(pb_grpc.AdminServicer):
             disk.group_id = request.group_id
         group.elect(0)
         return pb.BootstrapResponse()
+
+    async def ChangeMembers(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group = self._group
+        if group.leader != self._ordinal:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "this node does not lead")
+        if group.learners:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "another change is under way")
+        group.members = [one for one in group.members if one.id not in request.remove]
+        for new in request.add:
+            group.members.append(new)
+            group.learners.add(new.id)
+            for disk in group.disks:
+                if disk.node_id == new.id:
+                    disk.group_id = group.told_group_id
+        group.changes += [(a.id, r) for a, r in zip(request.add, request.remove, strict=True)]
+        voters = [one for one in group.members if one.id not in group.learners]
+        learners = [one for one in group.members if one.id in group.learners]
+        return pb.MembershipResponse(voters=voters, learners=learners)
 
     async def ExportPlan(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = self._group

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from dledger.common.status import NodeStatus
+from dledger.common.status import MemberStatus, NodeStatus
 from dledger.errors import (
     AlreadyBootstrapped,
     FeatureNotReady,
@@ -15,6 +15,7 @@ from dledger.errors import (
     NotTheGroup,
     Unavailable,
 )
+from dledger.types import Member
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest, Topic
@@ -70,6 +71,26 @@ class World:
     bootstraps: int = 0
     leader: str = ""
     version: int = 0
+    node_ids: dict[str, str] = field(default_factory=dict)
+    membership: dict[str, tuple[str, bool]] = field(default_factory=dict)
+    replaced: list[tuple[str, str]] = field(default_factory=list)
+    stale_s: float = 0.0
+    lease_s: float = 0.0
+
+    def node_id(self, name: str) -> str:
+        """Return the id of the disk that a pod has now."""
+        return self.node_ids.get(name, f"id-of-{name}")
+
+    def lose_disk(self, name: str) -> None:
+        """Give a pod an empty disk, with a node id of its own."""
+        if not self.membership:
+            self.membership = {disk: (self.node_id(disk), True) for disk in self.disks}
+        self.disks[name] = ""
+        self.node_ids[name] = f"new-{len(self.node_ids)}-of-{name}"
+
+    def catch_up(self) -> None:
+        """Make voters of learners, as a group does once they have all entries."""
+        self.membership = {name: (one, True) for name, (one, _) in self.membership.items()}
 
     def put(self, manifest: Manifest) -> Manifest:
         """Store an object as the API server would, with the next resourceVersion."""
@@ -242,11 +263,28 @@ class FakeNodes:
 
     def __init__(self, world: World) -> None:
         self._world = world
+        self._afresh = False
 
     disbelieved: ClassVar[dict[str, str]] = {}
 
-    async def poll(self, pods: Mapping[str, Pod]) -> dict[str, NodeStatus]:
+    def oldest_answer_s(self) -> float:
+        return 0.0 if self._afresh else self._world.stale_s
+
+    async def poll(
+        self, pods: Mapping[str, Pod], *, everyone: bool = False
+    ) -> dict[str, NodeStatus]:
+        self._afresh = everyone
         return {name: self._view(name) for name in pods}
+
+    async def replace_member(self, pod: Pod, new: Member, *, old_id: str) -> None:
+        world = self._world
+        world.trouble.before_effect(Unavailable("no answer"))
+        assert pod.name == world.leader
+        assert world.membership[new.name][0] in (old_id, new.id)
+        world.membership[new.name] = new.id, False
+        world.replaced.append((new.name, old_id))
+        world.disks[new.name] = world.disks[world.leader]
+        world.trouble.after_effect(Unavailable("the answer is lost"))
 
     async def bootstrap(
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]
@@ -287,17 +325,28 @@ class FakeNodes:
     def _view(self, name: str) -> NodeStatus:
         world = self._world
         if not world.disks[name]:
-            return node(f"id-of-{name}", recovered_to=world.restored.get(name, 0))
+            told = world.objects.get(("ConfigMap", "orders-config"), {})
+            return node(
+                world.node_id(name),
+                recovered_to=world.restored.get(name, 0),
+                told_group_id=told.get("data", {}).get("group-id", ""),
+            )
         leader = world.leader
         return node(
-            f"id-of-{name}",
+            world.node_id(name),
             group_id=world.disks[name],
             role="leader" if name == leader else "follower",
             term=1 if leader else 0,
-            leader_id=f"id-of-{leader}" if leader else "",
+            leader_id=world.node_id(leader) if leader else "",
             ready=bool(leader),
-            members=tuple(member(f"id-of-{disk}", disk) for disk in world.disks),
+            members=tuple(self._row(disk) for disk in world.disks),
         )
+
+    def _row(self, name: str) -> MemberStatus:
+        world = self._world
+        member_id, voter = world.membership.get(name, (world.node_id(name), True))
+        is_up = bool(world.disks[name])
+        return member(member_id, name, voter=voter, connected=is_up, lag=0 if is_up else 9999)
 
 
 def _labelled(manifest: Manifest) -> bool:

@@ -347,6 +347,7 @@ class Group:
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
+            lease_s=lambda: 0.0,
             clock=Clock(
                 monotonic_s=lambda: 0.0, now=lambda: self.now, fresh_id=lambda: self.fresh_id
             ),

@@ -11,10 +11,10 @@ import pytest
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
 from dledger.types import Member
-from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, log_since
+from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, bounded, log_since
 from dledger_operator.observed.observed import Pod
 from dledger_operator.resources.backup import LogRange
-from tests.operator.samples import node, pods
+from tests.operator.samples import member, node, pods
 
 
 @dataclass
@@ -244,3 +244,33 @@ async def test_without_an_answer_the_last_words_are_told() -> None:
         await log_since(pods(0, 1).values(), 7, admin=net.admin)
     with pytest.raises(Unavailable, match="no pod of the group has an address"):
         await log_since(pods(0, ip="").values(), 7, admin=net.admin)
+
+
+async def test_all_nodes_are_asked_on_demand_and_an_answer_has_an_age() -> None:
+    """A follower's answer gets old while only the leader is asked."""
+    net, now_s = Net(), [0.0]
+    ids = ("id-0", "id-1", "id-2")
+    for at, node_id in enumerate(ids):
+        role = "leader" if at == 0 else "follower"
+        net.said[f"10.0.0.{at}:20911"] = node(
+            node_id, name=f"orders-{at}", role=role, term=1, leader_id="id-0", group_id="g" * 8
+        )
+    nodes = Nodes("orders", admin=net.admin, monotonic_s=lambda: now_s[0])
+    assert nodes.oldest_answer_s() == float("inf")
+    await nodes.poll(pods(0, 1, 2))
+
+    now_s[0] = 3.0
+    await nodes.poll(pods(0, 1, 2))
+    assert nodes.oldest_answer_s() == 3.0
+    await nodes.poll(pods(0, 1, 2), everyone=True)
+
+    assert nodes.oldest_answer_s() == 0.0
+
+
+def test_one_name_may_belong_to_a_voter_and_a_learner() -> None:
+    """So it is while the leader replaces a member: the old node votes until the change is over."""
+    both = (member("old", "orders-2"), member("new", "orders-2", voter=False))
+
+    assert bounded(node("id-0", members=both)).members == both
+    with pytest.raises(DledgerError, match="twice"):
+        bounded(node("id-0", members=(both[0], member("new", "orders-2"))))

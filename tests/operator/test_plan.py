@@ -12,6 +12,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
 from dledger_operator.decisions.drift import Drift, includes
 from dledger_operator.decisions.facts import facts_of
+from dledger_operator.decisions.membership import Held, replacement
 from dledger_operator.decisions.plan import (
     Action,
     Apply,
@@ -21,6 +22,7 @@ from dledger_operator.decisions.plan import (
     Forget,
     GrowTopic,
     LabelRole,
+    LookAgain,
     RecordGroupId,
     Repair,
     plan,
@@ -297,13 +299,6 @@ def test_copied_disks_are_left_alone() -> None:
     assert _plan(of, observed) == ()
 
 
-def test_a_replaced_disk_is_not_touched() -> None:
-    """It waits unjoined; replacing members is a later act."""
-    nodes = {**joined(0, 1), "orders-2": node("new")}
-
-    assert _plan(bootstrapped(), converged(bootstrapped(), nodes=nodes)) == ()
-
-
 def test_a_new_leader_is_labelled_before_the_old_one() -> None:
     """The leader's Service is never empty longer than it must be."""
     observed = converged(bootstrapped(), nodes=joined(0, 1, 2, leader=2))
@@ -424,3 +419,37 @@ def test_a_child_is_right_when_it_includes_what_is_wanted(
 ) -> None:
     """The API server adds defaults and rewrites quantities; nothing else may differ."""
     assert includes(present, wanted) is expected
+
+
+@pytest.mark.parametrize(
+    ("held", "nodes", "changes"),
+    [
+        ("no majority", {"orders-1": "empty", "orders-2": "empty"}, {}),
+        ("not in sync: orders-1", {"orders-2": "empty"}, {"lag": 5000}),
+        ("started for group other", {"orders-2": "foreign"}, {}),
+        ("restored from a backup", {"orders-2": "restored"}, {}),
+    ],
+    ids=["two-of-three", "no-margin", "another-group", "restored"],
+)
+def test_why_a_member_is_not_replaced_now(
+    held: str, nodes: dict[str, str], changes: dict[str, Any]
+) -> None:
+    """It is left alone, and the message says what to see to."""
+    said = {
+        "empty": node("new", told_group_id=GROUP_ID),
+        "foreign": node("new", told_group_id="other"),
+        "restored": node("new", told_group_id=GROUP_ID, recovered_to=7),
+    }
+    seen = joined(0, 1, 2)
+    rows = list(seen["orders-0"].members)
+    rows[1] = replace(rows[1], **changes)
+    rows[2] = replace(rows[2], connected=False)
+    seen["orders-0"] = replace(seen["orders-0"], members=tuple(rows))
+    seen |= {name: replace(said[what], node_id=f"new-{name}") for name, what in nodes.items()}
+    of, observed = bootstrapped(), converged(bootstrapped(), nodes=seen)
+
+    found = replacement(facts_of(of, observed))
+
+    assert isinstance(found, Held)
+    assert held in found.why
+    assert not [one for one in _plan(of, observed) if isinstance(one, LookAgain)]

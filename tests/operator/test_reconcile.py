@@ -38,6 +38,7 @@ class Operator:
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
+            lease_s=lambda: self.world.lease_s,
             clock=Clock(
                 monotonic_s=lambda: self.now_s, now=lambda: self.now, fresh_id=self._fresh_id
             ),
@@ -392,3 +393,68 @@ async def test_an_older_form_of_the_object_is_dropped() -> None:
     operator.reconciler.update(old)
 
     assert operator.reconciler.body["status"]["groupId"]
+
+
+async def _running() -> tuple[World, Operator]:
+    world = _world({})
+    operator = Operator(world)
+    await operator.rounds()
+    world.events.clear()
+    return world, operator
+
+
+async def test_a_lost_disk_is_healed_and_told() -> None:
+    """Degraded from the loss until the new disk votes; the Event names both nodes."""
+    world, operator = await _running()
+    world.lose_disk("orders-2")
+
+    await operator.rounds(4)
+    assert _condition(world, "Degraded") == ("True", "MemberReplacedByEmptyDisk")
+    assert _condition(world, "Progressing") == ("True", "Joining")
+    world.catch_up()
+    await operator.rounds(2)
+
+    assert world.replaced == [("orders-2", "id-of-orders-2")]
+    assert world.events == ["Degraded", "MemberReplaced", "Recovered"]
+    assert _condition(world, "Degraded") == ("False", "AsExpected")
+    world.writes.clear()
+    await operator.rounds(4)
+    assert world.writes == []
+
+
+async def test_a_member_is_replaced_only_while_the_lease_is_held() -> None:
+    """A process that was frozen does nothing that cannot be undone; another may act by now."""
+    world, operator = await _running()
+    world.lose_disk("orders-2")
+    world.lease_s = 10.0
+
+    await operator.rounds(4)
+    assert world.replaced == []
+    world.lease_s = 2.0
+    await operator.rounds(4)
+
+    assert world.replaced == [("orders-2", "id-of-orders-2")]
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before-effect", "after-effect"])
+async def test_a_replacement_interrupted_at_any_call_goes_on(after: bool) -> None:
+    """It is done once, whoever sees the end of it."""
+    counted, operator = await _running()
+    counted.trouble = Trouble()
+    counted.lose_disk("orders-2")
+    await operator.rounds(6)
+    assert counted.trouble.calls > 0
+    for at in range(1, counted.trouble.calls + 1):
+        world, operator = await _running()
+        world.lose_disk("orders-2")
+        world.trouble = Trouble(at=at, after=after)
+        try:
+            await operator.rounds(6)
+        except ApiError:
+            operator = Operator(world)
+            await operator.rounds(6)
+        world.catch_up()
+        await operator.rounds(3)
+
+        assert world.replaced == [("orders-2", "id-of-orders-2")], at
+        assert _condition(world, "Degraded") == ("False", "AsExpected"), at

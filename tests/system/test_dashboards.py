@@ -94,6 +94,7 @@ async def look_after_a_group(metrics: Metrics) -> None:
         watched=FakeWatched(world),
         platform=PLATFORM,
         metrics=metrics,
+        lease_s=lambda: 0.0,
     )
     task = GroupLoop(reconciler, metrics)
     try:

@@ -83,6 +83,7 @@ class EventReason(StrEnum):
     RECOVERED = "Recovered"
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     CHILD_REPAIRED = "ChildRepaired"
+    MEMBER_REPLACED = "MemberReplaced"
     TOPIC_CREATED = "TopicCreated"
     VOLUME_GROWN = "VolumeGrown"
     TOPIC_GROWN = "TopicGrown"

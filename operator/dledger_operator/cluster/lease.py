@@ -80,6 +80,11 @@ class Elector:
         self._seen: tuple[str, float] = ("", 0.0)
         self.answered_s = monotonic_s()
         """When the API server last answered (monotonic)."""
+        self._renewed_s = float("-inf")
+
+    def age_s(self) -> float:
+        """Return how long ago this process took or renewed the Lease; infinite if it never did."""
+        return self._monotonic_s() - self._renewed_s
 
     async def acquire(self) -> None:
         """Return when this process holds the Lease."""
@@ -109,6 +114,7 @@ class Elector:
             log.warning("%s could not release the lease: %s", self._who.identity, error)
 
     async def _try(self) -> bool:
+        asked_s = self._monotonic_s()
         try:
             lease = await self._api.get("Lease", self._who.namespace, self._who.name)
             self.answered_s = self._monotonic_s()
@@ -121,6 +127,7 @@ class Elector:
             if error.status != 409:  # another was quicker
                 log.warning("lease %s/%s: %s", self._who.namespace, self._who.name, error)
             return False
+        self._renewed_s = asked_s
         return True
 
     def _unchanged_s(self, lease: Json | None) -> float:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
@@ -62,6 +63,7 @@ class Nodes:
         admin: Makes a connection to a peer port, given ``host:port``.
         slow_admin: The same for calls that take a commit.
         topics: Makes a connection to a client port, given ``host:port``.
+        monotonic_s: The clock that answers get their age from.
     """
 
     def __init__(
@@ -71,11 +73,14 @@ class Nodes:
         admin: Callable[[str], AdminClient] = _admin,
         slow_admin: Callable[[str], AdminClient] = _slow_admin,
         topics: Callable[[str], Client] = _topics,
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
         self._make_admin = admin
         self._make_slow_admin = slow_admin
         self._make_topics = topics
+        self._monotonic_s = monotonic_s
+        self._seen_at_s: dict[str, float] = {}
         self._admins: dict[str, tuple[str, AdminClient]] = {}
         self._views: dict[str, NodeStatus] = {}
         self._disbelieved: dict[str, str] = {}
@@ -86,8 +91,18 @@ class Nodes:
         """Whose last answer is not believed, by pod name, and why."""
         return dict(self._disbelieved)
 
-    async def poll(self, pods: Mapping[str, Pod]) -> Mapping[str, NodeStatus]:
-        """Return the status of each node that answers; those of followers may be seconds old."""
+    def oldest_answer_s(self) -> float:
+        """Return the age of the oldest answer that `poll` returned: since its node was asked."""
+        now_s = self._monotonic_s()
+        return max((now_s - self._seen_at_s[name] for name in self._views), default=float("inf"))
+
+    async def poll(
+        self, pods: Mapping[str, Pod], *, everyone: bool = False
+    ) -> Mapping[str, NodeStatus]:
+        """Return the status of each node that answers.
+
+        Those of followers may be seconds old, unless *everyone* is to be asked.
+        """
         reachable = {
             name: pod
             for name, pod in pods.items()
@@ -96,7 +111,7 @@ class Nodes:
         await self._forget(name for name in list(self._admins) if name not in reachable)
         leader = self._settled_leader(reachable)
         self._polls += 1
-        if leader is None or self._polls % POLL_ALL_EVERY == 0:
+        if everyone or leader is None or self._polls % POLL_ALL_EVERY == 0:
             await self._ask(reachable.values())
         else:
             await self._ask([reachable[leader]])
@@ -113,6 +128,14 @@ class Nodes:
             await admin.bootstrap(
                 group_id, [Member(id=NodeId(i), name=n, address=a) for i, n, a in members]
             )
+        finally:
+            await admin.close()
+
+    async def replace_member(self, pod: Pod, new: Member, *, old_id: str) -> None:
+        """Have the leader, which is *pod*, replace a member. Raises DledgerError."""
+        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        try:
+            await admin.change_members(add=[new], remove=[old_id])
         finally:
             await admin.close()
 
@@ -151,6 +174,7 @@ class Nodes:
     async def _ask_one(self, pod: Pod) -> None:
         admin = await self._admin_of(pod)
         self._disbelieved.pop(pod.name, None)
+        asked_s = self._monotonic_s()
         try:
             view = self._believed(pod, await admin.status())
         except DledgerError as error:
@@ -163,6 +187,7 @@ class Nodes:
             self._views.pop(pod.name, None)
         else:
             self._views[pod.name] = view
+            self._seen_at_s[pod.name] = asked_s
 
     def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
         """Return a node's status within bounds; None if another node than *pod* answered.
@@ -253,8 +278,10 @@ def bounded(said: NodeStatus) -> NodeStatus:
     if not GROUP_ID.fits(said.group_id):
         raise DledgerError(f"its group id {GROUP_ID.words}, not {_cut(said.group_id)!r}")
     within: NodeStatus = _bounded(said)
-    members = [row.member for row in within.members]
-    if min(len({one.id for one in members}), len({one.name for one in members})) < len(members):
+    # While a member is replaced, its old node votes still and its new one learns under one name.
+    ids = {row.member.id for row in within.members}
+    roles = {(row.member.name, row.voter) for row in within.members}
+    if min(len(ids), len(roles)) < len(within.members):
         raise DledgerError("it names a member twice")
     return replace(within, commit_waits_ms=0)  # it grows by itself, and would be news each second
 

@@ -7,6 +7,7 @@ finalizer and an annotation on our objects, so a `GroupLoop` does their work. Bu
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -93,10 +94,13 @@ class Indexes:
 class Manager:
     """The reconcile loops of all groups and of their backups."""
 
-    def __init__(self, api: Api, platform: Platform, metrics: Metrics) -> None:
+    def __init__(
+        self, api: Api, platform: Platform, metrics: Metrics, lease_s: Callable[[], float]
+    ) -> None:
         self.indexes = Indexes()
         self._cluster = Cluster(api, metrics.wrote)
         self._platform = platform
+        self._lease_s = lease_s
         self._metrics = metrics
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
@@ -163,6 +167,7 @@ class Manager:
             watched=self.indexes,
             platform=self._platform,
             metrics=self._metrics,
+            lease_s=self._lease_s,
         )
 
     def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:

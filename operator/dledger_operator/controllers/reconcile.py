@@ -13,7 +13,14 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
-from dledger.errors import AlreadyBootstrapped, DledgerError, FeatureNotReady, Refused
+from dledger.errors import (
+    AlreadyBootstrapped,
+    DledgerError,
+    FeatureNotReady,
+    InvalidArgument,
+    Refused,
+)
+from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.reasons import EventReason
@@ -25,6 +32,7 @@ from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
+from dledger_operator.decisions.membership import RENEWED_S, Footing, ReplaceMember
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -34,6 +42,7 @@ from dledger_operator.decisions.plan import (
     Forget,
     GrowTopic,
     LabelRole,
+    LookAgain,
     MarkRestored,
     RecordGroupId,
     Repair,
@@ -105,6 +114,8 @@ class _Memory:
     short_since_s: float | None = None
     repaired: dict[Ref, str] = field(default_factory=dict)
     told_at_s: dict[Ref, float] = field(default_factory=dict)
+    considered: ReplaceMember | None = None
+    asked: ReplaceMember | None = None
 
 
 class Reconciler:
@@ -119,6 +130,7 @@ class Reconciler:
         watched: Watched,
         platform: Platform,
         metrics: Metrics,
+        lease_s: Callable[[], float],
         clock: Clock | None = None,
     ) -> None:
         self.body = body
@@ -127,6 +139,7 @@ class Reconciler:
         self._watched = watched
         self._platform = platform
         self._metrics = metrics
+        self._lease_s = lease_s
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
@@ -150,8 +163,15 @@ class Reconciler:
         seen = self.body, (observed, facts.overdue), self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
+        await self._tell_replaced(group, observed)
         children = desired(facts.group, self._platform)
-        planned = plan(facts, children, fresh_id=self._clock.fresh_id())
+        footing = Footing(
+            oldest_answer_s=self._nodes.oldest_answer_s(),
+            lease_s=self._lease_s(),
+            considered=self._memory.considered,
+        )
+        self._memory.considered = None
+        planned = plan(facts, children, fresh_id=self._clock.fresh_id(), footing=footing)
         actions = [action for action in planned if not self._is_vain(action)]
         going_on = True
         for action in actions:
@@ -198,7 +218,7 @@ class Reconciler:
             children={ref_of(child): child for child in own},
             pods=pods,
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
-            nodes=await self._nodes.poll(pods),
+            nodes=await self._nodes.poll(pods, everyone=self._memory.considered is not None),
             refusals=self._backed_off(group),
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
@@ -326,6 +346,7 @@ class Reconciler:
 
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group with the status that is recorded afterwards."""
+        log.debug("group %s/%s: %s", group.namespace, group.name, action.why)
         match action:
             case MarkRestored():
                 await self._mark_restored(group, action)
@@ -339,10 +360,12 @@ class Reconciler:
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic() | GrowTopic():
                 await self._act_on_topic(group, observed, action)
-            case GrowClaim():
-                await self._grow(group, action)
-            case ReleasePods():
-                await self._release(group, action)
+            case GrowClaim() | ReleasePods():
+                await self._act_on_volume(group, action)
+            case LookAgain(wanted):
+                self._memory.considered = wanted
+            case ReplaceMember():
+                await self._replace_member(group, observed, action)
         return group
 
     async def _act_on_topic(
@@ -352,6 +375,12 @@ class Reconciler:
             await self._create_topic(group, observed, action)
         else:
             await self._grow_topic(group, observed, action)
+
+    async def _act_on_volume(self, group: BrokerGroup, action: GrowClaim | ReleasePods) -> None:
+        if isinstance(action, GrowClaim):
+            await self._grow(group, action)
+        else:
+            await self._release(group, action)
 
     async def _release(self, group: BrokerGroup, action: ReleasePods) -> None:
         """Delete the StatefulSet alone, whose claim template cannot be changed."""
@@ -455,6 +484,36 @@ class Reconciler:
             self._memory.topics_at_s = float("-inf")
         else:
             log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
+
+    async def _replace_member(
+        self, group: BrokerGroup, observed: Observed, action: ReplaceMember
+    ) -> None:
+        """Ask for it; what came of it is seen in later rounds, also if the answer is lost."""
+        if self._lease_s() >= RENEWED_S:
+            return  # the round took long: another operator may lead by now
+        self._memory.asked = action
+        new = Member(id=NodeId(action.member_id), name=action.pod, address=action.address)
+        log.info("group %s/%s: %s", group.namespace, group.name, action.why)
+        try:
+            await self._nodes.replace_member(
+                observed.pods[action.leader], new, old_id=action.old_id
+            )
+        except (Refused, InvalidArgument) as error:
+            self._refuse(group, ("Member", action.pod), str(error)[:LONGEST_TEXT])
+        except DledgerError as error:
+            who = group.namespace, group.name, action.pod
+            log.warning("group %s/%s: %s not replaced yet: %s", *who, error)
+
+    async def _tell_replaced(self, group: BrokerGroup, observed: Observed) -> None:
+        """Post the Event of a replacement that was asked for, once it is seen."""
+        asked = self._memory.asked
+        if asked is None:
+            return
+        ids = {row.member.id for row in observed.membership}
+        if asked.member_id in ids and asked.old_id not in ids:
+            self._memory.asked = None
+            message = f"{asked.pod}: node {asked.member_id} took the place of {asked.old_id}"
+            await self._post(group, Event(EventReason.MEMBER_REPLACED, message))
 
     async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
         """Write the status if it changed, then post the Events that the change is worth.

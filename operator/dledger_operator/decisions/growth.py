@@ -23,6 +23,11 @@ class GrowClaim:
     claim: str
     size: str
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{self.claim} asks for less than {self.size}"
+
 
 @dataclass(frozen=True, slots=True)
 class ReleasePods:
@@ -31,6 +36,11 @@ class ReleasePods:
     name: str
     uid: str
     size: str
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the claim template of {self.name} has another size than {self.size}"
 
 
 def growth(group: BrokerGroup, observed: Observed) -> Iterator[GrowClaim | ReleasePods]:

@@ -25,6 +25,7 @@ from dledger_operator.decisions.checks import backup_problems
 from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, as_built, growth
+from dledger_operator.decisions.membership import NO_FOOTING, Footing, ReplaceMember, replacement
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -48,6 +49,11 @@ class Apply:
 
     manifest: Manifest
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} is not as the spec wants it"
+
 
 @dataclass(frozen=True, slots=True)
 class Repair:
@@ -60,12 +66,22 @@ class Repair:
     patch: Manifest | None = None
     drifts: tuple[Drift, ...] = ()
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} was changed or deleted by somebody else"
+
 
 @dataclass(frozen=True, slots=True)
 class Create:
     """Create an object that is never changed afterwards; one that is there already is fine."""
 
     manifest: Manifest
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{_named(self.manifest)} is wanted, and there is none"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +91,11 @@ class Forget:
     name: str
     uid: str
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the spec recorded in {self.name} is no longer the one accepted last"
+
 
 @dataclass(frozen=True, slots=True)
 class MarkRestored:
@@ -82,6 +103,11 @@ class MarkRestored:
 
     claim: str
     result: Json
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the backup is restored to {self.claim}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +120,12 @@ class RecordGroupId:
     group_id: str
     adopted: bool
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        whose = "volumes carry" if self.adopted else "the group is to get"
+        return f"{whose} the id {self.group_id}"
+
 
 @dataclass(frozen=True, slots=True)
 class Bootstrap:
@@ -103,6 +135,11 @@ class Bootstrap:
     group_id: str
     members: tuple[tuple[str, str, str], ...]
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"every disk is empty and no leader was ever seen: {self.pod} founds the group"
+
 
 @dataclass(frozen=True, slots=True)
 class LabelRole:
@@ -111,12 +148,34 @@ class LabelRole:
     pod: str
     role: str
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{self.pod} is {self.role or 'not known to take part'}"
+
 
 @dataclass(frozen=True, slots=True)
 class CreateTopic:
     """Create a topic through the group's client port."""
 
     topic: Topic
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.topic.name} is asked for, and there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class LookAgain:
+    """Ask all nodes anew in the next round, before something that cannot be undone is done."""
+
+    action: ReplaceMember
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"to be sure before: {self.action.why}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +185,17 @@ class GrowTopic:
     name: str
     queues: int
 
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.name} has fewer than {self.queues} queues"
+
 
 Child = Apply | Repair | Create
+
+
+def _named(manifest: Manifest) -> str:
+    return " ".join(ref_of(manifest))
 
 
 def is_prerequisite(action: Child) -> bool:
@@ -146,16 +214,25 @@ Action = (
     | LabelRole
     | TopicAction
     | VolumeAction
+    | LookAgain
+    | ReplaceMember
 )
 
 
-def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[Action, ...]:
-    """Return the next actions.
+def plan(
+    facts: Facts,
+    desired: Sequence[Manifest],
+    *,
+    fresh_id: str,
+    footing: Footing = NO_FOOTING,
+) -> tuple[Action, ...]:
+    """Return the next actions; at most one cannot be undone, and it is the last.
 
     Args:
         facts: What is wanted, what is there, and what follows from it.
         desired: The children as they should be, in order (`resources.desired`).
         fresh_id: A new group id, used only if one has to be recorded.
+        footing: How fresh the facts are.
     """
     group, observed = facts.group, facts.observed
     if group.spec.paused:
@@ -175,7 +252,15 @@ def plan(facts: Facts, desired: Sequence[Manifest], *, fresh_id: str) -> tuple[A
         *_topics(group, observed),
         *backups,
         *growth(group, observed),
+        *_disruptive(facts, footing),
     )
+
+
+def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | ReplaceMember]:
+    """Yield at most one action that cannot be undone, once two rounds have asked for it."""
+    action = replacement(facts)
+    if isinstance(action, ReplaceMember):
+        yield action if footing.carries(action) else LookAgain(action)
 
 
 def _accepted(facts: Facts) -> Iterator[Create | Forget]:

@@ -23,6 +23,7 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import verdict
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
+from dledger_operator.decisions.membership import Held, learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
@@ -154,8 +155,8 @@ def _absent(facts: Facts) -> list[str]:
 
 
 def _settling(facts: Facts) -> Finding | None:
-    if isinstance(facts.bootstrap, Bootstrapped) and facts.bootstrap.joining:
-        return "True", Reason.JOINING, "joining: " + ", ".join(facts.bootstrap.joining)
+    if joining := _joining(facts):
+        return "True", Reason.JOINING, "joining: " + ", ".join(joining)
     if lagging := _not_ready(facts):
         return "True", Reason.STARTING, "not ready yet: " + _pods(facts, lagging)
     if facts.older:
@@ -182,6 +183,14 @@ def _topics_pending(facts: Facts) -> str:
     ]
     sentences = (("to be created: ", absent), ("to be given more queues: ", few))
     return "; ".join(verb + ", ".join(which) for verb, which in sentences if which)
+
+
+def _joining(facts: Facts) -> list[str]:
+    """Return the pods that become members: let in by the leader, about to be, or learning."""
+    joining = facts.bootstrap.joining if isinstance(facts.bootstrap, Bootstrapped) else ()
+    wanted = replacement(facts)
+    replaced = () if wanted is None or isinstance(wanted, Held) else (wanted.pod,)
+    return sorted({*joining, *replaced, *learning(facts)})
 
 
 def _restart_sentence(facts: Facts) -> str:
@@ -286,13 +295,24 @@ def _broken_founding(facts: Facts) -> Finding | None:
             return "True", Reason.NOT_RESTORED, _unrestored_sentence(facts, restored)
         case Cloned(pods):
             return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
-        case Bootstrapped(replaced=replaced) if replaced:
-            return (
-                "True",
-                Reason.MEMBER_REPLACED_BY_EMPTY_DISK,
-                (f"{', '.join(replaced)} came up with an empty disk and takes no part"),
-            )
+        case Bootstrapped(replaced=replaced):
+            if sentence := _replaced_sentence(facts, replaced):
+                return "True", Reason.MEMBER_REPLACED_BY_EMPTY_DISK, sentence
     return None
+
+
+def _replaced_sentence(facts: Facts, replaced: Sequence[str]) -> str:
+    """Return who came up with an empty disk and does not vote yet; empty without such."""
+    wanted, learners = replacement(facts), learning(facts)
+    if wanted is None:
+        came = f"{', '.join(learners)} came up with an empty disk"
+        return f"{came}, is a learner and votes once it has caught up" if learners else ""
+    sentence = f"{', '.join(replaced)} came up with an empty disk and takes no part"
+    if facts.group.spec.paused:
+        return f"{sentence}; not replaced while the group is paused"
+    if isinstance(wanted, Held):
+        return f"{sentence}; {wanted.pod} is not replaced now: {wanted.why}"
+    return f"{sentence}; {wanted.pod} is being replaced"
 
 
 def _bad_pods(facts: Facts) -> Finding | None:

@@ -1,0 +1,175 @@
+"""Whether a member may be replaced now, and which. Pure; asked by plans and conditions.
+
+A pod that comes up with an empty disk under the name of a member is let in by one change of the
+members: its new node id comes as a learner, and the old one goes. The learner becomes a voter by
+itself once it has caught up. Until then the voters are one fewer, so the gate asks that all others
+are in sync.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.decisions.bootstrap_state import Bootstrapped
+from dledger_operator.decisions.facts import Facts
+
+FRESH_S: Final = 2.0
+"""What cannot be undone rests on answers younger than this."""
+RENEWED_S: Final = 10.0
+"""And on a Lease that was renewed less than this ago: another takes it after 15 s."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceMember:
+    """Ask the leader to replace a member whose disk is lost, in one change of the members.
+
+    Attributes:
+        pod: The member's name, and the pod with the empty disk.
+        member_id: The node id of that disk.
+        old_id: The node id of the lost disk; it can never return.
+        address: The peer address of the pod.
+        leader: The pod to ask.
+        term: In which it leads.
+    """
+
+    pod: str
+    member_id: str
+    old_id: str
+    address: str
+    leader: str
+    term: int
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return (
+            f"{self.pod} came up with an empty disk: its node {self.member_id} takes the place of "
+            f"{self.old_id}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A member should be replaced, and may not be now; *why* is a sentence's second half."""
+
+    pod: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Footing:
+    """What an action that cannot be undone rests on.
+
+    Attributes:
+        oldest_answer_s: The age of the oldest answer of a node that the round uses.
+        lease_s: How long ago the Lease was renewed.
+        considered: What the round before wanted to do, and left to this one.
+    """
+
+    oldest_answer_s: float
+    lease_s: float
+    considered: ReplaceMember | None = None
+
+    def carries(self, action: ReplaceMember) -> bool:
+        """Whether the action may be done now: two rounds in a row saw the same, the last afresh."""
+        fresh = self.oldest_answer_s < FRESH_S and self.lease_s < RENEWED_S
+        return fresh and action == self.considered
+
+
+NO_FOOTING: Final = Footing(oldest_answer_s=float("inf"), lease_s=float("inf"))
+"""On which nothing is done that cannot be undone."""
+
+
+def change_held(facts: Facts, leaving: frozenset[str]) -> str:
+    """Return why the members of a group may not be changed now; empty if they may.
+
+    Every voter that stays must be in sync, which has to be a majority of the voters before and of
+    those after; and no other change may be under way.
+
+    Args:
+        facts: What is seen.
+        leaving: The names of members that are out of order, and are to leave.
+    """
+    return _majority_lost(facts, leaving) or _unsettled(facts) or _quorum_held(facts, leaving)
+
+
+def _majority_lost(facts: Facts, leaving: frozenset[str]) -> str:
+    """Return that too few disks are left to change anything by; empty if a majority is."""
+    voters = [row.member.name for row in facts.observed.membership if row.voter]
+    left = [name for name in voters if name not in leaving]
+    if 2 * len(left) > len(voters):
+        return ""
+    return (
+        f"the disks of {len(left)} of {len(voters)} voters are left, no majority; forcing a new "
+        "group from what is left is not implemented yet (ForceNewGroup)"
+    )
+
+
+def _unsettled(facts: Facts) -> str:
+    """Return why a group is not to be touched at all; empty if it may be."""
+    leader = facts.observed.leader
+    reasons = (
+        (facts.group.spec.paused, "the group is paused"),
+        (not facts.group.bootstrapped, "the group is not founded"),
+        (bool(facts.problems) and not facts.is_kept, "the spec is refused"),
+        (not isinstance(facts.bootstrap, Bootstrapped), "the disks do not agree about their group"),
+        (
+            leader is None or leader[0] != facts.leader,
+            "no leader answers that a majority follows",
+        ),
+    )
+    return next((why for applies, why in reasons if applies), "")
+
+
+def _quorum_held(facts: Facts, leaving: frozenset[str]) -> str:
+    """Return why the voters that stay cannot carry a change; empty if they can."""
+    rows = facts.observed.membership
+    known = [row.member.name for row in rows]
+    learners = sorted({row.member.name for row in rows if not row.voter} - leaving)
+    if learners or len(set(known)) < len(known):
+        return f"another change of the members is under way: {', '.join(learners) or 'not over'}"
+    staying = [row.member.name for row in rows if row.voter and row.member.name not in leaving]
+    apart = [name for name in staying if name not in facts.in_sync]
+    return f"not in sync: {', '.join(apart)}" if apart else ""
+
+
+def replacement(facts: Facts) -> ReplaceMember | Held | None:
+    """Return which member is to be replaced, the first by name; None if none has to be."""
+    if not isinstance(facts.bootstrap, Bootstrapped) or not facts.bootstrap.replaced:
+        return None
+    observed, replaced = facts.observed, facts.bootstrap.replaced
+    pod = replaced[0]
+    if why := _unfit(facts, pod) or change_held(facts, frozenset(replaced)):
+        return Held(pod, why)
+    assert observed.leader is not None  # noqa: S101 - `change_held` has seen it
+    return ReplaceMember(
+        pod=pod,
+        member_id=observed.nodes[pod].node_id,
+        old_id=next(str(m.member.id) for m in observed.membership if m.member.name == pod),
+        address=names.peer_address(facts.group.namespace, facts.group.name, pod),
+        leader=observed.leader[0],
+        term=observed.leader[1].term,
+    )
+
+
+def learning(facts: Facts) -> tuple[str, ...]:
+    """Return the wanted pods that are learners: let in again, and not caught up yet."""
+    rows = facts.observed.membership
+    learners = {row.member.name for row in rows if not row.voter}
+    return tuple(name for name in facts.wanted if name in learners)
+
+
+def _unfit(facts: Facts, name: str) -> str:
+    """Return why a pod with an empty disk cannot become a member; empty if it can."""
+    node, pod = facts.observed.nodes[name], facts.observed.pods.get(name)
+    if refused := facts.observed.refusals.get(("Member", name)):
+        return f"the leader refused it: {refused}"
+    if name not in facts.wanted or pod is None or pod.terminating:
+        return "its pod is going away"
+    if node.told_group_id != facts.group.group_id:
+        return f"it was started for group {node.told_group_id or '(none)'}; delete the pod"
+    if node.recovered_to:
+        return "its disk has a log restored from a backup"
+    return ""
