@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Final, Protocol
@@ -16,7 +16,6 @@ from typing import Final, Protocol
 from dledger.errors import (
     AlreadyBootstrapped,
     DledgerError,
-    FeatureNotReady,
     InvalidArgument,
     Refused,
 )
@@ -29,6 +28,7 @@ from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
@@ -51,17 +51,13 @@ from dledger_operator.decisions.plan import (
 )
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
-from dledger_operator.observed.observed import Observed, Pod, Ref, TopicSeen, Volume, ref_of
+from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
 log: Final = logging.getLogger(__name__)
 
-MISSING_TOPICS_S: Final = 1.0
-TOPICS_S: Final = 60.0
-"""The list of topics is read this often: each second while one of the spec is missing or too small,
-else rarely, since only `dledger topic` changes it and it may have 2 MiB."""
 MISSING_S: Final = 5.0
 """Why a pod or a claim is missing is asked this often while one is, since nothing watches that."""
 GRACE_S: Final = 10.0
@@ -104,8 +100,6 @@ class Clock:
 class _Memory:
     """What saves reads and writes; if it is lost, they are done again."""
 
-    topics: Mapping[str, TopicSeen] | None = None
-    topics_at_s: float = float("-inf")
     missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
     missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
@@ -143,6 +137,9 @@ class Reconciler:
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
+        self._topics = TopicKeeper(
+            nodes, monotonic_s=self._clock.monotonic_s, post=self._post, refuse=self._refuse
+        )
 
     def update(self, body: Json) -> None:
         """Take a newer form of the object; one older than our own last write is ignored."""
@@ -231,7 +228,7 @@ class Reconciler:
             uncreated=uncreated,
             disbelieved=self._nodes.disbelieved,
             due=due_at,
-            topics=await self._topics(group, observed),
+            topics=await self._topics.seen(group, observed),
         )
 
     async def _missing(
@@ -276,27 +273,6 @@ class Reconciler:
         ]
         pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
         return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
-
-    async def _topics(
-        self, group: BrokerGroup, observed: Observed
-    ) -> Mapping[str, TopicSeen] | None:
-        """Return all topics by name, read rarely and only if the spec has some."""
-        memory, now_s = self._memory, self._clock.monotonic_s()
-        if not group.spec.topics or observed.leader is None:
-            return memory.topics
-        known = {name: seen.queues for name, seen in (memory.topics or {}).items()}
-        pending = any(
-            known.get(topic.name, 0) < topic.queues
-            and ("Topic", topic.name) not in observed.refusals
-            for topic in group.spec.topics
-        )
-        if now_s - memory.topics_at_s >= (MISSING_TOPICS_S if pending else TOPICS_S):
-            memory.topics_at_s = now_s
-            try:
-                memory.topics = await self._nodes.topics(observed.pods[observed.leader[0]])
-            except DledgerError as error:
-                log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
-        return memory.topics
 
     def _is_vain(self, action: Action) -> bool:
         """Whether a repair was done to the same version before, so that it changes nothing.
@@ -359,7 +335,7 @@ class Reconciler:
             case LabelRole(pod, role):
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic() | GrowTopic():
-                await self._act_on_topic(group, observed, action)
+                await self._topics.act(group, observed, action)
             case GrowClaim() | ReleasePods():
                 await self._act_on_volume(group, action)
             case LookAgain(wanted):
@@ -367,14 +343,6 @@ class Reconciler:
             case ReplaceMember():
                 await self._replace_member(group, observed, action)
         return group
-
-    async def _act_on_topic(
-        self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic
-    ) -> None:
-        if isinstance(action, CreateTopic):
-            await self._create_topic(group, observed, action)
-        else:
-            await self._grow_topic(group, observed, action)
 
     async def _act_on_volume(self, group: BrokerGroup, action: GrowClaim | ReleasePods) -> None:
         if isinstance(action, GrowClaim):
@@ -443,47 +411,6 @@ class Reconciler:
             return
         message = f"{action.pod} founded group {action.group_id} with {len(action.members)} members"
         await self._post(group, Event(EventReason.FOUNDED, message))
-
-    async def _create_topic(
-        self, group: BrokerGroup, observed: Observed, action: CreateTopic
-    ) -> None:
-        topic, leader = action.topic, observed.leader
-        if leader is None:
-            return
-        try:
-            created = await self._nodes.create_topic(observed.pods[leader[0]], topic)
-        except DledgerError as error:
-            self._topic_failed(group, topic.name, error)
-        else:
-            self._learn(topic.name, TopicSeen(topic.type, topic.queues))
-            if created:
-                message = f"topic {topic.name} with {topic.queues} queues"
-                await self._post(group, Event(EventReason.TOPIC_CREATED, message))
-
-    async def _grow_topic(self, group: BrokerGroup, observed: Observed, action: GrowTopic) -> None:
-        name, queues, leader = action.name, action.queues, observed.leader
-        if leader is None or observed.topics is None:
-            return
-        try:
-            before = await self._nodes.grow_topic(observed.pods[leader[0]], name, queues)
-        except DledgerError as error:
-            self._topic_failed(group, name, error)
-        else:
-            self._learn(name, observed.topics[name]._replace(queues=queues))
-            if before < queues:
-                message = f"topic {name} has {queues} queues; it had {before}"
-                await self._post(group, Event(EventReason.TOPIC_GROWN, message))
-
-    def _learn(self, name: str, seen: TopicSeen) -> None:
-        self._memory.topics = {**(self._memory.topics or {}), name: seen}
-
-    def _topic_failed(self, group: BrokerGroup, name: str, error: DledgerError) -> None:
-        """Tell what a node refuses, and look again what there is; what only failed is repeated."""
-        if isinstance(error, Refused | FeatureNotReady):
-            self._refuse(group, ("Topic", name), str(error)[:LONGEST_TEXT])
-            self._memory.topics_at_s = float("-inf")
-        else:
-            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
 
     async def _replace_member(
         self, group: BrokerGroup, observed: Observed, action: ReplaceMember

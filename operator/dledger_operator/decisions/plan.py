@@ -161,6 +161,11 @@ class CreateTopic:
     topic: Topic
 
     @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.topic.name
+
+    @property
     def why(self) -> str:
         """Return what it is for."""
         return f"topic {self.topic.name} is asked for, and there is none"

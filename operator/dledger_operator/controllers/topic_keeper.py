@@ -1,0 +1,113 @@
+"""The topics of one group: what there is, read rarely, and what a plan asks to be made of it.
+
+Used by the group's Reconciler.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+from dledger.errors import DledgerError, FeatureNotReady, Refused
+from dledger_operator.api.reasons import EventReason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.plan import CreateTopic, GrowTopic
+from dledger_operator.observed.observed import Observed, Ref, TopicSeen
+from dledger_operator.status.status import Event
+
+log: Final = logging.getLogger(__name__)
+
+MISSING_TOPICS_S: Final = 1.0
+TOPICS_S: Final = 60.0
+"""The list of topics is read this often: each second while one of the spec is missing or too small,
+else rarely, since only `dledger topic` changes it and it may have 2 MiB."""
+
+
+class TopicKeeper:
+    """Knows the topics of a group; what it remembers may be lost, and is then read again.
+
+    Args:
+        nodes: Those of the group.
+        monotonic_s: A clock.
+        post: Posts an Event on the group.
+        refuse: Notes what failed and is not tried again at once.
+    """
+
+    def __init__(
+        self,
+        nodes: Nodes,
+        *,
+        monotonic_s: Callable[[], float],
+        post: Callable[[BrokerGroup, Event], Awaitable[None]],
+        refuse: Callable[[BrokerGroup, Ref, str], None],
+    ) -> None:
+        self._nodes = nodes
+        self._monotonic_s = monotonic_s
+        self._post = post
+        self._refuse = refuse
+        self._known: Mapping[str, TopicSeen] | None = None
+        self._read_at_s = float("-inf")
+
+    async def seen(self, group: BrokerGroup, observed: Observed) -> Mapping[str, TopicSeen] | None:
+        """Return all topics by name, read only if the spec has some; None while unknown."""
+        now_s = self._monotonic_s()
+        if not group.spec.topics or observed.leader is None:
+            return self._known
+        queues = {name: seen.queues for name, seen in (self._known or {}).items()}
+        pending = any(
+            queues.get(topic.name, 0) < topic.queues
+            and ("Topic", topic.name) not in observed.refusals
+            for topic in group.spec.topics
+        )
+        if now_s - self._read_at_s >= (MISSING_TOPICS_S if pending else TOPICS_S):
+            self._read_at_s = now_s
+            try:
+                self._known = await self._nodes.topics(observed.pods[observed.leader[0]])
+            except DledgerError as error:
+                log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
+        return self._known
+
+    async def act(
+        self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic
+    ) -> None:
+        """Carry out an action at the leader; without one, nothing happens."""
+        if observed.leader is None:
+            return
+        leader, name = observed.leader[0], action.name
+        try:
+            if isinstance(action, CreateTopic):
+                await self._create(group, observed, action, leader)
+            else:
+                await self._grow(group, observed, action, leader)
+        except (Refused, FeatureNotReady) as error:
+            self._refuse(group, ("Topic", name), str(error)[:LONGEST_TEXT])
+            self._read_at_s = float("-inf")  # what there is may not be what was thought
+        except DledgerError as error:
+            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
+
+    async def _create(
+        self, group: BrokerGroup, observed: Observed, action: CreateTopic, leader: str
+    ) -> None:
+        topic = action.topic
+        created = await self._nodes.create_topic(observed.pods[leader], topic)
+        self._learn(topic.name, TopicSeen(topic.type, topic.queues))
+        if created:
+            message = f"topic {topic.name} with {topic.queues} queues"
+            await self._post(group, Event(EventReason.TOPIC_CREATED, message))
+
+    async def _grow(
+        self, group: BrokerGroup, observed: Observed, action: GrowTopic, leader: str
+    ) -> None:
+        name, queues = action.name, action.queues
+        if observed.topics is None:
+            return
+        before = await self._nodes.grow_topic(observed.pods[leader], name, queues)
+        self._learn(name, observed.topics[name]._replace(queues=queues))
+        if before < queues:
+            message = f"topic {name} has {queues} queues; it had {before}"
+            await self._post(group, Event(EventReason.TOPIC_GROWN, message))
+
+    def _learn(self, name: str, seen: TopicSeen) -> None:
+        self._known = {**(self._known or {}), name: seen}
