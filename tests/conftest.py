@@ -6,6 +6,7 @@ Property tests have no deadline for each example: machines are busy, and the exa
 from __future__ import annotations
 
 import logging
+import signal
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,6 +15,11 @@ from hypothesis import settings
 
 settings.register_profile("no deadline", deadline=None)
 settings.load_profile("no deadline")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # A shell has what it starts in the background ignore Ctrl-C, and so would the programs under
+    # test, which inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -38,6 +38,7 @@ class Want:
 
     Attributes:
         queue_id: The one queue, or `ANY_QUEUE`.
+        queue_ids: The queue it may be answered from; None: any that its topic has by then.
         limit: The most messages it takes.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
     """
@@ -45,6 +46,7 @@ class Want:
     group: str
     topic: Topic
     queue_id: int
+    queue_ids: range | None
     limit: int
     attempt_id: str
 
@@ -261,22 +263,20 @@ class LongPollQueue:
     def _has_more(self, line: _Line) -> bool:
         """Whether the line's queues have more than the polls with a turn will take."""
         want, enough, state = line.want, line.claimed + 1, self._engine.state
-        return state.topics.is_there(want.topic) and enough <= state.groups.available(
-            want.group, want.topic.name, self._queue_ids(want), self._now_ms(), enough=enough
+        topic = state.topics.get(want.topic.name)
+        if topic is None or topic.generation != want.topic.generation:
+            return False
+        queue_ids = want.queue_ids or range(topic.queues)
+        return enough <= state.groups.available(
+            want.group, topic.name, queue_ids, self._now_ms(), enough=enough
         )
-
-    def _queue_ids(self, want: Want) -> range:
-        """Return the queues that a poll may be answered from; a topic may have got more."""
-        if want.queue_id != ANY_QUEUE:
-            return range(want.queue_id, want.queue_id + 1)
-        topic = self._engine.state.topics.get(want.topic.name)
-        return range(topic.queues if topic else 0)
 
     def _set_timer(self, line: _Line) -> None:
         """Check again when the next lease of these queues ends."""
         want = line.want
-        groups = self._engine.state.groups
-        expiry_ms = groups.next_expiry(want.group, want.topic.name, self._queue_ids(want))
+        groups, topic = self._engine.state.groups, self._engine.state.topics.get(want.topic.name)
+        queue_ids = want.queue_ids or range(topic.queues if topic else 0)
+        expiry_ms = groups.next_expiry(want.group, want.topic.name, queue_ids)
         if line.timer is not None and line.timer_ms == expiry_ms:
             return
         line.stop_timer()

@@ -63,10 +63,12 @@ class _Poll:
     def want(self) -> Want:
         """What the poll waits for, in competition with other polls."""
         command = self.command
+        first = command.queue_id
         return Want(
             group=command.group,
             topic=self.topic,
-            queue_id=ANY_QUEUE if command.any_queue else command.queue_id,
+            queue_id=ANY_QUEUE if command.any_queue else first,
+            queue_ids=None if command.any_queue else range(first, first + 1),
             limit=command.limit,
             attempt_id=command.attempt_id,
         )
