@@ -28,13 +28,14 @@ def test_an_unknown_field_is_refused(namespace: Namespace) -> None:
     assert 'unknown field "spec.replcas"' in refusal(namespace, group_manifest("orders", replcas=3))
 
 
-def test_a_shrinking_volume_is_refused(namespace: Namespace) -> None:
-    """Volumes only grow."""
+def test_another_class_of_volumes_is_refused(namespace: Namespace) -> None:
+    """A volume has its class for life; its size is compared by the operator with what it has."""
     namespace.apply(group_manifest("orders", paused=True))
+    other = {"storageClassName": "other"}
 
-    said = refusal(namespace, group_manifest("orders", paused=True, storage={"size": "128Mi"}))
+    said = refusal(namespace, group_manifest("orders", paused=True, storage=other))
 
-    assert "shrink" in said
+    assert "immutable" in said
 
 
 def test_a_field_that_nothing_acts_on_yet_is_named(namespace: Namespace) -> None:
