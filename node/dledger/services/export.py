@@ -1,10 +1,9 @@
 """Exports the committed log to archivers: how to split it, its records, the newest snapshot.
 
 Where the messages of its entries are is exported, too (`export_places`). The snapshot stands for
-the entries that the node has dropped. Served from this node's own disk, in
-threads, with few reads at a time; gRPC's flow control paces a stream. The records are sent
-unchecked: the receiver checks the CRCs, and reports segment and byte of a damaged one. Used by the
-Admin service.
+the entries that the node has dropped. Served from this node's own disk, in threads, with few reads
+at a time; gRPC's flow control paces a stream. The records are sent unchecked: the receiver checks
+the CRCs, and reports segment and byte of a damaged one. Used by the Admin service.
 """
 
 from __future__ import annotations

@@ -103,7 +103,7 @@ class _Memory:
     missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
     missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
-    seen: tuple[Json, object, str] = ({}, None, "")
+    seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
     at_rest: bool = False
     short_since_s: float | None = None
     repaired: dict[Ref, str] = field(default_factory=dict)
@@ -155,11 +155,11 @@ class Reconciler:
         """
         group = self._parsed(self.body)
         observed = await self._observe(group)
-        facts = self._facts(group, observed)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
-        seen = self.body, (observed, facts.overdue), self._clock.now()[:_MINUTE]
+        seen = self.body, observed, self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
+        facts = self._facts(group, observed)
         await self._tell_replaced(group, observed)
         children = desired(facts.group, self._platform)
         footing = Footing(
@@ -179,7 +179,9 @@ class Reconciler:
             else:
                 group = await self._act(group, observed, action)
         reported = await self._report(group, replace(observed, refusals=self._backed_off(group)))
-        self._memory.at_rest, self._memory.seen = reported and not actions, seen
+        is_waiting = self._memory.short_since_s is not None and not facts.overdue
+        self._memory.at_rest = reported and not actions and not is_waiting
+        self._memory.seen = seen
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
