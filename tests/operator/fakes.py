@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -276,8 +276,11 @@ class FakeNodes:
         self._afresh = everyone
         return {name: self._view(name) for name in pods}
 
-    async def replace_member(self, pod: Pod, new: Member, *, old_id: str) -> None:
+    async def change_members(
+        self, pod: Pod, *, add: Sequence[Member], remove: Sequence[str]
+    ) -> None:
         world = self._world
+        (new,), (old_id,) = add, remove
         world.trouble.before_effect(Unavailable("no answer"))
         assert pod.name == world.leader
         assert world.membership[new.name][0] in (old_id, new.id)

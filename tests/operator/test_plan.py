@@ -10,9 +10,10 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
+from dledger_operator.decisions.disruptions import Held
 from dledger_operator.decisions.drift import Drift, includes
 from dledger_operator.decisions.facts import facts_of
-from dledger_operator.decisions.membership import Held, replacement
+from dledger_operator.decisions.membership import replacement
 from dledger_operator.decisions.plan import (
     Action,
     Apply,

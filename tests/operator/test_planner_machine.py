@@ -24,8 +24,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.disruptions import Disruption, Footing, ReplaceMember
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.membership import Footing, ReplaceMember
 from dledger_operator.decisions.plan import Action, LabelRole, LookAgain, plan
 from dledger_operator.observed.observed import Observed, Pod
 from tests.operator.samples import FRESH_ID, GROUP_ID, bootstrapped, converged, member, node
@@ -67,7 +67,7 @@ class Planner(RuleBasedStateMachine):
         self.roles = dict.fromkeys(self.names, "")
         self.leader, self.term, self.made = "", 0, 0
         self.paused, self.lease_s = False, 0.0
-        self.considered: ReplaceMember | None = None
+        self.considered: Disruption | None = None
         self.answers: dict[str, list[NodeStatus | None]] = {name: [] for name in self.names}
         self._pass()
 
@@ -296,7 +296,7 @@ class Planner(RuleBasedStateMachine):
     def _round(self, ages: list[int], *, cut_at: int = 9, fails: str = "") -> None:
         oldest_s, actions = self._plan(ages)
         self.considered = None
-        assert not any(isinstance(one, ReplaceMember | LookAgain) for one in actions[:-1])
+        assert not any(isinstance(one, Disruption | LookAgain) for one in actions[:-1])
         for action in actions[:cut_at]:
             assert action.why
             match action:

@@ -52,8 +52,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 
 {{/*
 What the operator may do where there are groups. It deletes nothing but the finished BrokerBackups of
-schedules, its records of older specs, and a StatefulSet without its pods to make it again with larger
-volumes: children go with their owner.
+schedules, its records of older specs, a StatefulSet without its pods to make it again with larger
+volumes, and a pod of a group to restart it: children go with their owner.
 It makes no pod, reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side
 apply needs. The last rule lets it give the drivers' Role, and no other, to the Spark drivers of backups,
 without having itself what that one allows.
@@ -91,7 +91,7 @@ without having itself what that one allows.
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
   resources: [pods]
-  verbs: [list, watch, patch]
+  verbs: [list, watch, patch, delete]
 - apiGroups: [""]
   resources: [events]
   verbs: [list, create]

@@ -208,6 +208,18 @@ class Cluster:
             return
         self._wrote(KIND)
 
+    async def restart_pod(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
+        """Delete a pod, which its StatefulSet makes anew; False if that pod is gone."""
+        try:
+            await self._api.delete("Pod", group.namespace, name, uid=uid)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote("Pod")
+        log.info("%s %s/%s: deleted pod %s", *_who(group), name)
+        return True
+
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:
         """Set a pod's role label, or remove it; a pod that is gone needs none."""
         body = {"metadata": {"labels": {names.ROLE_LABEL: role or None}}}

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
@@ -131,11 +131,24 @@ class Nodes:
         finally:
             await admin.close()
 
-    async def replace_member(self, pod: Pod, new: Member, *, old_id: str) -> None:
-        """Have the leader, which is *pod*, replace a member. Raises DledgerError."""
+    async def change_members(
+        self, pod: Pod, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
+    ) -> None:
+        """Have the leader, which is *pod*, add and remove members at once. Raises DledgerError."""
         admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
         try:
-            await admin.change_members(add=[new], remove=[old_id])
+            await admin.change_members(add=add, remove=remove)
+        finally:
+            await admin.close()
+
+    async def transfer_leader(self, pod: Pod, target_id: str) -> str:
+        """Have the leader, which is *pod*, hand over; return the new leader's node id.
+
+        An empty *target_id* lets it choose. Raises DledgerError.
+        """
+        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        try:
+            return await admin.transfer_leader(target_id)
         finally:
             await admin.close()
 

@@ -16,10 +16,7 @@ from typing import Final, Protocol
 from dledger.errors import (
     AlreadyBootstrapped,
     DledgerError,
-    InvalidArgument,
-    Refused,
 )
-from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.reasons import EventReason
@@ -27,12 +24,13 @@ from dledger_operator.api.schedule import due
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
-from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
+from dledger_operator.decisions.disruptions import Disruption, Footing
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
-from dledger_operator.decisions.membership import RENEWED_S, Footing, ReplaceMember
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
@@ -108,8 +106,7 @@ class _Memory:
     short_since_s: float | None = None
     repaired: dict[Ref, str] = field(default_factory=dict)
     told_at_s: dict[Ref, float] = field(default_factory=dict)
-    considered: ReplaceMember | None = None
-    asked: ReplaceMember | None = None
+    considered: Disruption | None = None
 
 
 class Reconciler:
@@ -134,6 +131,9 @@ class Reconciler:
         self._platform = platform
         self._metrics = metrics
         self._lease_s = lease_s
+        self._members = MemberKeeper(
+            cluster, nodes, lease_s=lease_s, post=self._post, refuse=self._refuse
+        )
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
@@ -160,7 +160,7 @@ class Reconciler:
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
         facts = self._facts(group, observed)
-        await self._tell_replaced(group, observed)
+        await self._members.tell(group, observed)
         children = desired(facts.group, self._platform)
         footing = Footing(
             oldest_answer_s=self._nodes.oldest_answer_s(),
@@ -342,8 +342,8 @@ class Reconciler:
                 await self._act_on_volume(group, action)
             case LookAgain(wanted):
                 self._memory.considered = wanted
-            case ReplaceMember():
-                await self._replace_member(group, observed, action)
+            case _ if isinstance(action, Disruption):
+                await self._members.act(group, observed, action)
         return group
 
     async def _act_on_volume(self, group: BrokerGroup, action: GrowClaim | ReleasePods) -> None:
@@ -413,36 +413,6 @@ class Reconciler:
             return
         message = f"{action.pod} founded group {action.group_id} with {len(action.members)} members"
         await self._post(group, Event(EventReason.FOUNDED, message))
-
-    async def _replace_member(
-        self, group: BrokerGroup, observed: Observed, action: ReplaceMember
-    ) -> None:
-        """Ask for it; what came of it is seen in later rounds, also if the answer is lost."""
-        if self._lease_s() >= RENEWED_S:
-            return  # the round took long: another operator may lead by now
-        self._memory.asked = action
-        new = Member(id=NodeId(action.member_id), name=action.pod, address=action.address)
-        log.info("group %s/%s: %s", group.namespace, group.name, action.why)
-        try:
-            await self._nodes.replace_member(
-                observed.pods[action.leader], new, old_id=action.old_id
-            )
-        except (Refused, InvalidArgument) as error:
-            self._refuse(group, ("Member", action.pod), str(error)[:LONGEST_TEXT])
-        except DledgerError as error:
-            who = group.namespace, group.name, action.pod
-            log.warning("group %s/%s: %s not replaced yet: %s", *who, error)
-
-    async def _tell_replaced(self, group: BrokerGroup, observed: Observed) -> None:
-        """Post the Event of a replacement that was asked for, once it is seen."""
-        asked = self._memory.asked
-        if asked is None:
-            return
-        ids = {row.member.id for row in observed.membership}
-        if asked.member_id in ids and asked.old_id not in ids:
-            self._memory.asked = None
-            message = f"{asked.pod}: node {asked.member_id} took the place of {asked.old_id}"
-            await self._post(group, Event(EventReason.MEMBER_REPLACED, message))
 
     async def _report(self, group: BrokerGroup, observed: Observed) -> bool:
         """Write the status if it changed, then post the Events that the change is worth.

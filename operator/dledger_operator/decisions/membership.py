@@ -8,78 +8,10 @@ are in sync.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final
-
 from dledger_operator.api import names
 from dledger_operator.decisions.bootstrap_state import Bootstrapped
+from dledger_operator.decisions.disruptions import Held, ReplaceMember
 from dledger_operator.decisions.facts import Facts
-
-FRESH_S: Final = 2.0
-"""What cannot be undone rests on answers younger than this."""
-RENEWED_S: Final = 10.0
-"""And on a Lease that was renewed less than this ago: another takes it after 15 s."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplaceMember:
-    """Ask the leader to replace a member whose disk is lost, in one change of the members.
-
-    Attributes:
-        pod: The member's name, and the pod with the empty disk.
-        member_id: The node id of that disk.
-        old_id: The node id of the lost disk; it can never return.
-        address: The peer address of the pod.
-        leader: The pod to ask.
-        term: In which it leads.
-    """
-
-    pod: str
-    member_id: str
-    old_id: str
-    address: str
-    leader: str
-    term: int
-
-    @property
-    def why(self) -> str:
-        """Return what it is for."""
-        return (
-            f"{self.pod} came up with an empty disk: its node {self.member_id} takes the place of "
-            f"{self.old_id}"
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """A member should be replaced, and may not be now; *why* is a sentence's second half."""
-
-    pod: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Footing:
-    """What an action that cannot be undone rests on.
-
-    Attributes:
-        oldest_answer_s: The age of the oldest answer of a node that the round uses.
-        lease_s: How long ago the Lease was renewed.
-        considered: What the round before wanted to do, and left to this one.
-    """
-
-    oldest_answer_s: float
-    lease_s: float
-    considered: ReplaceMember | None = None
-
-    def carries(self, action: ReplaceMember) -> bool:
-        """Whether the action may be done now: two rounds in a row saw the same, the last afresh."""
-        fresh = self.oldest_answer_s < FRESH_S and self.lease_s < RENEWED_S
-        return fresh and action == self.considered
-
-
-NO_FOOTING: Final = Footing(oldest_answer_s=float("inf"), lease_s=float("inf"))
-"""On which nothing is done that cannot be undone."""
 
 
 def change_held(facts: Facts, leaving: frozenset[str]) -> str:

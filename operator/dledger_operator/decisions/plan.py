@@ -5,9 +5,9 @@ The caller carries them out, observes again and asks again; an empty answer mean
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import Final, assert_never
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest, Topic
@@ -22,10 +22,11 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import backup_problems
+from dledger_operator.decisions.disruptions import NO_FOOTING, Disruption, Footing, Held
 from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, as_built, growth
-from dledger_operator.decisions.membership import NO_FOOTING, Footing, ReplaceMember, replacement
+from dledger_operator.decisions.membership import replacement
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -175,7 +176,7 @@ class CreateTopic:
 class LookAgain:
     """Ask all nodes anew in the next round, before something that cannot be undone is done."""
 
-    action: ReplaceMember
+    action: Disruption
 
     @property
     def why(self) -> str:
@@ -220,7 +221,7 @@ Action = (
     | TopicAction
     | VolumeAction
     | LookAgain
-    | ReplaceMember
+    | Disruption
 )
 
 
@@ -261,10 +262,15 @@ def plan(
     )
 
 
-def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | ReplaceMember]:
+_DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (replacement,)
+"""What may cost a group some safety, the most urgent first; one that is held holds later ones."""
+
+
+def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | Disruption]:
     """Yield at most one action that cannot be undone, once two rounds have asked for it."""
-    action = replacement(facts)
-    if isinstance(action, ReplaceMember):
+    wanted = (found for each in _DISRUPTIONS if (found := each(facts)) is not None)
+    action = next(wanted, None)
+    if action is not None and not isinstance(action, Held):
         yield action if footing.carries(action) else LookAgain(action)
 
 

@@ -29,6 +29,7 @@ class Pod:
 
     Attributes:
         name: Such as ``orders-0``; also its name as a Raft member.
+        uid: Of this pod, as against a later one of that name.
         ip: Empty until it has one.
         ready: The kubelet says so.
         role: Its role label; empty when it has none.
@@ -42,6 +43,7 @@ class Pod:
     """
 
     name: str
+    uid: str = ""
     ip: str = ""
     ready: bool = False
     role: str = ""

@@ -34,6 +34,7 @@ def parse_pod(manifest: Json) -> Pod:
     ready = _condition(status, "Ready")
     return Pod(
         name=metadata["name"],
+        uid=metadata.get("uid", ""),
         ip=status.get("podIP") or "",
         ready=ready.get("status") == "True",
         role=labels.get(names.ROLE_LABEL, ""),

@@ -21,9 +21,10 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import verdict
+from dledger_operator.decisions.disruptions import Held
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
-from dledger_operator.decisions.membership import Held, learning, replacement
+from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready

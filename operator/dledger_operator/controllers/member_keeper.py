@@ -1,0 +1,128 @@
+"""The members of one group: carries out a plan's disruptions, and tells what came of them.
+
+Used by the group's Reconciler.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, assert_never
+
+from dledger.errors import DledgerError, InvalidArgument, Refused
+from dledger.types import Member, NodeId
+from dledger_operator.api.reasons import EventReason
+from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.disruptions import (
+    RENEWED_S,
+    AddMember,
+    Disruption,
+    RemoveMember,
+    ReplaceMember,
+    RestartPod,
+    TransferLeader,
+)
+from dledger_operator.observed.observed import Observed, Ref
+from dledger_operator.status.status import Event
+
+log: Final = logging.getLogger(__name__)
+
+
+class MemberKeeper:
+    """Changes a group's members; what it remembers may be lost, and is then not told.
+
+    Args:
+        cluster: Deletes pods.
+        nodes: Those of the group.
+        lease_s: Returns how long ago the Lease was renewed.
+        post: Posts an Event on the group.
+        refuse: Notes what failed and is not tried again at once.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        nodes: Nodes,
+        *,
+        lease_s: Callable[[], float],
+        post: Callable[[BrokerGroup, Event], Awaitable[None]],
+        refuse: Callable[[BrokerGroup, Ref, str], None],
+    ) -> None:
+        self._cluster = cluster
+        self._nodes = nodes
+        self._lease_s = lease_s
+        self._post = post
+        self._refuse = refuse
+        self._asked: Disruption | None = None
+
+    async def act(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+        """Carry out an action; what came of it is seen in later rounds, also if the answer is lost.
+
+        Raises:
+            ApiError: The API server does not answer.
+        """
+        if self._lease_s() >= RENEWED_S:
+            return  # the round took long: another operator may lead by now
+        log.info("group %s/%s: %s", group.namespace, group.name, action.why)
+        self._asked = action
+        try:
+            await self._do(group, observed, action)
+        except (Refused, InvalidArgument) as error:
+            self._refuse(group, ("Member", _name(action)), str(error)[:LONGEST_TEXT])
+        except DledgerError as error:
+            who = group.namespace, group.name, action.why
+            log.warning("group %s/%s: %s: not done yet: %s", *who, error)
+
+    async def tell(self, group: BrokerGroup, observed: Observed) -> None:
+        """Post the Event of what was asked for, once it is seen."""
+        asked = self._asked
+        if asked is None:
+            return
+        ids = {str(row.member.id) for row in observed.membership}
+        told = _told(asked, ids)
+        if told is not None:
+            self._asked = None
+            await self._post(group, told)
+
+    async def _do(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+        match action:
+            case ReplaceMember() | AddMember():
+                new = Member(id=NodeId(action.member_id), name=action.pod, address=action.address)
+                old = (action.old_id,) if isinstance(action, ReplaceMember) else ()
+                leader = observed.pods[action.leader]
+                await self._nodes.change_members(leader, add=(new,), remove=old)
+            case RemoveMember():
+                leader = observed.pods[action.leader]
+                await self._nodes.change_members(leader, remove=(action.member_id,))
+            case TransferLeader():
+                leader = observed.pods[action.leader]
+                taker = await self._nodes.transfer_leader(leader, action.to_id)
+                name = observed.member_names.get(taker, taker)
+                said = f"{action.leader} handed over to {name}: {action.reason}"
+                await self._post(group, Event(EventReason.LEADER_TRANSFERRED, said))
+            case RestartPod():
+                if await self._cluster.restart_pod(group, action.pod, uid=action.uid):
+                    await self._post(group, Event(EventReason.POD_RESTARTED, action.why))
+            case unknown:
+                assert_never(unknown)
+
+
+def _name(action: Disruption) -> str:
+    return action.leader if isinstance(action, TransferLeader) else action.pod
+
+
+def _told(asked: Disruption, ids: set[str]) -> Event | None:
+    """Return what to tell of a change of the members, if these node ids show that it is done."""
+    match asked:
+        case ReplaceMember() if asked.member_id in ids and asked.old_id not in ids:
+            message = f"{asked.pod}: node {asked.member_id} took the place of {asked.old_id}"
+            return Event(EventReason.MEMBER_REPLACED, message)
+        case AddMember() if asked.member_id in ids:
+            message = f"{asked.pod}: node {asked.member_id} joined, and catches up"
+            return Event(EventReason.MEMBER_ADDED, message)
+        case RemoveMember() if ids and asked.member_id not in ids:
+            message = f"{asked.pod}: node {asked.member_id} left, and can never return"
+            return Event(EventReason.MEMBER_REMOVED, message)
+    return None
