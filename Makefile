@@ -36,7 +36,7 @@ NOT_LONG := and not long
 NO_TEST := build/no-test-was-chosen
 MAY_BE_NONE := $(if $(PYTEST_ARGS),$(shell rmdir $(NO_TEST) 2>/dev/null)|| { [ $$? = 5 ] && mkdir -p build && mkdir $(NO_TEST); })
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup check proto unit coverage mutants sim chaos e2e e2e-all test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -96,6 +96,9 @@ bench-restart: $(STAMP) ## A node with a log of 10 GiB: seconds until it votes (
 	$(PY) -m e2e.bench.restart
 
 e2e: $(STAMP) ## Stories on a real Kubernetes cluster: make e2e [CLUSTER=auto|local|kind|current]
+	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e -m "not long" $(PYTEST_ARGS)
+
+e2e-all: $(STAMP) ## The same, and the stories that take long; their figures are in build/e2e.json
 	E2E_CLUSTER=$(CLUSTER) $(PY) -m pytest e2e $(PYTEST_ARGS)
 
 test: check tools ## Lint, types, unit, simulator, stories on a real cluster: what CI runs

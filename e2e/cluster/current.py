@@ -54,6 +54,16 @@ class CurrentCluster(KubernetesTools):
         nodes = self.nodes_ready()
         return self.described(up=any(nodes.values()), nodes=nodes, state="not ours")
 
+    def alias_image(self, name: str, alias: str) -> None:
+        """Refuse: only a registry reaches the nodes of an unknown cluster."""
+        raise ClusterError(f"cannot call {name} {alias} on the nodes of a cluster that is not ours")
+
+    def cut_off(self, node: str) -> None:
+        """Refuse."""
+        raise ClusterError(f"node {node} is not ours to break")
+
+    connect = lose_node = return_node = cut_off
+
     def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """Refuse: only a registry reaches the nodes of an unknown cluster."""
         where = ", ".join(nodes or ["the nodes"])

@@ -71,6 +71,21 @@ class Cluster(Protocol):
     def kill_pid(self, pid: int, signal: int = 9) -> None:
         """Send a signal to a process that `container_pids` named; gone already is no error."""
 
+    def alias_image(self, name: str, alias: str) -> None:
+        """Give an image that every node has a second name, as a new version would have."""
+
+    def cut_off(self, node: str) -> None:
+        """Take a node's network away: what runs there goes on and reaches nobody."""
+
+    def connect(self, node: str) -> None:
+        """Give a node its network back; fine if it has it."""
+
+    def lose_node(self, node: str) -> None:
+        """Take a node away for good: its kubelet, what runs there, and its Node."""
+
+    def return_node(self, node: str) -> None:
+        """Give the cluster a node of that name again, with an empty Node; fine if it is there."""
+
     def recycle_volumes(self) -> None:
         """Empty every volume whose claim is gone and offer it anew. Call it when a story ends."""
 

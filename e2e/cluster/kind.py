@@ -25,6 +25,8 @@ CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = 3
 CREATE_TIMEOUT_S = 600.0
 API_TIMEOUT_S = 120.0
+_MOST_CUTS = 8
+"""So often a node may have been cut off without being connected again."""
 DOCKER_TIMEOUT_S = 10.0
 MANIFESTS = "/etc/kubernetes/manifests"
 CONTROLLER_MANAGER = f"{MANIFESTS}/kube-controller-manager.yaml"
@@ -241,6 +243,36 @@ class KindCluster(KubernetesTools):
         back = f"! test -e {API_SERVER_ASIDE} || mv {API_SERVER_ASIDE} {API_SERVER}"
         self._in_node(CONTROL_PLANE, "sh", "-c", back)
         until("the API server to be ready", self._api_answers, timeout_s=API_TIMEOUT_S)
+
+    def alias_image(self, name: str, alias: str) -> None:
+        """See `Cluster.alias_image`."""
+        for node in workers():
+            self._in_node(node, "ctr", "-n", "k8s.io", "images", "tag", "--force", name, alias)
+
+    def cut_off(self, node: str) -> None:
+        """See `Cluster.cut_off`: its packets are dropped, so that its routes stay."""
+        self._drop_packets(node, "-I")
+
+    def connect(self, node: str) -> None:
+        """See `Cluster.connect`."""
+        for _ in range(_MOST_CUTS):
+            if "DROP" not in self._in_node(node, "iptables", "-S", "INPUT"):
+                return
+            self._drop_packets(node, "-D")
+
+    def lose_node(self, node: str) -> None:
+        """See `Cluster.lose_node`."""
+        run("docker", "stop", "--time", "1", node)
+        self.kubectl("delete", "node", node)
+
+    def return_node(self, node: str) -> None:
+        """See `Cluster.return_node`."""
+        run("docker", "start", node)
+        until(f"{node} to be ready", self.is_up, timeout_s=API_TIMEOUT_S)
+
+    def _drop_packets(self, node: str, action: str) -> None:
+        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o"), ("FORWARD", "-i"), ("FORWARD", "-o")):
+            self._in_node(node, "iptables", action, chain, way, "eth0", "-j", "DROP")
 
     def _api_answers(self) -> bool:
         try:

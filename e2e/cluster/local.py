@@ -303,6 +303,38 @@ class LocalCluster(KubernetesTools):
             self._spawn("kube-apiserver", render.api_server(self.layout))
         self._await_api_server()
 
+    def alias_image(self, name: str, alias: str) -> None:
+        """See `Cluster.alias_image`."""
+        for node in self.nodes:
+            Runtime(self.layout, node).alias(name, alias)
+
+    def cut_off(self, node: str) -> None:
+        """See `Cluster.cut_off`: the host's end of its cable is down."""
+        network.set_cable(self._node(node), up=False)
+
+    def connect(self, node: str) -> None:
+        """See `Cluster.connect`."""
+        network.set_cable(self._node(node), up=True)
+
+    def lose_node(self, node: str) -> None:
+        """See `Cluster.lose_node`: a kubelet makes its Node only when it starts.
+
+        What it ran goes on, reaching nobody, until the kubelet is back and finds it unwanted.
+        """
+        self.cut_off(node)
+        kubelet = processes.components(self.layout).get(f"kubelet-{node}", [])
+        processes.kill(kubelet, f"the kubelet of {node}")
+        self.kubectl("delete", "node", node)
+
+    def return_node(self, node: str) -> None:
+        """See `Cluster.return_node`."""
+        found = self._node(node)
+        self.connect(node)
+        if f"kubelet-{node}" not in processes.components(self.layout):
+            kubelet = render.kubelet(self.layout, found)
+            self._spawn(f"kubelet-{node}", render.in_namespace(found, kubelet))
+        self._await_nodes()
+
     def _node(self, name: str) -> ClusterNode:
         for node in self.nodes:
             if node.name == name:

@@ -113,6 +113,11 @@ def build(nodes: Sequence[ClusterNode]) -> None:
         _forward(node)
 
 
+def set_cable(node: ClusterNode, *, up: bool) -> None:
+    """Pull or plug the host's end of a node's pair; its routes stay as they are."""
+    run("ip", "link", "set", node.veth, "up" if up else "down")
+
+
 def _forward(node: ClusterNode) -> None:
     inside = ("nsenter", f"--net={NAMESPACES / node.namespace}", "--")
     run(*inside, "tee", "/proc/sys/net/ipv4/ip_forward", input="1\n")

@@ -57,6 +57,15 @@ class Runtime:
             timeout_s=NOTICE_TIMEOUT_S,
         )
 
+    def alias(self, name: str, alias: str) -> None:
+        """Give an image a second name."""
+        self._ctr("images", "tag", "--force", name, alias)
+        until(
+            f"{self._node.name} to have {alias}",
+            lambda: NOTICED in self._listed(alias),
+            timeout_s=NOTICE_TIMEOUT_S,
+        )
+
     def _import_missing(self, archive: Path) -> None:
         """Import an archive, but not those layers that came with an earlier image."""
         present = set(self._ctr("content", "ls", "--quiet").split())

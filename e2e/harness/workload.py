@@ -47,6 +47,9 @@ DRAIN_S = 120.0
 """How long the last deliveries are waited for."""
 PROGRESS_S = 1.0
 RECEIVERS = 4
+SILENCE_S = 0.05
+"""The summary lists the silences that were longer: when each ended, and its milliseconds."""
+MOST_SILENCES = 200
 
 
 def main() -> int:
@@ -104,6 +107,7 @@ class Acks:
     last_ack_s: float = 0.0
     gap_s: float = 0.0
     gap_ended_unix_ms: int = 0
+    silences: list[tuple[int, int]] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, key: str) -> None:
@@ -111,9 +115,12 @@ class Acks:
         with self.lock:
             now_s = time.monotonic()
             self.first_ack_s = self.first_ack_s or now_s
-            if self.last_ack_s and now_s - self.last_ack_s > self.gap_s:
-                self.gap_s = now_s - self.last_ack_s
-                self.gap_ended_unix_ms = time.time_ns() // 1_000_000
+            silent_s = now_s - self.last_ack_s if self.last_ack_s else 0.0
+            if silent_s > self.gap_s:
+                self.gap_s = silent_s
+                self.gap_ended_unix_ms = unix_ms()
+            if silent_s > SILENCE_S:
+                self.silences.append((unix_ms(), round(silent_s * 1000)))
             self.last_ack_s = now_s
             self.keys.append(key)
 
@@ -379,6 +386,7 @@ def compare(
         "outOfOrder": out_of_order(stored),
         "gapMs": round(acks.gap_s * 1000),
         "gapEndedAtMs": acks.gap_ended_unix_ms,
+        "silences": acks.silences[-MOST_SILENCES:],
         "seconds": round(acks.last_ack_s - acks.first_ack_s, 2),
     }
 

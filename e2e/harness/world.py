@@ -166,6 +166,32 @@ class Namespace:
         paths |= {each: each for each in files or {}}
         self.apply(config_map, client_pod(name, image, command, paths))
 
+    def operate(self, name: str, kind: str, *, group: str = "orders", **details: Any) -> None:
+        """Create a BrokerOperation; *details* are what its kind takes."""
+        block = kind[0].lower() + kind[1:]
+        self.apply(
+            {
+                "apiVersion": "dledger.io/v1",
+                "kind": "BrokerOperation",
+                "metadata": {"name": name},
+                "spec": {"group": group, "kind": kind, block: details},
+            }
+        )
+
+    def operation(self, name: str) -> dict[str, Any]:
+        """Return the status of a BrokerOperation; empty if there is none."""
+        found = self.get("brokeroperation", name) or {}
+        status: dict[str, Any] = found.get("status", {})
+        return status
+
+    def wait_operated(self, name: str, deadline_s: float = 60) -> None:
+        """Wait until a BrokerOperation has succeeded."""
+        eventually(
+            f"operation {name} has succeeded",
+            lambda: self.operation(name).get("phase") == "Succeeded" or None,
+            deadline_s,
+        )
+
     def group(self, name: str) -> BrokerGroup:
         """Return a handle on a BrokerGroup."""
         return BrokerGroup(self, name)
@@ -209,6 +235,37 @@ class BrokerGroup:
 
         return eventually(f"group {self.name} is available and ready", probe, deadline_s)
 
+    def change(self, **spec: Any) -> int:
+        """Change fields of its spec; return the generation that the change made."""
+        patch = json.dumps({"spec": spec})
+        self.namespace.kubectl("patch", "brokergroup", self.name, "--type=merge", "-p", patch)
+        found = self.namespace.get("brokergroup", self.name) or {}
+        return int(found["metadata"]["generation"])
+
+    def wait_settled(self, generation: int, deadline_s: float = 180) -> dict[str, Any]:
+        """Wait until nothing is left to do for a spec of that generation; return the status."""
+
+        def probe() -> dict[str, Any] | None:
+            status = self.status()
+            reasons = {c["type"]: c["reason"] for c in status.get("conditions", [])}
+            is_seen = status.get("observedGeneration", 0) >= generation
+            is_done = reasons.get("Progressing") == "Complete"
+            true = {c["type"] for c in status.get("conditions", []) if _holds(c)}
+            is_whole = {"Available", "Ready"} <= true and "Degraded" not in true
+            return status if is_seen and is_done and is_whole else None
+
+        return eventually(f"group {self.name} is as asked for", probe, deadline_s)
+
+    def uids(self) -> dict[str, str]:
+        """Return the uid of each of its pods, by name."""
+        return {name: str(each["metadata"]["uid"]) for name, each in self.nodes().items()}
+
+    def nodes(self) -> dict[str, dict[str, Any]]:
+        """Return the manifests of its pods, by name."""
+        selector = f"dledger.io/group={self.name},app.kubernetes.io/component=node"
+        listed = json.loads(self.namespace.kubectl("get", "pods", "-l", selector, "-o", "json"))
+        return {item["metadata"]["name"]: item for item in listed["items"]}
+
     def leader(self, deadline_s: float = 60) -> str:
         """Return the name of the pod that leads."""
 
@@ -236,9 +293,7 @@ class BrokerGroup:
 
     def pods(self) -> list[str]:
         """Return the names of the group's nodes."""
-        selector = f"dledger.io/group={self.name},app.kubernetes.io/component=node"
-        listed = self.namespace.kubectl("get", "pods", "-l", selector, "-o", "json")
-        return sorted(item["metadata"]["name"] for item in json.loads(listed)["items"])
+        return sorted(self.nodes())
 
 
 class Workload:

@@ -56,7 +56,7 @@ def figures(request: pytest.FixtureRequest) -> Figures:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Print what the stories measured, and write it to build/stories.json."""
+    """Print what the stories measured, and write it to build/e2e.json."""
     measured = config.stash.get(MEASURED, {})
     if not any(measured.values()):
         return
@@ -64,7 +64,7 @@ def pytest_terminal_summary(
     for story, found in measured.items():
         told = ", ".join(f"{name} {value:.1f}" for name, value in found.items())
         terminalreporter.line(f"{story}: {told}")
-    path = ROOT / "build" / "stories.json"
+    path = ROOT / "build" / "e2e.json"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps(measured, indent=2) + "\n", "utf-8")
 
