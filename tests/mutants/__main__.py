@@ -12,7 +12,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.mutants.catalogue import MUTANTS
-from tests.mutants.mutant import SEEDS, Verdict, copy_of_node, failing_test, judge
+from tests.mutants.mutant import SEEDS, Verdict, copy_of, failing_test, judge
 
 BASELINE_TIMEOUT_S = 1200
 
@@ -47,8 +47,8 @@ def main() -> int:
 
 
 def _fails_anyway(check: str) -> str:
-    with copy_of_node() as node:
-        return failing_test(node, (check,), timeout_s=BASELINE_TIMEOUT_S)
+    with copy_of("node") as copy:
+        return failing_test(copy, (check,), timeout_s=BASELINE_TIMEOUT_S)
 
 
 def _line(verdict: Verdict) -> str:

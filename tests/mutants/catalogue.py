@@ -1,4 +1,4 @@
-"""All mutants, by part of the node."""
+"""All mutants, by part of the node, and of the operator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
+from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
@@ -23,4 +24,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *CONSUMER_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
+    *OPERATOR_MUTANTS,
 )

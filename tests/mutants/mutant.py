@@ -1,4 +1,4 @@
-"""A planted bug, and whether the tests notice it. Run by `make mutants` on copies of ``node/``."""
+"""A planted bug, and whether the tests notice. `make mutants` runs them on copies of the sources."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("operator", "pipeline", ".")
+PACKAGES = {"node": "dledger", "operator": "dledger_operator"}
+"""What bugs are planted in: the directory, and the package in it."""
+_OTHERS = ("node", "operator", "pipeline", ".")
 SEEDS = 200
 CHECK_TIMEOUT_S = 300
 SEEDS_TIMEOUT_S = 900
@@ -30,7 +32,8 @@ class Mutant:
 
     Attributes:
         name: The mistake, in a few words.
-        file: Where, below ``node/dledger``.
+        package: The directory it is in, one of `PACKAGES`.
+        file: Where, below the package.
         old: The text to replace; it occurs once in the file.
         new: What takes its place.
         why: What goes wrong with it.
@@ -43,10 +46,11 @@ class Mutant:
     new: str
     why: str
     checks: tuple[str, ...]
+    package: str = "node"
 
-    def path(self, node: Path) -> Path:
-        """Return the file in a copy of ``node/``."""
-        return node / "dledger" / self.file
+    def path(self, copy: Path) -> Path:
+        """Return the file in a copy of the package's directory."""
+        return copy / PACKAGES[self.package] / self.file
 
     def planted(self, text: str) -> str:
         """Return the file's text with the bug.
@@ -76,29 +80,31 @@ class Verdict:
 def judge(mutant: Mutant, *, seeds: int = SEEDS) -> Verdict:
     """Plant the bug in a copy; run its checks, and if all pass up to *seeds* simulated runs."""
     started_s = time.monotonic()
-    with copy_of_node() as node:
-        path = mutant.path(node)
+    with copy_of(mutant.package) as copy:
+        path = mutant.path(copy)
         path.write_text(mutant.planted(path.read_text("utf-8")), "utf-8")
-        caught_by = failing_test(node, mutant.checks) or _by_a_seed(node, seeds)
+        caught_by = failing_test(copy, mutant.checks)
+        if not caught_by and mutant.package == "node":
+            caught_by = _by_a_seed(copy, seeds)
     if caught_by.endswith(TIMED_OUT):
-        _not_without_the_bug(mutant.checks)
+        _not_without_the_bug(mutant)
     return Verdict(mutant=mutant, caught_by=caught_by, elapsed_s=time.monotonic() - started_s)
 
 
 @contextmanager
-def copy_of_node() -> Iterator[Path]:
-    """Yield the path of a copy of ``node/`` that goes away afterwards."""
+def copy_of(package: str) -> Iterator[Path]:
+    """Yield the path of a copy of ``node/`` or ``operator/`` that goes away afterwards."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
-        node = Path(directory) / "node"
-        shutil.copytree(ROOT / "node", node, ignore=shutil.ignore_patterns("__pycache__"))
-        yield node
+        copy = Path(directory) / package
+        shutil.copytree(ROOT / package, copy, ignore=shutil.ignore_patterns("__pycache__"))
+        yield copy
 
 
-def failing_test(node: Path, checks: tuple[str, ...], timeout_s: int = CHECK_TIMEOUT_S) -> str:
-    """Return the first of the tests that fails against *node*; "" if all pass."""
-    paths = " ".join([str(node), *PACKAGES])
+def failing_test(copy: Path, checks: tuple[str, ...], timeout_s: int = CHECK_TIMEOUT_S) -> str:
+    """Return the first of the tests that fails against *copy*; "" if all pass."""
+    paths = " ".join([str(copy), *(name for name in _OTHERS if name != copy.name)])
     options = ["-q", "-x", "--tb=no", "-p", "no:cacheprovider", "-o", f"pythonpath={paths}"]
-    result = _run([sys.executable, "-m", "pytest", *options, *checks], node, timeout_s)
+    result = _run([sys.executable, "-m", "pytest", *options, *checks], copy, timeout_s)
     if result is None:
         return f"{checks[0]} {TIMED_OUT}"
     if result.returncode == 0:
@@ -109,10 +115,10 @@ def failing_test(node: Path, checks: tuple[str, ...], timeout_s: int = CHECK_TIM
     return failed[1]
 
 
-def _not_without_the_bug(checks: tuple[str, ...]) -> None:
+def _not_without_the_bug(mutant: Mutant) -> None:
     """Make sure that it is the bug that takes so long. Raises RuntimeError: it is the machine."""
-    with copy_of_node() as harmless:
-        if failed := failing_test(harmless, checks):
+    with copy_of(mutant.package) as harmless:
+        if failed := failing_test(harmless, mutant.checks):
             raise RuntimeError(f"without any planted bug as well: {failed}")
 
 
@@ -120,7 +126,7 @@ def _by_a_seed(node: Path, seeds: int) -> str:
     seed = failing_seed(node, first=1, count=seeds) if seeds else None
     if seed is None:
         return ""
-    with copy_of_node() as harmless:
+    with copy_of("node") as harmless:
         if failing_seed(harmless, first=seed, count=1) is not None:
             raise RuntimeError(f"simulator seed {seed} fails without any planted bug")
     return f"simulator seed {seed}"
@@ -138,9 +144,10 @@ def failing_seed(node: Path, *, first: int, count: int) -> int | None:
     return int(failed[1])
 
 
-def _run(command: list[str], node: Path, timeout_s: int) -> subprocess.CompletedProcess[str] | None:
+def _run(command: list[str], copy: Path, timeout_s: int) -> subprocess.CompletedProcess[str] | None:
     """Run *command* against the copy; None if it takes too long, as a hang is noticed, too."""
-    search = os.pathsep.join([str(node), *(str(ROOT / name) for name in PACKAGES)])
+    others = (str(ROOT / name) for name in _OTHERS if name != copy.name)
+    search = os.pathsep.join([str(copy), *others])
     environment = os.environ | {"PYTHONPATH": search, "PYTHONDONTWRITEBYTECODE": "1"}
     try:
         return subprocess.run(

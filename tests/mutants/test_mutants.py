@@ -13,7 +13,7 @@ SAMPLE = ("skip the vote's sync", "ignore a conflict's term", "forget the direct
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: one.name)
 def test_mutant_fits_the_code(mutant: Mutant) -> None:
     """Its text is there once, and the checks that are to catch it exist."""
-    text = mutant.path(ROOT / "node").read_text("utf-8")
+    text = mutant.path(ROOT / mutant.package).read_text("utf-8")
 
     compile(mutant.planted(text), mutant.file, "exec")
     assert [check for check in mutant.checks if not (ROOT / check).exists()] == []

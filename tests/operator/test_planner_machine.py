@@ -295,7 +295,7 @@ class Planner(RuleBasedStateMachine):
 
     def _round(self, ages: list[int], *, cut_at: int = 9, fails: str = "") -> None:
         oldest_s, actions = self._plan(ages)
-        self.considered = None
+        considered, self.considered = self.considered, None
         assert not any(isinstance(one, Disruption | LookAgain) for one in actions[:-1])
         for action in actions[:cut_at]:
             assert action.why
@@ -305,6 +305,7 @@ class Planner(RuleBasedStateMachine):
                 case LookAgain(wanted):
                     self.considered = wanted
                 case ReplaceMember():
+                    assert action == considered, "seen once"
                     self._may_replace(action, oldest_s)
                     if fails != "before":
                         self._replace(action)
