@@ -1,4 +1,4 @@
-"""A planted bug, and whether the tests notice. `make mutants` runs them on copies of the sources."""
+"""A planted bug, and whether tests notice it. `make mutants` runs them on copies of the code."""
 
 from __future__ import annotations
 

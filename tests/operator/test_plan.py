@@ -40,6 +40,7 @@ from tests.operator.samples import (
     converged,
     group,
     joined,
+    member,
     node,
     pods,
     unjoined,
@@ -454,3 +455,20 @@ def test_why_a_member_is_not_replaced_now(
     assert isinstance(found, Held)
     assert held in found.why
     assert not [one for one in _plan(of, observed) if isinstance(one, LookAgain)]
+
+
+def test_a_majority_of_the_voters_is_enough_whatever_the_learners_do() -> None:
+    """Two of three voters follow; two learners, whose disks are lost, are no reason to wait."""
+    seen = joined(0, 1, 2)
+    rows = (
+        *seen["orders-0"].members,
+        member("id-3", "orders-3", voter=False, connected=False),
+        member("id-4", "orders-4", voter=False, connected=False),
+    )
+    nodes = {name: replace(one, members=rows) for name, one in seen.items()}
+    nodes["orders-2"] = node("new", told_group_id=GROUP_ID)
+
+    facts = facts_of(bootstrapped(), converged(bootstrapped(), nodes=nodes))
+
+    assert facts.leader == "orders-0"
+    assert facts.voters == 3

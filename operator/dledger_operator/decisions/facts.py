@@ -100,13 +100,21 @@ def facts_of(
 
 
 def _followed_leader(group: BrokerGroup, observed: Observed) -> str:
-    """Return the leader's name if a majority of the members, itself included, names it."""
+    """Return the leader's name if a majority of the voters, itself included, names it.
+
+    Learners do not count, on neither side: two of three voters are a majority, however many
+    learners there are whose disks are lost.
+    """
+    voters = {str(row.member.id) for row in observed.membership if row.voter}
     joined = [node for node in observed.nodes.values() if node.group_id and node.leader_id]
     term = max((node.term for node in joined), default=0)
-    newest = [node.leader_id for node in joined if node.term == term]
+    newest = [
+        node.leader_id
+        for node in joined
+        if node.term == term and (not voters or node.node_id in voters)
+    ]
     for leader_id in set(newest):
-        members = len(observed.membership) or group.spec.replicas
-        if 2 * newest.count(leader_id) > members:
+        if 2 * newest.count(leader_id) > (len(voters) or group.spec.replicas):
             return observed.member_names.get(leader_id, leader_id)
     return ""
 
