@@ -74,6 +74,7 @@ OPERATOR_MUTANTS = (
         old="(row.connected and row.lag <= CAUGHT_UP_ENTRIES)",
         new="row.connected",
         why="a change goes on one disk's word",
+        checks=("tests/operator/test_plan.py",),
     ),
     _mutant(
         name="a pod that goes away becomes a member",

@@ -472,3 +472,24 @@ def test_a_majority_of_the_voters_is_enough_whatever_the_learners_do() -> None:
 
     assert facts.leader == "orders-0"
     assert facts.voters == 3
+
+
+@pytest.mark.parametrize("following", [{0, 1}, {0}])
+def test_half_of_the_voters_are_no_majority(following: set[int]) -> None:
+    """Nor do learners make up for the other half."""
+    rows = tuple(
+        member(f"id-{n}", f"orders-{n}", voter=n < 4, connected=True, lag=0) for n in range(6)
+    )
+    nodes = {
+        f"orders-{n}": node(
+            f"id-{n}",
+            group_id=GROUP_ID,
+            term=3,
+            role="leader" if n == 0 else "follower",
+            leader_id="id-0" if n > 3 or n in following else "",
+            members=rows,
+        )
+        for n in range(6)
+    }
+
+    assert facts_of(bootstrapped(), converged(bootstrapped(), nodes=nodes)).leader == ""

@@ -315,6 +315,7 @@ class Planner(RuleBasedStateMachine):
     def _may_replace(self, action: ReplaceMember, oldest_s: float) -> None:
         """Assert what holds before each change of the members."""
         assert not self.paused
+        assert action.pod not in self.going, "its pod goes away"
         assert oldest_s < STEP_S, "on stale answers"
         assert self.lease_s < 10, "another operator may lead"
         assert action.leader == self.leader
