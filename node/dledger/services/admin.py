@@ -218,6 +218,8 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         told_group_id=status.told_group_id,
         commit_waits_ms=_fitting(status.commit_waits_ms),
         now_ms=_fitting(status.now_ms),
+        last_term=_fitting(status.last_term),
+        epoch=_fitting(status.epoch),
     )
     for row in status.members:
         response.members.add(
