@@ -194,6 +194,21 @@ class MemberRemoved(Refused):
         self.index = index
 
 
+class LeftOut(Refused):
+    """The caller's handshake is refused, and the group was forced since its epoch.
+
+    The caller decides by its own log whether it was left out then (`raft.force`).
+
+    Attributes:
+        epoch: How often the group was forced.
+        index: The entry that forced it last.
+    """
+
+    def __init__(self, sentence: str, *, epoch: int, index: int) -> None:
+        super().__init__(f"{sentence}; the group was forced to epoch {epoch} by entry {index}")
+        self.epoch, self.index = epoch, index
+
+
 class OffsetOutOfRange(Refused):
     """No entry at this position any more, or not yet."""
 

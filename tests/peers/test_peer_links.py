@@ -39,6 +39,7 @@ class End:
         self.refuses: NodeId | None = None
         self.known: dict[NodeId, Member] = {}
         self.removed_by: list[int] = []
+        self.left_out_by: list[tuple[int, int]] = []
         self.outdated_by: list[NewerCommand] = []
         self._server: grpc.aio.Server | None = None
 
@@ -82,6 +83,9 @@ class End:
 
     def removed(self, index: int) -> None:
         self.removed_by.append(index)
+
+    def left_out(self, epoch: int, index: int) -> None:
+        self.left_out_by.append((epoch, index))
 
     def outdated(self, error: NewerCommand) -> None:
         self.outdated_by.append(error)

@@ -81,6 +81,7 @@ def node_status(
         told_group_id=facts.told_group_id,
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
         now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
+        epoch=core.epoch[0] if core else 0,
     )
 
 
