@@ -76,8 +76,8 @@ class PeerEvents(Protocol):
     def check_sender(self, sender: NodeId) -> None:
         """Raise MemberRemoved or NotMember if the sender is not a member any more."""
 
-    def removed(self, index: int) -> None:
-        """Called when a peer refuses this node because committed entry *index* removed it."""
+    def removed(self, index: int, epoch: int) -> None:
+        """Called when a peer of *epoch* refuses this node: committed entry *index* removed it."""
 
     def left_out(self, epoch: int, index: int) -> None:
         """Called when a peer refuses this node, and its group was forced by entry *index*."""
@@ -94,7 +94,8 @@ class _ControlStream:
         peer: The peer's name and address, for the log.
         on_open: Called with the connect token when the peer has accepted the handshake.
         on_broken: Called when that token is not valid any more.
-        on_removed: Called with the entry's index when the peer says that this node was removed.
+        on_removed: Called with the entry's index, and the peer's epoch, when the peer says that
+            this node was removed.
         on_epoch: Called with epoch and entry when a peer that refuses says that of its group.
     """
 
@@ -105,7 +106,7 @@ class _ControlStream:
         *,
         on_open: Callable[[ConnectToken], None],
         on_broken: Callable[[], None],
-        on_removed: Callable[[int], None],
+        on_removed: Callable[[int, int], None],
         on_epoch: Callable[[int, int], None],
     ) -> None:
         self._on_epoch = on_epoch
@@ -174,11 +175,13 @@ class _ControlStream:
         if error != self._last_error:
             logger.info("stream to %s: %s", self._peer, error)
             self._last_error = error
-        removal_index = by_key(metadata).get(REMOVED_KEY)
-        if removal_index is not None and str(removal_index).isdecimal():
-            self._on_removed(int(removal_index))
-        epoch, _, index = str(by_key(metadata).get(EPOCH_KEY, "")).partition(":")
-        if epoch.isdecimal() and index.isdecimal():
+        said = by_key(metadata)
+        removal_index = str(said.get(REMOVED_KEY, ""))
+        epoch, _, index = str(said.get(EPOCH_KEY, "")).partition(":")
+        forced = epoch.isdecimal() and index.isdecimal()
+        if removal_index.isdecimal():
+            self._on_removed(int(removal_index), int(epoch) if forced else 0)
+        elif forced:
             self._on_epoch(int(epoch), int(index))
 
 

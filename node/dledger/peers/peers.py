@@ -271,10 +271,10 @@ class Peers:
 
 async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
     """End a stream; a member that was removed or left out gets the entry that did it."""
-    metadata: tuple[tuple[str, str], ...] = ()
+    metadata: list[tuple[str, str]] = []
+    if isinstance(error, MemberRemoved | LeftOut):
+        metadata.append((EPOCH_KEY, f"{error.epoch}:{error.index}"))
     if isinstance(error, MemberRemoved):
-        metadata = ((REMOVED_KEY, str(error.index)),)
-    elif isinstance(error, LeftOut):
-        metadata = ((EPOCH_KEY, f"{error.epoch}:{error.index}"),)
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), metadata)
+        metadata.append((REMOVED_KEY, str(error.index)))
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), tuple(metadata))
     raise AssertionError("abort returned")

@@ -102,10 +102,10 @@ class MembershipStack:
         return bool(named) and max(named) < epoch
 
     def epoch(self, commit_index: int) -> tuple[int, int]:
-        """Return the epoch of the newest committed membership, and the index of its first entry."""
-        committed = [(at, one.epoch) for at, one in self._stack if at <= commit_index]
-        newest = committed[-1][1] if committed else 0
-        return newest, next((at for at, epoch in committed if epoch == newest), 0)
+        """Return the epoch of the newest committed membership, and its first entry; 0, 0: none."""
+        committed = [(one.epoch, at) for at, one in self._stack if at <= commit_index]
+        newest = committed[-1][0] if committed else 0
+        return next((each for each in committed if newest and each[0] == newest), (0, 0))
 
     def before(self, index: int) -> Membership:
         """Return the membership that was in force before the entry at *index*; empty if none."""
@@ -136,8 +136,8 @@ class MembershipStack:
         return node_id in self._introduced
 
     def known_member(self, node_id: NodeId, commit_index: int) -> Member | None:
-        """Return a node as the newest membership has it that names it, until it is removed."""
-        if self.is_removed(node_id, commit_index):
+        """Return a node as the newest membership has it that names it; None if it has no say."""
+        if self.is_removed(node_id, commit_index) or self.is_fenced(node_id):
             return None
         found = (membership.get(node_id) for _, membership in reversed(self._stack))
         return next((member for member in found if member is not None), None)

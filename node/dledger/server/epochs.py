@@ -79,7 +79,17 @@ class Epochs:
     def refusal(self, handshake: Handshake, error: DledgerError) -> DledgerError:
         """Return what to refuse a handshake with, if *error* is why: it may say our epoch."""
         epoch, index = self.known()
-        same_group = handshake.group_id == self._group_id()
-        if isinstance(error, MemberRemoved) or not same_group or handshake.epoch >= epoch:
-            return error
-        return LeftOut(str(error), epoch=epoch, index=index)
+        if isinstance(error, MemberRemoved):
+            error.epoch = epoch
+        elif handshake.group_id == self._group_id() and handshake.epoch < epoch:
+            return LeftOut(str(error), epoch=epoch, index=index)
+        return error
+
+    def is_binding(self, epoch: int) -> bool:
+        """Whether the word of a node of *epoch* that this one was removed counts.
+
+        Not of an earlier epoch than our log has, committed or not: those that this node left out
+        may have removed it from the group that they believe to be.
+        """
+        core = self._core()
+        return core is None or core.membership.epoch <= epoch

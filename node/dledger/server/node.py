@@ -128,7 +128,7 @@ class Node:
             self.node_id,
             group_id=lambda: self._joining.group_id,
             core=lambda: self._driver.core if self._driver else None,
-            removed=self.removed,
+            removed=self._end,
         )
         self._levels = MemberLevels(self.node_id, features)
         self._peers = Peers(self.node_id, self, self._levels, clients=clients)
@@ -239,7 +239,7 @@ class Node:
             levels=self._levels,
             watchdog=self._watchdog,
             on_fatal=self._on_fatal,
-            on_removed=self.removed,
+            on_removed=self._end,
         )
         replica = self._replica = await Replica.open(given)
         self.engine.attach(replica.driver)
@@ -301,14 +301,22 @@ class Node:
             return
         index = core.removal_index(sender)
         if index is not None:
-            raise MemberRemoved(sender, group_id=group_id, index=index)
+            epoch, _ = self._epochs.known()
+            raise MemberRemoved(sender, group_id=group_id, index=index, epoch=epoch)
         raise NotMember(sender, name=sender, group_id=group_id)
 
     def left_out(self, epoch: int, index: int) -> None:
         """Stop this node permanently if the forced group of *epoch* left it out."""
         self._epochs.learn(epoch, index)
 
-    def removed(self, index: int) -> None:
+    def removed(self, index: int, epoch: int) -> None:
+        """Stop this node permanently: a member says that committed entry *index* removed it."""
+        if self._epochs.is_binding(epoch):
+            self._end(index)
+        else:
+            logger.error("a node of epoch %d, which was left out, says we were removed", epoch)
+
+    def _end(self, index: int) -> None:
         """Stop this node permanently: committed entry *index* removed it."""
         if self._burial is None and not self._stopping:
             self._burial = asyncio.get_running_loop().create_task(self._write_tombstone(index))
