@@ -13,6 +13,7 @@ import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -120,7 +121,8 @@ async def _serve(settings: Settings) -> BaseException | None:
     watchdog.start()
     give_back_now_and_then()
     error = await ended
-    await stop_within(settings.shutdown_grace_s, node.stop)
+    stop = partial(node.stop, drain=error is None)
+    await stop_within(settings.shutdown_grace_s, stop)
     watchdog.stop()
     return error
 

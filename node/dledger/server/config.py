@@ -72,6 +72,8 @@ class Settings:
             such limit.
         group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
+        drain_s: How long a node that is told to stop goes on serving, not ready and not leading:
+            until whoever routes clients to it has noticed, so that none is sent to a dead address.
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
         tls_key_file: PEM key of it.
@@ -105,6 +107,7 @@ class Settings:
     disk_watermark_percent: int = 85  # likewise; the rest is for what comes until segments go
     group_retention_hours: int = 720  # 30 days: who comes back later is a new group
     leader_follows_clients: bool = True
+    drain_s: int = 0  # only a Service's routes lag behind
     shutdown_grace_s: int = 20  # below the 30 s after which Kubernetes kills
     tls_cert_file: str = ""
     tls_key_file: str = ""
@@ -127,11 +130,13 @@ class Settings:
             value = getattr(self, key)
             if value not in choices:
                 raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
-        self._check_elections()
+        self._check_times()
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ConfigError("tls_key_file", "goes together with tls_cert_file")
 
-    def _check_elections(self) -> None:
+    def _check_times(self) -> None:
+        if self.drain_s >= self.shutdown_grace_s:
+            raise ConfigError("drain_s", "must be less than shutdown_grace_s")
         if self.election_timeout_ticks < 4 * self.heartbeat_ticks:
             raise ConfigError("election_timeout_ticks", "must be at least 4 heartbeat_ticks")
         if not 0 <= self.election_handicap_ticks <= 4 * self.election_timeout_ticks:
@@ -157,6 +162,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "retention_hours": (0, 1_000_000),
     "disk_watermark_percent": (0, 99),
     "group_retention_hours": (0, 1_000_000),
+    "drain_s": (0, 60),
     "shutdown_grace_s": (1, 600),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {

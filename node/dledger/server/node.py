@@ -69,6 +69,7 @@ _PUBLISH_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _TRANSFER_DEADLINE_S: Final = 3.0
 _CALLS_GRACE_S: Final = 1.0
+_DRAIN_LOOK_S: Final = 0.1
 
 
 class Node:
@@ -142,7 +143,7 @@ class Node:
             clients=clients,
             told_group=settings.group_id,
         )
-        self._stopping = False
+        self._stopping = self._closing = False
         self._burial: asyncio.Task[None] | None = None
         self._usage = shutil.disk_usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
@@ -199,10 +200,16 @@ class Node:
         await self._peers.replication.start()
         await self._servers.start()
 
-    async def stop(self) -> None:
-        """Transfer leadership, then close the ports, then the log."""
+    async def stop(self, *, drain: bool = False) -> None:
+        """Transfer leadership, then close the ports, then the log.
+
+        With *drain*, go on serving for `drain_s` seconds before the ports close.
+        """
         self._stopping = True
         await self._hand_over()
+        if drain:
+            await self._drain()
+        self._closing = True
         self._gateway.drain()
         await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
@@ -224,6 +231,15 @@ class Node:
         deadline_s = self._clock.monotonic_s() + _TRANSFER_DEADLINE_S
         while driver.core.role is Role.LEADER and self._clock.monotonic_s() < deadline_s:
             await driver.wait_change(0.1)
+
+    async def _drain(self) -> None:
+        """Serve as a follower until clients are led elsewhere; what is led here again goes on."""
+        clock = self._clock
+        deadline_s = clock.monotonic_s() + self._settings.drain_s
+        while self._driver is not None and (left_s := deadline_s - clock.monotonic_s()) > 0:
+            await self._driver.wait_change(min(left_s, _DRAIN_LOOK_S))
+            if self._driver.core.role is Role.LEADER:
+                await self._hand_over()
 
     async def _start_replica(self) -> None:
         """Open the log of the joined group and run Raft on it."""
@@ -270,7 +286,7 @@ class Node:
         Returns the sender as a member, according to this node's log or to a member in that log;
         None while this node knows no member.
         """
-        if self._stopping:
+        if self._closing:
             raise NotJoined
         self._epochs.check(handshake)
         try:
@@ -318,7 +334,7 @@ class Node:
 
     def _end(self, index: int) -> None:
         """Stop this node permanently: committed entry *index* removed it."""
-        if self._burial is None and not self._stopping:
+        if self._burial is None and not self._closing:
             self._burial = asyncio.get_running_loop().create_task(self._write_tombstone(index))
 
     async def _write_tombstone(self, index: int) -> None:
@@ -341,7 +357,7 @@ class Node:
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Report to the driver that a peer's stream broke."""
-        if self._driver is not None and not self._stopping:
+        if self._driver is not None and not self._closing:
             self._driver.peer_disconnected(peer)
 
     def transfer_leadership(self, target: NodeId | None) -> NodeId:

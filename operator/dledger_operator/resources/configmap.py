@@ -21,6 +21,10 @@ GROUP_ID_KEY: Final = "group-id"
 """The ConfigMap's entry with the recorded id."""
 
 
+DRAIN_S: Final = 4
+"""How long a node that stops goes on serving: longer than its readiness probe takes to fail."""
+
+
 def config_map(group: BrokerGroup) -> Manifest:
     """Return the ConfigMap."""
     settings: dict[str, str | int | bool] = {
@@ -31,6 +35,7 @@ def config_map(group: BrokerGroup) -> Manifest:
         "peer_port": names.PEER_PORT,
         "replication_port": names.REPLICATION_PORT,
         "http_port": names.HTTP_PORT,
+        "drain_s": DRAIN_S,
         "durability": group.spec.durability,
         "auto_create_topics": group.spec.auto_create_topics,
         "retention_hours": group.spec.retention.hours,

@@ -40,18 +40,18 @@ def nodes_service(group: BrokerGroup) -> Manifest:
 
 
 def pod_service(group: BrokerGroup, ordinal: int) -> Manifest:
-    """Return the Service of one replica, ready or not: the address that routes tell clients.
+    """Return the Service of one replica while it is ready: the address that routes tell clients.
 
     A pod that is replaced gets another address, but SDKs keep using those that routes gave them.
+    Where no ready pod is behind it, kube-proxy refuses a connection at once, and the client tries
+    the next node; one led to the address of a pod that is gone would wait for seconds.
     """
     selector = {
         **names.selector(group.name),
         "statefulset.kubernetes.io/pod-name": names.pod(group.name, ordinal),
     }
     name = names.pod_service(group.name, ordinal)
-    service = _service(group, name, selector=selector, ports=_client_ports())
-    service["spec"] |= {"publishNotReadyAddresses": True}
-    return service
+    return _service(group, name, selector=selector, ports=_client_ports())
 
 
 def _service(

@@ -130,7 +130,7 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
         # restarts a node that hangs for 30 s, begins after that.
         "startupProbe": _probe("/livez", period_s=2, timeout_s=2, failures=150),
         "livenessProbe": _probe("/livez", period_s=5, timeout_s=5, failures=6),
-        "readinessProbe": _probe("/readyz", period_s=2, timeout_s=2, failures=2),
+        "readinessProbe": _probe("/readyz", period_s=1, timeout_s=2, failures=3),
         **({"resources": dict(group.spec.resources)} if group.spec.resources else {}),
         "securityContext": CONTAINER_SECURITY,
         # The last line of a node that gave up says why; conditions and Events show it.
