@@ -77,10 +77,9 @@ class Rotations(RuleBasedStateMachine):
         )
 
     def _since(self, held: Held) -> Since:
-        known = {*held.trusted, *(one.fingerprint for one in held.keyed)}
         for since, now in (
             (self.process.trusted_since_s, held.trusted_by_all),
-            (self.process.unused_since_s, known - held.used),
+            (self.process.unused_since_s, held.unused((*MEMBERS, *CLIENTS))),
         ):
             for gone in since.keys() - now:
                 del since[gone]
@@ -153,11 +152,16 @@ class Rotations(RuleBasedStateMachine):
 
     @rule(holder=st.sampled_from((*MEMBERS, *CLIENTS)))
     def refreshes(self, holder: str) -> None:
-        """A kubelet projects the Secret as it is."""
+        """A kubelet projects the Secret as it is; a damaged pair leaves the one in use."""
         secret = holder if holder in CLIENTS else PEERS
-        if holder in self.leaves and secret in self.bundles:
-            trusts = frozenset(self.bundles[secret])
-            self.seen[holder] = Sees(trusts, self.leaves[holder].signer, self.runs_s)
+        if secret not in self.bundles:
+            return
+        trusts, leaf = frozenset(self.bundles[secret]), self.leaves.get(holder)
+        before = self.seen.get(holder)
+        if leaf is not None:
+            self.seen[holder] = Sees(trusts, leaf.signer, self.runs_s)
+        elif before is not None:
+            self.seen[holder] = Sees(trusts, before.signer, self.runs_s)
 
     @rule(holder=st.sampled_from((*MEMBERS, *CLIENTS)))
     def a_certificate_is_damaged(self, holder: str) -> None:

@@ -75,7 +75,9 @@ def new_authority(group: str, dates: Dates) -> Pair:
     key = ec.generate_private_key(ec.SECP256R1())
     serial = x509.random_serial_number()
     name = _name(f"{group} peers {serial:x}"[:64])
-    builder = _builder(name, name, key.public_key(), serial, dates, dates.now_s + AUTHORITY_S)
+    builder = _builder(
+        name, name, key.public_key(), dates, end_s=dates.now_s + AUTHORITY_S, serial=serial
+    )
     usage = _usage(signs=True)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(usage, critical=True)
@@ -93,7 +95,7 @@ def issue(authority: Pair, identity: Identity, dates: Dates) -> Pair:
     end_s = min(dates.now_s + LEAF_S, ends_s(issuer))
     serial = x509.random_serial_number()
     dates = Dates(max(dates.since_s, issuer.not_valid_before_utc.timestamp()), dates.now_s)
-    builder = _builder(name, issuer.subject, key.public_key(), serial, dates, end_s)
+    builder = _builder(name, issuer.subject, key.public_key(), dates, end_s=end_s, serial=serial)
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in identity.hosts]
     names.append(x509.UniformResourceIdentifier(ROLE + identity.role))
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
@@ -182,9 +184,10 @@ def _builder(
     subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
-    serial: int,
     dates: Dates,
+    *,
     end_s: float,
+    serial: int,
 ) -> x509.CertificateBuilder:
     begin_s = dates.since_s - _EARLIER_S
     return (

@@ -101,6 +101,16 @@ class Held:
         """The authorities that signed a certificate there is."""
         return frozenset(leaf.signer for leaf in self.leaves.values() if leaf.signer)
 
+    def unused(self, holders: Iterable[str]) -> frozenset[str]:
+        """Return the authorities that nobody needs, if every holder has a certificate.
+
+        Who has none in the Secret may go on with one of any authority.
+        """
+        if any(h not in self.leaves or not self.leaves[h].signer for h in holders):
+            return frozenset()
+        own = (one.fingerprint for one in self.keyed)
+        return frozenset({*self.trusted, *own} - self.used)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Since:
@@ -108,7 +118,7 @@ class Since:
 
     Attributes:
         trusted_s: Every Secret trusts it.
-        unused_s: No certificate of it is there.
+        unused_s: Every holder has a certificate, and none is of it (`Held.unused`).
     """
 
     trusted_s: Mapping[str, float] = field(default_factory=dict)

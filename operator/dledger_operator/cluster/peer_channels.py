@@ -1,0 +1,96 @@
+"""Connections to the peer ports of one group's nodes: over TLS with the group's credentials.
+
+A node is verified by the name of its pod, whatever its address is. Where the group still accepts
+plain text, a node that does not speak TLS is asked in plain text. Used by `nodes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Final
+
+import grpc
+import grpc.aio
+
+from dledger.client import AdminClient
+from dledger.client.admin_client import ADMIN_ANSWER_BYTES
+from dledger.rpc.channel import options
+from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+
+_NAME_OPTION: Final = "grpc.ssl_target_name_override"
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the operator shows nodes, and whom it trusts, as PEM.
+
+    Attributes:
+        trusted: The authorities of the group.
+        chain: The operator's certificate.
+        key: Its key.
+        plain_too: Whether a node that does not speak TLS is asked in plain text.
+    """
+
+    trusted: bytes
+    chain: bytes
+    key: bytes = field(repr=False)
+    plain_too: bool = False
+
+
+class SecureAdminClient(AdminClient):
+    """An AdminClient over TLS; the server has to be the member *name*."""
+
+    def __init__(
+        self, address: str, *, timeout_s: float, credentials: Credentials, name: str
+    ) -> None:
+        super().__init__(address, timeout_s=timeout_s)
+        self._plain = self.channel
+        self.channel = grpc.aio.secure_channel(
+            address,
+            grpc.ssl_channel_credentials(
+                root_certificates=credentials.trusted,
+                private_key=credentials.key,
+                certificate_chain=credentials.chain,
+            ),
+            options=(*options(ADMIN_ANSWER_BYTES), (_NAME_OPTION, name)),
+        )
+        self._stub = pb_grpc.AdminStub(self.channel)
+
+    async def close(self) -> None:
+        """Close the connection."""
+        await self._plain.close()
+        await super().close()
+
+
+class PeerChannels:
+    """Makes connections to the peer ports of one group, and knows which are encrypted.
+
+    Args:
+        plain: Makes one in plain text, given ``host:port``.
+    """
+
+    def __init__(self, plain: Callable[[str], AdminClient] | None = None) -> None:
+        self._make_plain = plain
+        self.credentials: Credentials | None = None
+        self._plain: set[str] = set()
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a node is asked in plain text."""
+        return self.credentials is None or (self.credentials.plain_too and name in self._plain)
+
+    def connect(self, address: str, name: str, *, timeout_s: float) -> AdminClient:
+        """Return a connection to the node *name* at ``host:port``."""
+        credentials = self.credentials
+        if credentials is None or self.is_plain(name):
+            if self._make_plain is not None:
+                return self._make_plain(address)
+            return AdminClient(address, timeout_s=timeout_s)
+        return SecureAdminClient(address, timeout_s=timeout_s, credentials=credentials, name=name)
+
+    def turn(self, name: str) -> bool:
+        """Try a silent node the other way next time; False if there is only one way."""
+        if self.credentials is None or not self.credentials.plain_too:
+            return False
+        self._plain ^= {name}
+        return True
