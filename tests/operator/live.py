@@ -48,10 +48,13 @@ def rendered(*values: str) -> list[dict[str, Any]]:
     return [*filter(None, yaml.safe_load_all(text))]
 
 
-def chart() -> list[dict[str, Any]]:
-    """Return the chart's contents, but for its Deployment, and the namespace they are in."""
+def chart(*more: str) -> list[dict[str, Any]]:
+    """Return the chart's contents, but for its Deployment, and the namespace they are in.
+
+    With *more* values than those of the images.
+    """
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    values = (f"nodeImage={NODE_IMAGE}", f"sparkImage={SPARK_IMAGE}")
+    values = (f"nodeImage={NODE_IMAGE}", f"sparkImage={SPARK_IMAGE}", *more)
     return [namespace, *(made for made in rendered(*values) if made["kind"] != "Deployment")]
 
 
@@ -88,7 +91,7 @@ def volumes_of_class(name: str, *, grows: bool) -> list[dict[str, Any]]:
 class Operator:
     """An operator process with the rights of the chart's service account."""
 
-    def __init__(self, server: ApiServer, identity: str) -> None:
+    def __init__(self, server: ApiServer, identity: str, *args: str) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self._port = listener.getsockname()[1]
@@ -99,7 +102,7 @@ class Operator:
                 *(sys.executable, "-m", "dledger_operator", "--image", NODE_IMAGE),
                 *("--spark-image", SPARK_IMAGE),
                 *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
-                *("--namespace", SYSTEM, "--identity", identity),
+                *("--namespace", SYSTEM, "--identity", identity, *args),
             ],
             env={**os.environ, "PYTHONPATH": path},
         )
