@@ -8,17 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Final
-
-import grpc
-import grpc.aio
 
 from dledger.client import AdminClient
-from dledger.client.admin_client import ADMIN_ANSWER_BYTES
-from dledger.rpc.channel import options
-from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-
-_NAME_OPTION: Final = "grpc.ssl_target_name_override"
+from dledger.client.secure_admin_client import SecureAdminClient
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,31 +28,6 @@ class Credentials:
     chain: bytes
     key: bytes = field(repr=False)
     plain_too: bool = False
-
-
-class SecureAdminClient(AdminClient):
-    """An AdminClient over TLS; the server has to be the member *name*."""
-
-    def __init__(
-        self, address: str, *, timeout_s: float, credentials: Credentials, name: str
-    ) -> None:
-        super().__init__(address, timeout_s=timeout_s)
-        self._plain = self.channel
-        self.channel = grpc.aio.secure_channel(
-            address,
-            grpc.ssl_channel_credentials(
-                root_certificates=credentials.trusted,
-                private_key=credentials.key,
-                certificate_chain=credentials.chain,
-            ),
-            options=(*options(ADMIN_ANSWER_BYTES), (_NAME_OPTION, name)),
-        )
-        self._stub = pb_grpc.AdminStub(self.channel)
-
-    async def close(self) -> None:
-        """Close the connection."""
-        await self._plain.close()
-        await super().close()
 
 
 class PeerChannels:
@@ -86,7 +53,14 @@ class PeerChannels:
             if self._make_plain is not None:
                 return self._make_plain(address)
             return AdminClient(address, timeout_s=timeout_s)
-        return SecureAdminClient(address, timeout_s=timeout_s, credentials=credentials, name=name)
+        return SecureAdminClient(
+            address,
+            name=name,
+            trusted=credentials.trusted,
+            chain=credentials.chain,
+            key=credentials.key,
+            timeout_s=timeout_s,
+        )
 
     def turn(self, name: str) -> bool:
         """Try a silent node the other way next time; False if there is only one way."""
