@@ -7,6 +7,7 @@ chart and nothing more, and stories that give pods addresses, since there are no
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import json
@@ -207,6 +208,21 @@ class Story:
             await self.kubectl(
                 *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
             )
+
+    async def secret(self, name: str) -> dict[str, bytes]:
+        """Return the files of a Secret, once there is one."""
+        found = await eventually(f"Secret {name}", lambda: self.get("secret", name))
+        return {key: base64.b64decode(text) for key, text in found["data"].items()}
+
+    async def up_encrypted(self, **spec: Any) -> None:
+        """Bring the group up with nodes that have what their pods would mount."""
+        await self.apply(**spec)
+        files = await self.secret(f"{self.name}-peer-tls")
+        for ordinal in range(3):
+            chain, key = (files[f"{self.name}-{ordinal}.{kind}"] for kind in ("crt", "key"))
+            await self.nodes.encrypt(ordinal, trusted=files["ca.crt"], chain=chain, key=key)
+        await self.run_pods()
+        await self.until_condition("Available", "True/LeaderElected")
 
     async def up(self, **spec: Any) -> None:
         """Apply the group and bring it up."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
@@ -12,6 +13,7 @@ from cryptography import x509
 
 from dledger_operator.api import names
 from dledger_operator.cluster import issuing
+from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.issuing import Dates
 from dledger_operator.cluster.nodes import Nodes
@@ -19,7 +21,7 @@ from dledger_operator.controllers.certificate_keeper import DECIDE_S, REREAD_S
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.certificates import SETTLE_S
 from dledger_operator.metrics.metrics import Metrics
-from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
+from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
 
 SECURE = replace(PLATFORM, peer_tls=True)
@@ -118,6 +120,25 @@ async def test_a_new_group_has_certificates_before_it_has_pods() -> None:
     assert owner["uid"] == "uid-1"
     kinds = world.writes
     assert kinds.index("Secret") < kinds.index("StatefulSet")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before-effect", "after-effect"])
+async def test_a_founding_interrupted_at_any_call_ends_in_one_authority(after: bool) -> None:
+    """The operator dies there; the next one goes on with what the Secrets hold."""
+    whole = _world()
+    await Operator(whole).rounds()
+
+    for at in range(1, whole.trouble.calls + 1):
+        world = _world()
+        world.trouble = Trouble(at=at, after=after)
+        with contextlib.suppress(ApiError):
+            await Operator(world).rounds()
+        world.trouble = Trouble()
+        await Operator(world).rounds()
+
+        _check_trust(world)
+        assert len(_bundle(world)) == 1, at
+        assert world.bootstraps == 1
 
 
 async def test_a_converged_group_causes_no_write_and_no_event() -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import AsyncIterator, Iterator
-from typing import Any
 
 import pytest
 
@@ -49,27 +47,11 @@ async def story(server: ApiServer, operator: Operator, namespace: str) -> AsyncI
         yield made
 
 
-async def _files(story: Story, name: str) -> dict[str, bytes]:
-    found = await eventually(f"Secret {name}", lambda: story.get("secret", name))
-    return {key: base64.b64decode(text) for key, text in found["data"].items()}
-
-
-async def _up(story: Story, **spec: Any) -> None:
-    """Bring the group up with nodes that have what their pods would mount."""
-    await story.apply(**spec)
-    files = await _files(story, "orders-peer-tls")
-    for ordinal in range(3):
-        chain, key = (files[f"orders-{ordinal}.{kind}"] for kind in ("crt", "key"))
-        await story.nodes.encrypt(ordinal, trusted=files["ca.crt"], chain=chain, key=key)
-    await story.run_pods()
-    await story.until_condition("Available", "True/LeaderElected")
-
-
 async def test_a_new_group_is_founded_over_tls_alone(story: Story) -> None:
     """The nodes refuse whoever shows no certificate of the group."""
-    await _up(story)
+    await story.up_encrypted()
 
-    assert (await _files(story, "orders-peer-tls"))["mode"] == b"required"
+    assert (await story.secret("orders-peer-tls"))["mode"] == b"required"
     assert story.nodes.bootstraps == 1
     template = (await story.get("statefulset", "orders"))["spec"]["template"]["spec"]
     assert "orders-peer-tls" in str(template["volumes"])
@@ -78,8 +60,8 @@ async def test_a_new_group_is_founded_over_tls_alone(story: Story) -> None:
 
 async def test_a_node_with_the_certificate_of_another_is_not_believed(story: Story) -> None:
     """What answers at the address of orders-1 shows that it is orders-2."""
-    await _up(story)
-    files = await _files(story, "orders-peer-tls")
+    await story.up_encrypted()
+    files = await story.secret("orders-peer-tls")
 
     chain, key = files["orders-2.crt"], files["orders-2.key"]
     await story.nodes.encrypt(1, trusted=files["ca.crt"], chain=chain, key=key)
@@ -95,7 +77,7 @@ async def test_a_converged_group_with_certificates_causes_no_write(
     story: Story, operator: Operator
 ) -> None:
     """A Secret is written when something in it has to change."""
-    await _up(story)
+    await story.up_encrypted()
     await story.until_condition("Progressing", "False/Complete")
     versions = [
         (await story.get("secret", name))["metadata"]["resourceVersion"] for name in _SECRETS
@@ -120,7 +102,7 @@ async def test_a_foreign_secret_is_left_alone_and_named(story: Story) -> None:
 
     await story.until_condition("Degraded", "True/ApplyRefused")
     assert "Secret orders-peer-tls: the name is taken by" in await story.message("Degraded")
-    assert set(await _files(story, "orders-peer-tls")) == {"a"}
+    assert set(await story.secret("orders-peer-tls")) == {"a"}
     assert not await story.list("statefulset")
 
 
@@ -140,7 +122,7 @@ async def test_the_operators_account_has_secrets_by_name_alone(
         return done.returncode != 0 and "managed-by=dledger-operator" in done.stderr
 
     await eventually("the admission policy is in force", held)
-    await _up(story)
+    await story.up_encrypted()
     mine = await story.get("secret", "orders-ca")
     renamed = {**mine, "metadata": {**mine["metadata"], "name": "orders-other"}}
     del renamed["metadata"]["resourceVersion"], renamed["metadata"]["uid"]

@@ -15,7 +15,7 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason
-from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.api.spec import BrokerGroup, Manifest, PeerTls
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
@@ -74,6 +74,8 @@ class _Memory:
 
     found: Read | None = None
     contents: Contents | None = None
+    contents_of: tuple[tuple[str, ...], PeerTls] = ((), PeerTls())
+    contents_from: Read | None = None
     read_at_s: float = float("-inf")
     decided_at_s: float = float("-inf")
     trusted_since_s: dict[str, float] = field(default_factory=dict)
@@ -115,17 +117,17 @@ class CertificateKeeper:
         self._view = Certificates()
 
     async def seen(self, observed: Observed) -> Certificates:
-        """Return what is known, read again if that is some time ago.
-
-        Raises:
-            ApiError: The API server does not answer.
-        """
+        """Return what is known, read again if that is some time ago."""
         wanted = self._wanted
         if wanted is None:
             return self._view
         now_s, memory = self._monotonic_s(), self._memory
         if now_s - memory.read_at_s >= REREAD_S:
-            await self._read(wanted)
+            try:
+                await self._read(wanted)
+            except ApiError as error:
+                who = wanted.group.namespace, wanted.group.name
+                log.warning("group %s/%s: Secrets are not read: %s", *who, error)
         if now_s - memory.decided_at_s >= DECIDE_S:
             self._decide(wanted)
         wanted = replace(wanted, all_over_tls=self._all_over_tls(wanted.group, observed))
@@ -163,14 +165,16 @@ class CertificateKeeper:
     async def _read(self, wanted: _Wanted) -> None:
         """Read the Secrets; what the operator may not read is as if it were not there."""
         memory = self._memory
+        memory.read_at_s = self._monotonic_s()
         try:
-            memory.found = await read(self._cluster, wanted.group)
+            found = await read(self._cluster, wanted.group)
         except ApiError as error:
             if not error.refused:
                 raise
             self._refuse(wanted.group, ("Secret", names.authority(wanted.group.name)), str(error))
             return
-        memory.read_at_s = self._monotonic_s()
+        if found != memory.found:
+            memory.found = found
 
     def _decide(self, wanted: _Wanted) -> Course | None:
         """Return what to do next, and note what is known."""
@@ -178,7 +182,7 @@ class CertificateKeeper:
         if memory.found is None:
             return None
         memory.decided_at_s = self._monotonic_s()
-        memory.contents = held = contents(wanted.group, memory.found, wanted.holders)
+        held = self._contents(wanted, memory.found)
         step = course(
             held.held, wanted.holders, now_s=self._now_s(), since=self._since(wanted, held)
         )
@@ -197,6 +201,15 @@ class CertificateKeeper:
         )
         self._show(wanted, held, step, mode)
         return step
+
+    def _contents(self, wanted: _Wanted, found: Read) -> Contents:
+        """Return what is in the Secrets, worked out only when one of them or a wish changed."""
+        memory = self._memory
+        of = wanted.holders, wanted.group.spec.peer_tls
+        if memory.contents is None or memory.contents_of != of or memory.contents_from is not found:
+            memory.contents = contents(wanted.group, found, wanted.holders)
+            memory.contents_of, memory.contents_from = of, found
+        return memory.contents
 
     def _since(self, wanted: _Wanted, held: Contents) -> Since:
         memory, now_s, secrets = self._memory, self._monotonic_s(), held.held
