@@ -58,6 +58,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         parser.error(f"--image (or {_PREFIX}IMAGE) is required: name the image that nodes run")
     if found.log_level not in _LEVELS:
         parser.error(f"--log-level must be one of {', '.join(_LEVELS)}, not {found.log_level}")
+    if found.peer_tls not in ("on", "off"):
+        parser.error(f"--peer-tls must be on or off, not {found.peer_tls}")
     host, _, port = found.listen.rpartition(":")
     if not port.isdigit() or not host:
         parser.error(f"--listen must be HOST:PORT, not {found.listen}")
@@ -70,6 +72,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         spark_image=found.spark_image,
         spark_node_selector={key: value for key, _, value in pairs},
         policy=_policy(found, parser),
+        peer_tls=found.peer_tls == "on",
     )
     return Options(
         platform=platform,
@@ -142,6 +145,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "prefixes of keys that labels and annotations of pods may not have: PREFIX,…; * is all",
     )
     add("pod-security", ENFORCED, f"{ENFORCED}, or {OVERRIDABLE} by the spec of a group")
+    add("peer-tls", "off", "on: nodes get certificates, and their peer ports speak mutual TLS")
     add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")

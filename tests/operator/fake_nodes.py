@@ -47,7 +47,7 @@ class FakeGroup:
 
     def __post_init__(self) -> None:
         self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
-        self._servers: list[grpc.aio.Server] = []
+        self._servers: dict[int, grpc.aio.Server] = {}
 
     def ip(self, ordinal: int) -> str:
         """Return the address of a node; the whole of 127/8 is ours."""
@@ -56,17 +56,32 @@ class FakeGroup:
     async def start(self) -> None:
         """Listen on the ports that pods have."""
         for ordinal in range(3):
-            server = grpc.aio.server()
-            pb_grpc.add_AdminServicer_to_server(_Admin(self, ordinal), server)
-            pb_grpc.add_TopicsServicer_to_server(_Topics(self), server)
-            for port in (20911, 8081):
-                server.add_insecure_port(f"{self.ip(ordinal)}:{port}")
-            await server.start()
-            self._servers.append(server)
+            await self._serve(ordinal, None)
+
+    async def encrypt(self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes) -> None:
+        """Have one node ask for certificates on its peer port from now on, and show its own."""
+        await self._servers.pop(ordinal).stop(None)
+        pair = [(key, chain)]
+        await self._serve(
+            ordinal, grpc.ssl_server_credentials(pair, trusted, require_client_auth=True)
+        )
+
+    async def _serve(self, ordinal: int, credentials: grpc.ServerCredentials | None) -> None:
+        server = grpc.aio.server()
+        pb_grpc.add_AdminServicer_to_server(_Admin(self, ordinal), server)
+        pb_grpc.add_TopicsServicer_to_server(_Topics(self), server)
+        peers, clients = (f"{self.ip(ordinal)}:{port}" for port in (20911, 8081))
+        server.add_insecure_port(clients)
+        if credentials is None:
+            server.add_insecure_port(peers)
+        else:
+            server.add_secure_port(peers, credentials)
+        await server.start()
+        self._servers[ordinal] = server
 
     async def stop(self) -> None:
         """Stop listening."""
-        for server in self._servers:
+        for server in self._servers.values():
             await server.stop(None)
         self._servers.clear()
 

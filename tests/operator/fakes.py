@@ -20,6 +20,7 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import ApiError
+from dledger_operator.cluster.peer_channels import PeerChannels
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, TopicSeen, Volume
 from dledger_operator.observed.parsers import (
@@ -264,8 +265,14 @@ class FakeNodes:
     def __init__(self, world: World) -> None:
         self._world = world
         self._afresh = False
+        self._over_tls: frozenset[str] = frozenset()
+        self.channels = PeerChannels()
 
     disbelieved: ClassVar[dict[str, str]] = {}
+
+    @property
+    def over_tls(self) -> frozenset[str]:
+        return self._over_tls
 
     def oldest_answer_s(self) -> float:
         return 0.0 if self._afresh else self._world.stale_s
@@ -274,6 +281,7 @@ class FakeNodes:
         self, pods: Mapping[str, Pod], *, everyone: bool = False
     ) -> dict[str, NodeStatus]:
         self._afresh = everyone
+        self._over_tls = frozenset(pods) if self.channels.credentials else frozenset()
         return {name: self._view(name) for name in pods}
 
     async def change_members(

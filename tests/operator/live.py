@@ -7,6 +7,7 @@ chart and nothing more, and stories that give pods addresses, since there are no
 from __future__ import annotations
 
 import asyncio
+import base64
 import contextlib
 import functools
 import json
@@ -48,10 +49,13 @@ def rendered(*values: str) -> list[dict[str, Any]]:
     return [*filter(None, yaml.safe_load_all(text))]
 
 
-def chart() -> list[dict[str, Any]]:
-    """Return the chart's contents, but for its Deployment, and the namespace they are in."""
+def chart(*more: str) -> list[dict[str, Any]]:
+    """Return the chart's contents, but for its Deployment, and the namespace they are in.
+
+    With *more* values than those of the images.
+    """
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": SYSTEM}}
-    values = (f"nodeImage={NODE_IMAGE}", f"sparkImage={SPARK_IMAGE}")
+    values = (f"nodeImage={NODE_IMAGE}", f"sparkImage={SPARK_IMAGE}", *more)
     return [namespace, *(made for made in rendered(*values) if made["kind"] != "Deployment")]
 
 
@@ -88,7 +92,7 @@ def volumes_of_class(name: str, *, grows: bool) -> list[dict[str, Any]]:
 class Operator:
     """An operator process with the rights of the chart's service account."""
 
-    def __init__(self, server: ApiServer, identity: str) -> None:
+    def __init__(self, server: ApiServer, identity: str, *args: str) -> None:
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self._port = listener.getsockname()[1]
@@ -99,7 +103,7 @@ class Operator:
                 *(sys.executable, "-m", "dledger_operator", "--image", NODE_IMAGE),
                 *("--spark-image", SPARK_IMAGE),
                 *("--kubeconfig", kubeconfig, "--listen", f"127.0.0.1:{self._port}"),
-                *("--namespace", SYSTEM, "--identity", identity),
+                *("--namespace", SYSTEM, "--identity", identity, *args),
             ],
             env={**os.environ, "PYTHONPATH": path},
         )
@@ -204,6 +208,21 @@ class Story:
             await self.kubectl(
                 *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
             )
+
+    async def secret(self, name: str) -> dict[str, bytes]:
+        """Return the files of a Secret, once there is one."""
+        found = await eventually(f"Secret {name}", lambda: self.get("secret", name))
+        return {key: base64.b64decode(text) for key, text in found["data"].items()}
+
+    async def up_encrypted(self, **spec: Any) -> None:
+        """Bring the group up with nodes that have what their pods would mount."""
+        await self.apply(**spec)
+        files = await self.secret(f"{self.name}-peer-tls")
+        for ordinal in range(3):
+            chain, key = (files[f"{self.name}-{ordinal}.{kind}"] for kind in ("crt", "key"))
+            await self.nodes.encrypt(ordinal, trusted=files["ca.crt"], chain=chain, key=key)
+        await self.run_pods()
+        await self.until_condition("Available", "True/LeaderElected")
 
     async def up(self, **spec: Any) -> None:
         """Apply the group and bring it up."""

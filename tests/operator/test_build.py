@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.observed.observed import ref_of
 from dledger_operator.resources import Platform, desired
-from tests.operator.samples import PLATFORM, group
+from tests.operator.samples import PLATFORM, body, group
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,18 +40,30 @@ FULL: dict[str, Any] = {
 }
 
 
+CERTIFICATES: dict[str, Any] = {"tls": {"enabled": True, "secretName": "orders-clients"}}
+SECURE = replace(PLATFORM, peer_tls=True)
+
+
 def _child(of: BrokerGroup, kind: str, name: str = "orders") -> dict[str, Any]:
     return {ref_of(manifest): manifest for manifest in desired(of, PLATFORM)}[kind, name]
 
 
-@pytest.mark.parametrize(("name", "spec"), [("default", {}), ("full", FULL)])
+@pytest.mark.parametrize(
+    ("name", "spec", "platform"),
+    [
+        ("default", {}, PLATFORM),
+        ("full", FULL, PLATFORM),
+        ("certificates", CERTIFICATES, SECURE),
+    ],
+)
 def test_a_whole_group_is_as_the_golden_file_says(
-    name: str, spec: dict[str, Any], rewrite: bool
+    name: str, spec: dict[str, Any], platform: Platform, rewrite: bool
 ) -> None:
     """Every child of a group, byte for byte; the diff of the file is what is reviewed."""
     path = GOLDEN / f"{name}.yaml"
+    of = group(spec) if platform is PLATFORM else platform.group(body(spec))
 
-    text = yaml.safe_dump_all(desired(group(spec), PLATFORM), sort_keys=True, width=100)
+    text = yaml.safe_dump_all(desired(of, platform), sort_keys=True, width=100)
 
     if rewrite:
         path.write_text(text, "utf-8")

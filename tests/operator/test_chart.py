@@ -98,6 +98,20 @@ def test_with_namespaces_the_operator_has_rights_in_these_alone() -> None:
     assert not {ref for ref in _refs(IN_TWO, "rbac.aggregate=false") if ref[0] == "ClusterRole"}
 
 
+def test_in_namespaces_alone_the_operator_needs_nothing_of_the_cluster() -> None:
+    """Who may make nothing there installs it all the same; the CRDs are an administrator's."""
+    made = _made(IN_TWO, "peerTls=true", "rbac.aggregate=false", "admissionPolicy.enabled=false")
+
+    cluster = {m["kind"] for m in made if "namespace" not in m["metadata"]}
+    assert cluster <= {"CustomResourceDefinition"}
+    secrets = [
+        m["metadata"]["namespace"]
+        for m in made
+        if m["kind"] == "Role" and any("secrets" in rule["resources"] for rule in m["rules"])
+    ]
+    assert sorted(secrets) == ["bank", "shop"]
+
+
 @pytest.mark.parametrize("values", [(), (IN_TWO,)])
 def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: Any) -> None:
     """Found: K2, K5. It may bind the drivers' Role by its name, without having what that allows."""
@@ -114,6 +128,10 @@ def test_the_operator_may_neither_make_nor_delete_pods_nor_write_roles(values: A
     assert all(rule["verbs"] == ["bind"] for rule in roles)
     assert all(rule["resourceNames"] == ["dledger-operator-drivers"] for rule in roles)
     assert not any("secrets" in rule["resources"] for rule in rules)
+    secure = _operators_rules(*values, "peerTls=true")
+    secrets = [rule["verbs"] for rule in secure if "secrets" in rule["resources"]]
+    assert secrets
+    assert all(verbs == ["get", "create", "patch"] for verbs in secrets)
 
 
 def test_the_admission_policies_come_with_kubernetes_that_has_them() -> None:

@@ -256,3 +256,39 @@ def test_a_topic_is_compared_with_what_there_is() -> None:
     assert other.startswith("spec.topics[a].type=NORMAL: the topic is FIFO")
     assert other.endswith("; set it back to FIFO")
     assert problems(of, converged(of, topics=None)) == ()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason", "words"),
+    [
+        ({"tls": {"enabled": True}}, Reason.NOT_IMPLEMENTED_YET, "spec.tls.secretName"),
+        ({"tls": {"secretName": "web"}}, Reason.INVALID_SPEC, "needs spec.tls.enabled"),
+        (
+            {"tls": {"enabled": True, "secretName": "orders-ca"}},
+            Reason.INVALID_SPEC,
+            "is a Secret of the operator's own",
+        ),
+        ({"peerTls": {"caSecretName": "A/b"}}, Reason.INVALID_SPEC, "the name of a Secret"),
+        (
+            {"peerTls": {"caSecretName": "orders-peer-tls"}},
+            Reason.INVALID_SPEC,
+            "is a Secret of the operator's own",
+        ),
+    ],
+)
+def test_a_certificate_that_cannot_be_used_is_named(
+    spec: dict[str, Any], reason: Reason, words: str
+) -> None:
+    """With what to set instead."""
+    found = problems(replace(group(spec), has_peer_tls=True), Observed())
+
+    assert [problem.reason for problem in found] == [reason]
+    assert words in found[0].message
+
+
+def test_an_authority_is_no_use_to_nodes_without_certificates() -> None:
+    """An operator that gives none says so; one that does takes it."""
+    of = group({"peerTls": {"caSecretName": "corporate"}})
+
+    assert "--peer-tls" in problems(of, Observed())[0].message
+    assert not problems(replace(of, has_peer_tls=True), Observed())

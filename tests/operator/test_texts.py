@@ -137,6 +137,8 @@ def _schema(crd: str) -> Any:
                         ("claimName", CLAIM_NAME),
                     )
                 },
+                "spec.peerTls.caSecretName": SECRET_NAME,
+                "spec.tls.secretName": SECRET_NAME,
             },
         ),
         (

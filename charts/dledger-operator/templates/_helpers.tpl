@@ -54,7 +54,8 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
 What the operator may do where there are groups. It deletes nothing but the finished BrokerBackups of
 schedules, its records of older specs, a StatefulSet without its pods to make it again with larger
 volumes, and a pod of a group to restart it: children go with their owner.
-It makes no pod, reads no Secret and runs nothing in a pod. "create" and "patch" are what server-side
+It makes no pod and runs nothing in a pod. Only with peerTls it has Secrets to do with, each by its
+name. "create" and "patch" are what server-side
 apply needs. The last rule lets it give the drivers' Role, and no other, to the Spark drivers of backups,
 without having itself what that one allows.
 */}}
@@ -71,6 +72,11 @@ without having itself what that one allows.
 - apiGroups: [""]
   resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
+{{- if .Values.peerTls }}
+- apiGroups: [""]
+  resources: [secrets]
+  verbs: [get, create, patch]
+{{- end }}
 - apiGroups: [batch]
   resources: [jobs]
   verbs: [get, list, watch, create]

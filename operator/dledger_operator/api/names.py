@@ -76,6 +76,36 @@ def config_map(group: str) -> str:
     return f"{group}-config"
 
 
+def authority(group: str) -> str:
+    """Return the name of the Secret with the keys of the peers' authorities: the operator's own."""
+    return f"{group}-ca"
+
+
+def peer_tls(group: str) -> str:
+    """Return the name of the Secret with the certificates of all members, which they mount."""
+    return f"{group}-peer-tls"
+
+
+def backup_tls(group: str) -> str:
+    """Return the name of the Secret with the certificate of backups."""
+    return f"{group}-backup-tls"
+
+
+def admin_tls(group: str) -> str:
+    """Return the name of the Secret with a certificate for people at the command line."""
+    return f"{group}-admin-tls"
+
+
+def own_secrets(group: str) -> tuple[str, ...]:
+    """Return the names of a group's Secrets, in the order that they are written."""
+    return authority(group), peer_tls(group), backup_tls(group), admin_tls(group)
+
+
+def peer_host(namespace: str, group: str, pod_name: str) -> str:
+    """Return the name of a replica's address among its peers."""
+    return f"{pod_name}.{nodes_service(group)}.{namespace}.svc"
+
+
 def leader_service(group: str) -> str:
     """Return the name of the Service that has only the leader behind it."""
     return f"{group}-leader"
@@ -113,7 +143,7 @@ def children(group: str, replicas: int) -> tuple[tuple[str, str], ...]:
 
 def peer_address(namespace: str, group: str, pod_name: str) -> str:
     """Return ``host:port`` of a replica's peer and Admin port, as its membership records it."""
-    return f"{pod_name}.{nodes_service(group)}.{namespace}.svc:{PEER_PORT}"
+    return f"{peer_host(namespace, group, pod_name)}:{PEER_PORT}"
 
 
 def selector(group: str) -> dict[str, str]:

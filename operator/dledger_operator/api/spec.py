@@ -86,8 +86,15 @@ class IssuerRef:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PeerTls:
+    """The authority of the nodes' certificates for each other; empty: the operator's own."""
+
+    ca_secret_name: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tls:
-    """TLS for clients, mutual TLS between nodes."""
+    """The certificate that nodes show clients."""
 
     enabled: bool = False
     secret_name: str = ""
@@ -245,6 +252,7 @@ class Spec:
     auto_create_topics: bool = False
     topics: tuple[Topic, ...] = ()
     tls: Tls = Tls()
+    peer_tls: PeerTls = PeerTls()
     auth: Auth = Auth()
     expose: Expose = Expose()
     network_policy: NetworkPolicy = NetworkPolicy()
@@ -274,6 +282,7 @@ class BrokerGroup:
         created_at: RFC 3339.
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
         policy: What the installation of the operator lets the spec ask for.
+        has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -290,6 +299,7 @@ class BrokerGroup:
     created_at: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
+    has_peer_tls: bool = False
 
     @classmethod
     def parse(
@@ -299,6 +309,7 @@ class BrokerGroup:
         spark_image: str = "",
         spark_node_selector: Mapping[str, str] | None = None,
         policy: Policy | None = None,
+        has_peer_tls: bool = False,
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
@@ -327,6 +338,7 @@ class BrokerGroup:
             created_at=meta.get("creationTimestamp", ""),
             spark_node_selector=spark_node_selector or {},
             policy=policy or Policy(),
+            has_peer_tls=has_peer_tls,
         )
 
     @property

@@ -32,6 +32,7 @@ _COLLECTIONS: Final = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
     "Event": "api/v1/namespaces/{}/events",
     "Pod": "api/v1/namespaces/{}/pods",
+    "Secret": "api/v1/namespaces/{}/secrets",
     "Service": "api/v1/namespaces/{}/services",
     "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
     "ControllerRevision": "apis/apps/v1/namespaces/{}/controllerrevisions",

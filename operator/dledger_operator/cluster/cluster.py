@@ -25,7 +25,7 @@ log: Final = logging.getLogger(__name__)
 Subject = BrokerGroup | BrokerBackup
 """What owns children, and what statuses and Events are about."""
 
-_RIGHTS: Final = frozenset({"ServiceAccount", "RoleBinding"})
+_RIGHTS: Final = frozenset({"Secret", "ServiceAccount", "RoleBinding"})
 
 
 class Cluster:
@@ -64,6 +64,34 @@ class Cluster:
         self._wrote(kind)
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return True
+
+    async def apply_secret(
+        self, group: BrokerGroup, manifest: Manifest, *, known: bool
+    ) -> Manifest | None:
+        """Apply a Secret and return it as written; None if one of an earlier owner is there still.
+
+        Args:
+            group: The owner.
+            manifest: The Secret, with the resourceVersion that it must still have if it is *known*.
+            known: Whether it was read as this group's own.
+
+        Raises:
+            ApiError: The API server refused it, or the name is taken by someone else's Secret.
+        """
+        kind, name = "Secret", manifest["metadata"]["name"]
+        present = None if known else await self._api.get(kind, group.namespace, name)
+        if present is not None and not owned(present, group):
+            if left_over(present, group):
+                return None
+            raise ApiError(409, f"the name is taken by {_whose(present)}")
+        written = await self._api.apply(manifest)
+        self._wrote(kind)
+        log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
+        return written
+
+    async def secret(self, group: BrokerGroup, name: str) -> Manifest | None:
+        """Return a Secret of the group's namespace, whoever it belongs to; None without one."""
+        return await self._api.get("Secret", group.namespace, name)
 
     async def repair_child(self, group: Subject, manifest: Manifest, patch: Manifest) -> bool:
         """Patch a child that others changed; False if it was changed since it was seen.
@@ -246,7 +274,7 @@ def owned(manifest: Json, group: Subject) -> bool:
     """Whether an object is this owner's child, or has the labels of a group's child and no owner.
 
     Accounts and their bindings are never adopted by labels: whoever can label an account could then
-    run a driver with its rights.
+    run a driver with its rights. Nor are Secrets: their keys would be known to who made them.
     """
     owners = manifest["metadata"].get("ownerReferences") or []
     controllers = [owner["uid"] for owner in owners if owner.get("controller")]

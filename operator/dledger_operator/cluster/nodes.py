@@ -24,6 +24,7 @@ from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
+from dledger_operator.cluster.peer_channels import Credentials, PeerChannels
 from dledger_operator.observed.observed import Pod, TopicSeen
 from dledger_operator.resources.backup import LogRange
 
@@ -43,16 +44,12 @@ _GREATEST_COUNT: Final = 1 << 62
 """A number of a status has 64 bits; half of that leaves room for sums of two."""
 
 
-def _admin(address: str) -> AdminClient:
-    return AdminClient(address, timeout_s=STATUS_TIMEOUT_S)
-
-
-def _slow_admin(address: str) -> AdminClient:
-    return AdminClient(address, timeout_s=CALL_TIMEOUT_S)
-
-
 def _topics(address: str) -> Client:
     return Client(address, timeout_s=CALL_TIMEOUT_S, max_answer_bytes=TOPICS_BYTES)
+
+
+_Way = tuple[str, Credentials | None, bool]
+"""How a node is reached: its address, the credentials, and whether it is asked in plain text."""
 
 
 class Nodes:
@@ -60,8 +57,7 @@ class Nodes:
 
     Args:
         group: Its name; a node of another group at a reused address is not believed.
-        admin: Makes a connection to a peer port, given ``host:port``.
-        slow_admin: The same for calls that take a commit.
+        admin: Makes a connection in plain text to a peer port, given ``host:port``.
         topics: Makes a connection to a client port, given ``host:port``.
         monotonic_s: The clock that answers get their age from.
     """
@@ -70,20 +66,19 @@ class Nodes:
         self,
         group: str,
         *,
-        admin: Callable[[str], AdminClient] = _admin,
-        slow_admin: Callable[[str], AdminClient] = _slow_admin,
+        admin: Callable[[str], AdminClient] | None = None,
         topics: Callable[[str], Client] = _topics,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
-        self._make_admin = admin
-        self._make_slow_admin = slow_admin
+        self.channels = PeerChannels(admin)
         self._make_topics = topics
         self._monotonic_s = monotonic_s
         self._seen_at_s: dict[str, float] = {}
-        self._admins: dict[str, tuple[str, AdminClient]] = {}
+        self._admins: dict[str, tuple[_Way, AdminClient]] = {}
         self._views: dict[str, NodeStatus] = {}
         self._disbelieved: dict[str, str] = {}
+        self._over_tls: set[str] = set()
         self._polls = 0
 
     @property
@@ -123,7 +118,7 @@ class Nodes:
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]
     ) -> None:
         """Tell one node to found the group. Raises DledgerError."""
-        admin = self._make_admin(_address(pod, names.PEER_PORT))
+        admin = self._connection(pod, STATUS_TIMEOUT_S)
         try:
             await admin.bootstrap(
                 group_id, [Member(id=NodeId(i), name=n, address=a) for i, n, a in members]
@@ -135,7 +130,7 @@ class Nodes:
         self, pod: Pod, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
     ) -> None:
         """Have the leader, which is *pod*, add and remove members at once. Raises DledgerError."""
-        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        admin = self._connection(pod, CALL_TIMEOUT_S)
         try:
             await admin.change_members(add=add, remove=remove)
         finally:
@@ -146,7 +141,7 @@ class Nodes:
 
         An empty *target_id* lets it choose. Raises DledgerError.
         """
-        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        admin = self._connection(pod, CALL_TIMEOUT_S)
         try:
             return await admin.transfer_leader(target_id)
         finally:
@@ -171,11 +166,16 @@ class Nodes:
 
     async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
         """Give a topic so many queues in all; return how many it had. Raises DledgerError."""
-        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        admin = self._connection(pod, CALL_TIMEOUT_S)
         try:
             return await admin.grow_topic(name, queues)
         finally:
             await admin.close()
+
+    @property
+    def over_tls(self) -> frozenset[str]:
+        """The pods whose last answer came over TLS, so from a node that proved its name."""
+        return frozenset(self._views.keys() & self._over_tls)
 
     async def close(self) -> None:
         """Close all connections."""
@@ -195,11 +195,15 @@ class Nodes:
             if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
                 # gRPC reports an answer that is too long with the code of a busy node.
                 self._disbelieved[pod.name] = _cut(str(error))
+            elif self.channels.turn(pod.name):
+                log.debug("%s is asked another way next time", pod.name)
             view = None
         if view is None:
             self._views.pop(pod.name, None)
         else:
             self._views[pod.name] = view
+            self._over_tls -= {pod.name}
+            self._over_tls |= set() if self.channels.is_plain(pod.name) else {pod.name}
             self._seen_at_s[pod.name] = asked_s
 
     def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
@@ -215,14 +219,22 @@ class Nodes:
         return None
 
     async def _admin_of(self, pod: Pod) -> AdminClient:
-        address = _address(pod, names.PEER_PORT)
+        way = (
+            _address(pod, names.PEER_PORT),
+            self.channels.credentials,
+            self.channels.is_plain(pod.name),
+        )
         known = self._admins.get(pod.name)
-        if known and known[0] == address:
+        if known and known[0] == way:
             return known[1]
         await self._forget([pod.name])
-        admin = self._make_admin(address)
-        self._admins[pod.name] = (address, admin)
+        admin = self._connection(pod, STATUS_TIMEOUT_S)
+        self._admins[pod.name] = (way, admin)
         return admin
+
+    def _connection(self, pod: Pod, timeout_s: float) -> AdminClient:
+        address = _address(pod, names.PEER_PORT)
+        return self.channels.connect(address, pod.name, timeout_s=timeout_s)
 
     async def _forget(self, gone: Iterable[str]) -> None:
         for name in gone:
@@ -244,7 +256,11 @@ class Nodes:
 
 
 async def log_since(
-    pods: Iterable[Pod], first_index: int, *, admin: Callable[[str], AdminClient] = _slow_admin
+    pods: Iterable[Pod],
+    first_index: int,
+    *,
+    admin: Callable[[str], AdminClient] | None = None,
+    channels: PeerChannels | None = None,
 ) -> LogRange:
     """Return how much committed log there is from *first_index* on, as the first node says.
 
@@ -255,11 +271,13 @@ async def log_since(
     Raises:
         Unavailable: No node answers; with the last one's error.
     """
+    channels = channels or PeerChannels(admin)
     last_error: DledgerError = Unavailable("no pod of the group has an address")
     for pod in sorted(pods, key=lambda pod: (pod.role == "leader", pod.name)):
         if not pod.ip:
             continue
-        client = admin(_address(pod, names.PEER_PORT))
+        address = _address(pod, names.PEER_PORT)
+        client = channels.connect(address, pod.name, timeout_s=CALL_TIMEOUT_S)
         try:
             last_index, size_bytes = await _export_size(client, first_index)
         except Refused as error:

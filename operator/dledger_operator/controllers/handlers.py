@@ -7,7 +7,7 @@ finalizer and an annotation on our objects, so a `GroupLoop` does their work. Bu
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
 
@@ -18,7 +18,7 @@ from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api
 from dledger_operator.cluster.cluster import Cluster, is_of_group
-from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.cluster.nodes import Nodes, log_since
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop
@@ -34,6 +34,7 @@ from dledger_operator.observed.parsers import (
     parse_volume,
 )
 from dledger_operator.resources import Platform, accepted
+from dledger_operator.resources.backup import LogRange
 
 log: Final = logging.getLogger(__name__)
 
@@ -177,7 +178,16 @@ class Manager:
             cluster=self._cluster,
             watched=self.indexes,
             metrics=self._metrics.backups,
+            ahead=partial(self._log_since, key),
         )
+
+    async def _log_since(
+        self, key: tuple[str, str], pods: Iterable[Pod], first_index: int
+    ) -> LogRange:
+        """See `nodes.log_since`; the nodes are asked with the group's credentials."""
+        loop = self._loops.get(key)
+        channels = loop.reconciler.channels if loop else None
+        return await log_since(pods, first_index, channels=channels)
 
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
         if loop := self._loops.get(key):

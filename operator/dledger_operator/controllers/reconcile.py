@@ -25,6 +25,8 @@ from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.cluster.peer_channels import PeerChannels
+from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
@@ -137,6 +139,14 @@ class Reconciler:
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
+        self._certificates = CertificateKeeper(
+            cluster,
+            nodes,
+            monotonic_s=self._clock.monotonic_s,
+            now=self._clock.now,
+            post=self._post,
+            refuse=self._refuse,
+        )
         self._topics = TopicKeeper(
             nodes, monotonic_s=self._clock.monotonic_s, post=self._post, refuse=self._refuse
         )
@@ -170,7 +180,7 @@ class Reconciler:
         self._memory.considered = None
         planned = plan(facts, children, fresh_id=self._clock.fresh_id(), footing=footing)
         actions = [action for action in planned if not self._is_vain(action)]
-        going_on = True
+        going_on = await self._certificates.tend(facts)
         for action in actions:
             if isinstance(action, Child):
                 # Later objects rely on earlier ones: no pods without their NetworkPolicy.
@@ -178,10 +188,19 @@ class Reconciler:
                     going_on &= await self._make(group, observed, action)
             else:
                 group = await self._act(group, observed, action)
-        reported = await self._report(group, replace(observed, refusals=self._backed_off(group)))
+        known = self._certificates.view()
+        at_end = replace(observed, refusals=self._backed_off(group), certificates=known)
+        reported = await self._report(group, at_end)
         is_waiting = self._memory.short_since_s is not None and not facts.overdue
-        self._memory.at_rest = reported and not actions and not is_waiting
+        self._memory.at_rest = (
+            reported and not actions and not is_waiting and known == observed.certificates
+        )
         self._memory.seen = seen
+
+    @property
+    def channels(self) -> PeerChannels:
+        """How the peer ports of the group's nodes are reached."""
+        return self._nodes.channels
 
     async def close(self) -> None:
         """Close the connections to the nodes."""
@@ -231,6 +250,7 @@ class Reconciler:
             disbelieved=self._nodes.disbelieved,
             due=due_at,
             topics=await self._topics.seen(group, observed),
+            certificates=await self._certificates.seen(observed),
         )
 
     async def _missing(
@@ -423,6 +443,10 @@ class Reconciler:
         after = status(self._facts(group, observed), now=self._clock.now())
         self._metrics.show(group.namespace, group.name, after)
         self._metrics.backups.show(group, after)
+        seen = observed.certificates
+        self._metrics.show_certificates(
+            group.namespace, group.name, ca=seen.authority_ends_s, peers=seen.peers_end_s
+        )
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
         if not worth_writing(before, after, since_write_s=since_write_s):

@@ -46,6 +46,7 @@ ACTED_ON: Final = frozenset(
         *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
         "monitoring.canary.enabled",  # off is what there is
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
+        *("tls.enabled", "tls.secretName", "peerTls.caSecretName"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         *("backup.store.allowHttp", "backup.store.claimName"),
         *("backup.baseEveryHours", "backup.retention.keepDays", "backup.retention.keepLast"),
@@ -81,6 +82,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
         *(Problem(Reason.NOT_ALLOWED, said) for said in _not_allowed(group)),
         *backup_problems(group),
         *_recovery_problems(group),
+        *_tls_problems(group),
         *_volume_contradictions(group, observed),
         *_topic_contradictions(group, observed),
         *_not_built_yet(group),
@@ -293,6 +295,29 @@ def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
     if target.time and not _has_zone(target.time):
         wanted = "a time such as 2031-05-06T07:08:09Z"
         yield _invalid(f"spec.bootstrap.recovery.target.time must be {wanted}, not {target.time}")
+
+
+def _tls_problems(group: BrokerGroup) -> Iterator[Problem]:
+    """Yield why the certificates that a group asks for cannot be used."""
+    tls, authority = group.spec.tls, group.spec.peer_tls.ca_secret_name
+    if tls.enabled and not tls.secret_name:
+        yield Problem(
+            Reason.NOT_IMPLEMENTED_YET,
+            "spec.tls.enabled=true: nothing issues certificates for clients yet; name a "
+            "kubernetes.io/tls Secret in spec.tls.secretName, or set it back to false: port 8082 "
+            "then has a certificate of each node's own",
+        )
+    if tls.secret_name and not tls.enabled:
+        yield _invalid("spec.tls.secretName needs spec.tls.enabled: true")
+    for path, name in (("tls.secretName", tls.secret_name), ("peerTls.caSecretName", authority)):
+        if not SECRET_NAME.fits(name):
+            yield _misshapen(f"spec.{path}", name, SECRET_NAME)
+        if name in names.own_secrets(group.name):
+            yield _invalid(f"spec.{path}={name} is a Secret of the operator's own")
+    if authority and not group.has_peer_tls:
+        yield _invalid(
+            "spec.peerTls.caSecretName: this operator gives nodes no certificates (--peer-tls)"
+        )
 
 
 def _at_least(path: str, value: str, least: str) -> Iterator[Problem]:

@@ -153,7 +153,14 @@ class Metrics:
             "dledger_operator_group_age_seconds",
             "Since a group was last looked at; the other series of it are from then.",
         )
+        self._expiry = Gauge(
+            "dledger_operator_certificate_expiry_timestamp_seconds",
+            "When the peers' authority (ca), or the first of their certificates (peers), ends.",
+            (*_GROUP, "certificate"),
+            registry=registry,
+        )
         self.backups = BackupMetrics(registry)
+        self._certificates: set[tuple[str, str, str]] = set()
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}
 
@@ -188,6 +195,14 @@ class Metrics:
         for row in status["conditions"]:
             self._condition.labels(namespace, group, row["type"]).set(_VALUES[row["status"]])
 
+    def show_certificates(self, namespace: str, group: str, *, ca: float, peers: float) -> None:
+        """Show when certificates end, in Unix seconds; 0 for none."""
+        for which, ends_s in (("ca", ca), ("peers", peers)):
+            key = namespace, group, which
+            if ends_s:
+                self._certificates.add(key)
+                self._expiry.labels(*key).set(ends_s)
+
     def keep(self, groups: Collection[tuple[str, str]]) -> None:
         """Drop the series of all groups but these."""
         for key in {*self._paces, *self._shown, *self.backups.shown} - {*groups}:
@@ -196,6 +211,9 @@ class Metrics:
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
         self.backups.forget(namespace, group)
+        for key in [key for key in self._certificates if key[:2] == (namespace, group)]:
+            self._certificates.remove(key)
+            self._expiry.remove(*key)
         if self._paces.pop((namespace, group), None) is not None:
             for metric in (self._rounds, self._errors, self._runaway, self._age):
                 metric.remove(namespace, group)

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import Manifest
+from dledger_operator.observed.certificates import Certificates
 from dledger_operator.observed.job_status import JobStatus
 
 Ref = tuple[str, str]
@@ -94,6 +95,7 @@ class Observed:
         recovery: The status of the Job that restores the first volume; None without one.
         backups: The BrokerBackups of the group.
         due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
+        certificates: What is known of the peers' certificates.
     """
 
     children: Mapping[Ref, Manifest] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class Observed:
     recovery: JobStatus | None = None
     backups: tuple[BrokerBackup, ...] = ()
     due: str = ""
+    certificates: Certificates = field(default_factory=Certificates)
 
     def of_group(self, group_id: str) -> Observed:
         """Return the same without the nodes of another group than this; all, if it is empty."""

@@ -34,6 +34,7 @@ class Platform:
         spark_node_selector: Labels of the machines that backups and recoveries run on.
         policy: What groups may ask for, besides every version of these two images: a group may keep
             the one it runs, or return to it.
+        peer_tls: Whether nodes get certificates, and speak mutual TLS on their peer ports.
     """
 
     image: str
@@ -41,6 +42,7 @@ class Platform:
     spark_image: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
+    peer_tls: bool = False
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object as a group, with our own values where it has none."""
@@ -50,6 +52,7 @@ class Platform:
             spark_image=self.spark_image,
             spark_node_selector=self.spark_node_selector,
             policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
+            has_peer_tls=self.peer_tls,
         )
 
 

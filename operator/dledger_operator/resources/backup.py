@@ -12,6 +12,7 @@ from dledger_operator.api import names, quantity
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.certificates import backup_volumes
 from dledger_operator.resources.common import metadata, owned_by
 from dledger_operator.resources.pipeline import (
     container,
@@ -147,9 +148,9 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
     return pod_spec(
-        container(group, store, args),
+        container(group, store, args, reads_nodes=True),
         RESTRICTED,
-        volumes=store_volumes(store),
+        volumes=[*store_volumes(store), *backup_volumes(group)],
         **job_scheduling(group),
     )
 
@@ -157,7 +158,7 @@ def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
 def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: str) -> Manifest:
     """Return the one pod of ours that has API rights: Spark's driver makes its executors itself."""
     mount = {"name": "template", "mountPath": TEMPLATE_DIR, "readOnly": True}
-    driver = container(group, store, args, mounts=[mount])
+    driver = container(group, store, args, mounts=[mount], reads_nodes=True)
     driver["ports"] = [
         *driver["ports"],
         {"name": "driver", "containerPort": names.DRIVER_PORT, "protocol": "TCP"},
@@ -166,7 +167,10 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
     return pod_spec(
         driver,
         RESTRICTED,
-        volumes=[{"name": "template", "configMap": {"name": config_map}}],
+        volumes=[
+            {"name": "template", "configMap": {"name": config_map}},
+            *backup_volumes(group),
+        ],
         serviceAccountName=names.backup_access(group.uid),
         automountServiceAccountToken=True,
         **job_scheduling(group),

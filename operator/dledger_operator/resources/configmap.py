@@ -13,6 +13,7 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.resources.certificates import CLIENT_TLS_DIR, PEER_TLS_DIR
 from dledger_operator.resources.common import metadata
 
 CONFIG_DIR: Final = "/etc/dledger"
@@ -42,6 +43,11 @@ def config_map(group: BrokerGroup) -> Manifest:
         "disk_watermark_percent": group.spec.retention.disk_watermark_percent,
         "group_retention_hours": group.spec.retention.group_hours,
     }
+    if group.has_peer_tls:
+        settings["peer_tls_dir"] = PEER_TLS_DIR
+    if group.spec.tls.enabled and group.spec.tls.secret_name:
+        settings["tls_cert_file"] = f"{CLIENT_TLS_DIR}/tls.crt"
+        settings["tls_key_file"] = f"{CLIENT_TLS_DIR}/tls.key"
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",

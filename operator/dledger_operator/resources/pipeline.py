@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from dledger_operator.api import names, quantity
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.certificates import DIRECTORY_ENV, backup_mounts
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
     TMP_DIR,
@@ -68,12 +69,15 @@ def container(
     *,
     mounts: Sequence[Manifest] = (),
     reads_only: bool = False,
+    reads_nodes: bool = False,
 ) -> Manifest:
     """Return the container that runs the pipeline with *args* on a store.
 
     Its pod needs `store_volumes`; one that *reads_only* cannot write there if it is on a claim.
+    One that *reads_nodes* needs `certificates.backup_volumes`.
     """
     spark = group.spec.spark
+    peer_mounts = backup_mounts(group) if reads_nodes else []
     return {
         "name": "driver",
         "image": spark.image,
@@ -84,6 +88,7 @@ def container(
             from_pod("POD_NAME", "metadata.name"),
             from_pod("POD_IP", "status.podIP"),
             *credentials(store),
+            *(DIRECTORY_ENV if peer_mounts else ()),
         ],
         "resources": {
             "requests": {"cpu": "250m", "memory": spark.executors.memory},
@@ -93,7 +98,12 @@ def container(
         "workingDir": TMP_DIR,
         "terminationMessagePath": _RESULT_FILE,
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": [TMP_MOUNT, *mounts, *_store_mounts(store, reads_only=reads_only)],
+        "volumeMounts": [
+            TMP_MOUNT,
+            *mounts,
+            *peer_mounts,
+            *_store_mounts(store, reads_only=reads_only),
+        ],
     }
 
 

@@ -13,6 +13,11 @@ from typing import Any, Final
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.resources.certificates import (
+    DIRECTORY_ENV,
+    backup_mounts,
+    backup_volumes,
+)
 from dledger_operator.resources.common import hashed, metadata, owned_by
 from dledger_operator.resources.networkpolicy import driver_policy
 from dledger_operator.resources.pipeline import KEYS, REGION, heap_mib, memory_mib, verbatim
@@ -116,10 +121,10 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
     region = [from_secret(REGION, store.secret_name, optional=True)] if store.secret_name else []
     container = {
         "name": "executor",
-        "env": region,
+        "env": [*region, *(DIRECTORY_ENV if group.has_peer_tls else ())],
         "securityContext": CONTAINER_SECURITY,
         "workingDir": TMP_DIR,
-        "volumeMounts": [TMP_MOUNT],
+        "volumeMounts": [TMP_MOUNT, *backup_mounts(group)],
     }
     return {
         # Without the label of what the operator watches: Spark looks after executors.
@@ -130,7 +135,7 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
             "enableServiceLinks": False,
             "securityContext": RESTRICTED,
             "containers": [container],
-            "volumes": [TMP_VOLUME],
+            "volumes": [TMP_VOLUME, *backup_volumes(group)],
             **job_scheduling(group),
         },
     }

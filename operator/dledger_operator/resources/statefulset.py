@@ -12,6 +12,7 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.resources.certificates import node_mounts, node_volumes
 from dledger_operator.resources.common import digest, metadata
 from dledger_operator.resources.configmap import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.resources.pods import (
@@ -88,6 +89,7 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
             TMP_VOLUME,
+            *node_volumes(group),
         ],
         **scheduling(group),
         **named,
@@ -139,6 +141,7 @@ def _container(group: BrokerGroup, default_image: str) -> Manifest:
             {"name": "data", "mountPath": DATA_DIR},
             {"name": "config", "mountPath": CONFIG_DIR, "readOnly": True},
             TMP_MOUNT,
+            *node_mounts(group),
         ],
     }
 

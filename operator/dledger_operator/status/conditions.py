@@ -213,9 +213,24 @@ def _degraded(facts: Facts, now: str) -> Finding:
         return found
     if facts.is_short:
         return _short(facts)
+    return _certificates(facts) or _overdue(facts, now)
+
+
+def _overdue(facts: Facts, now: str) -> Finding:
     if late := _late(facts, now):
         return "True", Reason.DEADLINE_EXCEEDED, late
     return "False", Reason.AS_EXPECTED, "nothing is known to be wrong"
+
+
+def _certificates(facts: Facts) -> Finding | None:
+    """Return what is wrong with the certificates of the peers; those in use stay meanwhile."""
+    seen = facts.observed.certificates
+    if seen.expiring:
+        return "True", Reason.CERTIFICATE_EXPIRING, seen.expiring
+    if seen.fault:
+        sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
+        return "True", Reason.AUTHORITY_INVALID, sentence
+    return None
 
 
 def _refused(facts: Facts) -> Finding | None:

@@ -1,0 +1,70 @@
+"""Connections to the peer ports of one group's nodes: over TLS with the group's credentials.
+
+A node is verified by the name of its pod, whatever its address is. Where the group still accepts
+plain text, a node that does not speak TLS is asked in plain text. Used by `nodes`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dledger.client import AdminClient
+from dledger.client.secure_admin_client import SecureAdminClient
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """What the operator shows nodes, and whom it trusts, as PEM.
+
+    Attributes:
+        trusted: The authorities of the group.
+        chain: The operator's certificate.
+        key: Its key.
+        plain_too: Whether a node that does not speak TLS is asked in plain text.
+    """
+
+    trusted: bytes
+    chain: bytes
+    key: bytes = field(repr=False)
+    plain_too: bool = False
+
+
+class PeerChannels:
+    """Makes connections to the peer ports of one group, and knows which are encrypted.
+
+    Args:
+        plain: Makes one in plain text, given ``host:port``.
+    """
+
+    def __init__(self, plain: Callable[[str], AdminClient] | None = None) -> None:
+        self._make_plain = plain
+        self.credentials: Credentials | None = None
+        self._plain: set[str] = set()
+
+    def is_plain(self, name: str) -> bool:
+        """Whether a node is asked in plain text."""
+        return self.credentials is None or (self.credentials.plain_too and name in self._plain)
+
+    def connect(self, address: str, name: str, *, timeout_s: float) -> AdminClient:
+        """Return a connection to the node *name* at ``host:port``."""
+        credentials = self.credentials
+        if credentials is None or self.is_plain(name):
+            if self._make_plain is not None:
+                return self._make_plain(address)
+            return AdminClient(address, timeout_s=timeout_s)
+        return SecureAdminClient(
+            address,
+            name=name,
+            trusted=credentials.trusted,
+            chain=credentials.chain,
+            key=credentials.key,
+            timeout_s=timeout_s,
+        )
+
+    def turn(self, name: str) -> bool:
+        """Try a silent node the other way next time; False if there is only one way."""
+        if self.credentials is None or not self.credentials.plain_too:
+            return False
+        self._plain ^= {name}
+        return True
