@@ -13,6 +13,7 @@ from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.observed.observed import Observed, Pod, TopicSeen, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_revision
+from dledger_operator.resources.wish import wish
 
 GROUP_ID = "6f9619ff-8b86-4d01-b42d-00cf4fc964ff"
 FRESH_ID = "0b5c1f2e-0000-4000-8000-000000000001"
@@ -130,7 +131,13 @@ def pods(*ordinals: int, leader: int | None = 0, **changes: Any) -> dict[str, Po
 
 def _pod(ordinal: int, leader: int | None) -> Pod:
     role = "" if leader is None else "leader" if ordinal == leader else "follower"
-    return Pod(name=f"orders-{ordinal}", ip=f"10.0.0.{ordinal}", ready=True, role=role)
+    return Pod(
+        name=f"orders-{ordinal}",
+        uid=f"pod-{ordinal}",
+        ip=f"10.0.0.{ordinal}",
+        ready=True,
+        role=role,
+    )
 
 
 def volumes(*ordinals: int, size: str = "10Gi") -> dict[str, Volume]:
@@ -141,12 +148,13 @@ def volumes(*ordinals: int, size: str = "10Gi") -> dict[str, Volume]:
 
 def converged(of: BrokerGroup, **changes: Any) -> Observed:
     """Return what is seen when everything is as the spec wants it."""
+    image = of.image or PLATFORM.image
     observed = Observed(
         children={
             ref_of(manifest): manifest
-            for manifest in (accepted_revision(of), *desired(of, PLATFORM))
+            for manifest in (accepted_revision(of, image=image), *desired(of, PLATFORM))
         },
-        pods=pods(0, 1, 2),
+        pods=pods(0, 1, 2, spec_hash=wish(of, image)),
         volumes=volumes(0, 1, 2),
         nodes=joined(0, 1, 2),
         topics={one.name: TopicSeen(one.type, one.queues) for one in of.spec.topics},

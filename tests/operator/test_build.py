@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +10,11 @@ import pytest
 import yaml
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.observed.observed import ref_of
 from dledger_operator.resources import Platform, desired
+from dledger_operator.resources.statefulset import image_of
+from dledger_operator.resources.wish import RESTARTING
 from tests.operator.samples import PLATFORM, body, group
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -119,13 +121,64 @@ def test_the_operators_labels_win_over_the_users() -> None:
     assert labels["team"] == "shop"
 
 
-def test_a_change_of_configuration_changes_the_pod_template() -> None:
-    """That is how a pending restart becomes visible."""
-    one, two = (_child(group({"durability": d}), "StatefulSet") for d in ("sync", "osBuffer"))
+def _spec_hash(of: BrokerGroup) -> str:
+    template = _child(of, "StatefulSet")["spec"]["template"]
+    return str(template["metadata"]["annotations"][names.SPEC_ANNOTATION])
 
-    annotation = names.CONFIG_ANNOTATION
-    before = one["spec"]["template"]["metadata"]["annotations"][annotation]
-    assert before != two["spec"]["template"]["metadata"]["annotations"][annotation]
+
+def test_what_a_running_pod_cannot_take_over_changes_its_hash() -> None:
+    """That is what is rolled out: the image and all that is in the pod's own manifest."""
+    hashes = [
+        _spec_hash(group(spec))
+        for spec in (
+            *({}, {"durability": "osBuffer"}, {"image": "mine:1"}, {"podLabels": {"a": "b"}}),
+            *({"resources": {"limits": {"memory": "1Gi"}}}, {"nodeSelector": {"disk": "ssd"}}),
+            {"tls": {"enabled": True, "secretName": "shop-tls"}},
+        )
+    ]
+
+    assert len(set(hashes)) == len(hashes)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"retention": {"hours": 24, "diskWatermarkPercent": 70, "groupHours": 1}},
+        {"autoCreateTopics": True, "topics": [{"name": "demo"}]},
+        {"storage": {"size": "20Gi"}},
+        {"image": PLATFORM.image},
+    ],
+)
+def test_what_needs_no_restart_changes_no_hash(spec: dict[str, Any]) -> None:
+    """Nodes take it over while they run, or it is nothing that they see."""
+    assert _spec_hash(group(spec)) == _spec_hash(group())
+
+
+def test_certificates_for_peers_are_a_reason_to_restart_and_another_authority_is_none() -> None:
+    """They are mounted into a pod when it is made; what is in them is read while it runs."""
+    plain, secured = group(), replace(group(), has_peer_tls=True)
+    named = replace(group({"peerTls": {"caSecretName": "ours"}}), has_peer_tls=True)
+
+    assert _spec_hash(plain) != _spec_hash(secured) == _spec_hash(named)
+
+
+def test_every_field_of_the_spec_either_restarts_pods_or_is_known_not_to() -> None:
+    """A field that is added has to say which."""
+    live = {"replicas", "image", "storage", "retention", "auto_create_topics", "topics"}
+    later = {"peer_tls", "auth", "expose", "monitoring", "compaction", "plan_approval"}
+    beside = {"network_policy", "backup", "spark", "bootstrap", "paused"}
+
+    assert {one.name for one in fields(Spec)} == RESTARTING | live | later | beside
+
+
+def test_a_group_keeps_its_image_when_the_operator_has_another_default() -> None:
+    """What is recorded of it wins over the default, and the spec over that."""
+    kept = replace(group(), kept_image="dledger:before")
+    asked = replace(group({"image": "mine:1"}), kept_image="dledger:before")
+
+    images = [image_of(_child(of, "StatefulSet")) for of in (group(), kept, asked)]
+
+    assert images == ["dledger:test", "dledger:before", "mine:1"]
 
 
 def test_a_field_that_disappears_changes_the_hash() -> None:

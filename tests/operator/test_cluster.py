@@ -23,7 +23,10 @@ def test_a_running_pod_is_read() -> None:
     pod["metadata"]["labels"] = {
         "dledger.io/role": "leader",
         "topology.kubernetes.io/zone": "z1",
-        "controller-revision-hash": "r1",
+    }
+    pod["metadata"]["annotations"] = {
+        "dledger.io/spec-hash": "h1",
+        "kubectl.kubernetes.io/restartedAt": "then",
     }
     pod["metadata"]["deletionTimestamp"] = "now"
 
@@ -33,7 +36,8 @@ def test_a_running_pod_is_read() -> None:
         ready=True,
         role="leader",
         zone="z1",
-        revision="r1",
+        spec_hash="h1",
+        restarted_at="then",
         terminating=True,
     )
 

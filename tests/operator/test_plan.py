@@ -179,7 +179,9 @@ def test_a_refused_spec_still_pauses() -> None:
 def test_only_the_newest_accepted_spec_is_kept() -> None:
     """It is recorded before anything follows from it, and then the older record goes."""
     before, now = bootstrapped(), bootstrapped({"image": "dledger:2"})
-    old = accepted_revision(before) | {"metadata": {"name": "old", "uid": "uid-2"}}
+    old = accepted_revision(before, image="dledger:test") | {
+        "metadata": {"name": "old", "uid": "uid-2"}
+    }
     observed = converged(now)
     children = {**observed.children, ("ControllerRevision", "old"): old}
 

@@ -132,18 +132,6 @@ def test_each_situation_has_its_reason(
     assert f"{kind}={said}" in SHOWN[reason]
 
 
-def test_a_pod_of_an_older_template_is_named_not_restarted() -> None:
-    """An upgrade of the operator or a change of configuration only shows."""
-    observed = _seen(pods=pods(0, 1, 2, revision="old"))
-    built = {**observed.children["StatefulSet", "orders"], "status": {"updateRevision": "new"}}
-    children = {**observed.children, ("StatefulSet", "orders"): built}
-
-    said = _condition(bootstrapped(), replace(observed, children=children), "Progressing")
-
-    assert said[1] == Reason.RESTART_PENDING
-    assert "orders-0, orders-1, orders-2" in said[2]
-
-
 BEHIND = _seen(
     nodes=joined(0, 1, 2, members=(*members(0, 1), member("id-2", "orders-2", lag=1001)))
 )
@@ -182,21 +170,6 @@ def test_degraded_stays_true_while_one_loss_becomes_another() -> None:
     found = _row(facts_of(bootstrapped(conditions=[before]), ONE_LEFT), "Degraded")
 
     assert (found["status"], found["reason"]) == ("True", Reason.MAJORITY_LOST)
-
-
-@pytest.mark.parametrize(
-    ("observed", "advice"),
-    [(WELL, "one at a time"), (CUT_OFF, "delete none now"), (LEADERLESS, "delete none now")],
-)
-def test_nobody_is_told_to_delete_a_pod_that_the_group_needs(
-    observed: Observed, advice: str
-) -> None:
-    """An older template can wait until all voters are in sync."""
-    built = {**observed.children["StatefulSet", "orders"], "status": {"updateRevision": "new"}}
-    children = {**observed.children, ("StatefulSet", "orders"): built}
-    old = replace(observed, children=children, pods=pods(0, 1, 2, revision="old"))
-
-    assert advice in _condition(OLD, old, "Progressing")[2]
 
 
 def test_what_is_not_ready_for_ten_minutes_is_degraded() -> None:

@@ -281,6 +281,8 @@ class BrokerGroup:
         status: The last status this operator wrote, as the CRD has it.
         created_at: RFC 3339.
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
+        kept_image: The image that its nodes run if the spec names none, once that is recorded: a
+            newer operator's default is for new groups.
         policy: What the installation of the operator lets the spec ask for.
         has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
     """
@@ -298,6 +300,7 @@ class BrokerGroup:
     status: Json = field(default_factory=dict)
     created_at: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
+    kept_image: str = ""
     policy: Policy = field(default_factory=Policy)
     has_peer_tls: bool = False
 
@@ -345,6 +348,11 @@ class BrokerGroup:
     def group_id(self) -> str:
         """The recorded id of the group; empty before one is recorded."""
         return str(self.status.get("groupId") or "")
+
+    @property
+    def image(self) -> str:
+        """The image of its nodes; empty if it is the operator's default."""
+        return self.spec.image or self.kept_image
 
     @property
     def recovers(self) -> bool:

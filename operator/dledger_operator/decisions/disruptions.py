@@ -122,11 +122,13 @@ class RestartPod:
         pod: Its name.
         uid: Its uid; another pod of that name is not touched.
         reason: What it is for, as a whole clause.
+        is_broken: Nothing of it runs, by Kubernetes' word: it rests on no answer of a node.
     """
 
     pod: str
     uid: str
     reason: str
+    is_broken: bool = False
 
     @property
     def why(self) -> str:
@@ -164,8 +166,9 @@ class Footing:
 
     def carries(self, action: Disruption) -> bool:
         """Whether the action may be done now: two rounds in a row saw the same, the last afresh."""
-        fresh = self.oldest_answer_s < FRESH_S and self.lease_s < RENEWED_S
-        return fresh and action == self.considered
+        rests_on_none = isinstance(action, RestartPod) and action.is_broken
+        fresh = rests_on_none or self.oldest_answer_s < FRESH_S
+        return fresh and self.lease_s < RENEWED_S and action == self.considered
 
 
 NO_FOOTING: Final = Footing(oldest_answer_s=float("inf"), lease_s=float("inf"))

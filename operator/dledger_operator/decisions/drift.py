@@ -19,8 +19,7 @@ from dledger_operator.api.spec import Json, Manifest
 
 _NOT_OURS: Final = frozenset({"apiVersion", "kind", "metadata", "status"})
 """Roots of a manifest that are not the group's alone; ours in metadata are compared by value."""
-RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
-_WISHES: Final = frozenset({f"spec.template.metadata.annotations[{RESTARTED_AT}]"})
+_WISHES: Final = frozenset({f"spec.template.metadata.annotations[{names.RESTARTED_AT}]"})
 """What ``kubectl rollout restart`` writes: it asks for something, and breaks nothing."""
 _OWNERS: Final = "metadata.ownerReferences"
 """An object without them is adopted, which is no repair."""

@@ -18,6 +18,9 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import Problem, problems
 from dledger_operator.decisions.recovery import Recovery, recovery
 from dledger_operator.observed.observed import Observed
+from dledger_operator.resources.accepted import accepted_image
+from dledger_operator.resources.statefulset import image_of
+from dledger_operator.resources.wish import wish
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,8 @@ class Facts:
         in_sync: The names of the voters that the leader reaches and that have all but the newest
             entries, itself among them; empty without a leader that a majority follows.
         apart: The names of the voters that are not in sync.
-        older: The pods that were made from an older template.
+        older: The pods that were made from an older template, or for an older wish to restart.
+        is_templated: Whether a pod that is made now is of the newest template.
         overdue: Whether voters have been out of sync for longer than a start or a restart takes.
     """
 
@@ -49,6 +53,7 @@ class Facts:
     in_sync: tuple[str, ...]
     apart: tuple[str, ...]
     older: tuple[str, ...]
+    is_templated: bool
     overdue: bool = False
     is_kept: bool = False
 
@@ -79,6 +84,7 @@ def facts_of(
     if found and accepted is not None:
         paused = accepted.spec.paused if group.unreadable else group.spec.paused
         group = replace(accepted, spec=replace(accepted.spec, paused=paused))
+    group = replace(group, kept_image=_kept_image(group, observed))
     rows = [row for row in observed.membership if row.voter]
     leader = _followed_leader(group, observed)
     in_sync = tuple(_in_sync(observed, rows)) if leader else ()
@@ -95,6 +101,7 @@ def facts_of(
         in_sync=in_sync,
         apart=tuple(name for name in voters if name not in in_sync),
         older=_older_template(group, observed),
+        is_templated=_is_templated(group, observed),
         is_kept=is_kept,
     )
 
@@ -139,8 +146,36 @@ def _wanted(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
     return tuple(names.pod(group.name, n) for n in range(count))
 
 
+def _kept_image(group: BrokerGroup, observed: Observed) -> str:
+    """Return the image that is recorded; if the record is lost, the one that pods are made with."""
+    built = observed.children.get(("StatefulSet", group.name))
+    return accepted_image(observed.children.values()) or (image_of(built) if built else "")
+
+
 def _older_template(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
-    built = observed.children.get(("StatefulSet", group.name), {})
-    newest = built.get("status", {}).get("updateRevision")
-    pods = observed.pods.values()
-    return tuple(sorted(p.name for p in pods if newest and p.revision not in ("", newest)))
+    """Return the pods that are not as they would be made now.
+
+    What no pod says cannot be compared: the first operator to write hashes restarts nothing.
+    """
+    wanted, asked_at = wish(group, group.image), _annotation(group, observed, names.RESTARTED_AT)
+    return tuple(
+        pod.name
+        for pod in sorted(observed.pods.values(), key=lambda pod: pod.name)
+        if pod.spec_hash not in ("", wanted) or (asked_at and pod.restarted_at != asked_at)
+    )
+
+
+def _is_templated(group: BrokerGroup, observed: Observed) -> bool:
+    built = observed.children.get(("StatefulSet", group.name))
+    if built is None or "deletionTimestamp" in built["metadata"]:
+        return False
+    seen = int(built.get("status", {}).get("observedGeneration", 0))
+    is_current = _annotation(group, observed, names.SPEC_ANNOTATION) == wish(group, group.image)
+    return is_current and seen >= int(built["metadata"].get("generation", 0))
+
+
+def _annotation(group: BrokerGroup, observed: Observed, key: str) -> str:
+    """Return what the template of the StatefulSet has under *key*."""
+    built = observed.children.get(("StatefulSet", group.name))
+    metadata = built["spec"]["template"].get("metadata") or {} if built else {}
+    return str((metadata.get("annotations") or {}).get(key, ""))

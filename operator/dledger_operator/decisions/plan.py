@@ -36,12 +36,14 @@ from dledger_operator.decisions.recovery import (
     Restoring,
     blocks_nodes,
 )
+from dledger_operator.decisions.rollout import healing, rollout
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import accepted
 from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.common import hash_of
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
+from dledger_operator.resources.statefulset import image_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,7 +252,7 @@ def plan(
     blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
-        *_accepted(facts),
+        *_accepted(facts, desired),
         *(action for m in wanted for action in _child(facts, m)),
         *_recover(facts),
         *_found(facts, fresh_id),
@@ -262,7 +264,11 @@ def plan(
     )
 
 
-_DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (replacement,)
+_DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
+    healing,
+    replacement,
+    rollout,
+)
 """What may cost a group some safety, the most urgent first; one that is held holds later ones."""
 
 
@@ -274,11 +280,12 @@ def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | Disrupti
         yield action if footing.carries(action) else LookAgain(action)
 
 
-def _accepted(facts: Facts) -> Iterator[Create | Forget]:
+def _accepted(facts: Facts, desired: Sequence[Manifest]) -> Iterator[Create | Forget]:
     """Keep the spec that a group is built by, and no older one."""
     if facts.problems or not _is_built(facts.group, facts.observed):
         return
-    wanted = accepted.accepted_revision(facts.group)
+    made = (image_of(manifest) for manifest in desired if manifest["kind"] == "StatefulSet")
+    wanted = accepted.accepted_revision(facts.group, image=facts.group.image or next(made))
     if ref_of(wanted) not in facts.observed.children:
         yield Create(wanted)
         return

@@ -36,9 +36,12 @@ class Pod:
         role: Its role label; empty when it has none.
         zone: Its zone label, where Kubernetes sets one (1.35 and later).
         host: The machine it was placed on; empty until then.
-        revision: Which version of the StatefulSet's template it was made from.
+        spec_hash: Of what of the spec it was made from; empty if an older operator's template did.
+        restarted_at: The wish to restart that it was made for (``kubectl rollout restart``).
+        created_at: RFC 3339.
         terminating: It is being deleted.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
+        stopped: No container of it runs, and not for want of a moment: *trouble* says why.
         too_old: The node's last line, if it stopped because its image is older than what its group
             wrote; else empty.
     """
@@ -50,9 +53,12 @@ class Pod:
     role: str = ""
     zone: str = ""
     host: str = ""
-    revision: str = ""
+    spec_hash: str = ""
+    restarted_at: str = ""
+    created_at: str = ""
     terminating: bool = False
     trouble: str = ""
+    stopped: bool = False
     too_old: str = ""
 
 

@@ -17,6 +17,7 @@ _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
 _BACK_OFF: Final = "CrashLoopBackOff"
 _FAILED_CREATE: Final = "FailedCreate"
+_SHORT_WAITS: Final = ("ContainerCreating", "PodInitializing")
 _LONGEST_WORDS: Final = 300
 """Of a node's last line, or an Event's: they end up in conditions and Events."""
 
@@ -31,6 +32,7 @@ def parse_pod(manifest: Json) -> Pod:
     """Return a node's pod."""
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     labels = metadata.get("labels") or {}
+    annotations = metadata.get("annotations") or {}
     ready = _condition(status, "Ready")
     return Pod(
         name=metadata["name"],
@@ -40,9 +42,12 @@ def parse_pod(manifest: Json) -> Pod:
         role=labels.get(names.ROLE_LABEL, ""),
         zone=labels.get(names.ZONE_LABEL, ""),
         host=(manifest.get("spec") or {}).get("nodeName") or "",
-        revision=labels.get(names.REVISION_LABEL, ""),
+        spec_hash=annotations.get(names.SPEC_ANNOTATION, ""),
+        restarted_at=annotations.get(names.RESTARTED_AT, ""),
+        created_at=metadata.get("creationTimestamp", ""),
         terminating="deletionTimestamp" in metadata,
         trouble=_trouble(status),
+        stopped=_is_stopped(status),
         too_old="" if ready.get("status") == "True" else _too_old(status),
     )
 
@@ -121,13 +126,22 @@ def _trouble(status: Json) -> str:
         waiting = state.get("waiting") or {}
         if waiting.get("reason") == _BACK_OFF and ended:
             return f"{_BACK_OFF}: {_end(ended)}"
-        if waiting and waiting.get("reason") not in ("ContainerCreating", "PodInitializing"):
+        if waiting and waiting.get("reason") not in _SHORT_WAITS:
             return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
         if "terminated" in state:
             return _end(state["terminated"])
         if ended and _condition(status, "Ready").get("status") != "True":
             return f"started again after {_end(ended)}"
     return ""
+
+
+def _is_stopped(status: Json) -> bool:
+    """Whether a pod is not placed on a machine, or waits for more than its container's making."""
+    if _condition(status, "PodScheduled").get("status") == "False":
+        return True
+    containers = status.get("containerStatuses") or []
+    waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
+    return any(each.get("reason", "") not in _SHORT_WAITS for each in waiting if each)
 
 
 def _end(ended: Json) -> str:

@@ -58,9 +58,8 @@ class Platform:
 
 def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
     """Return every child of *group*."""
-    config = config_map(group)
     manifests = (
-        config,
+        config_map(group),
         nodes_service(group),
         client_service(group),
         leader_service(group),
@@ -68,6 +67,6 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         budget(group),
         network_policy(group, operator_namespace=platform.namespace),
         job_policy(group),
-        stateful_set(group, default_image=platform.image, config=config["data"]),
+        stateful_set(group, default_image=platform.image),
     )
     return tuple(hashed(manifest) for manifest in manifests)

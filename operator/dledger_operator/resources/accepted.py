@@ -15,20 +15,34 @@ from dledger_operator.resources.common import digest, metadata
 KIND: Final = "ControllerRevision"
 
 
-def accepted_revision(group: BrokerGroup) -> Manifest:
-    """Return the object that keeps the spec of *group*, named after its contents."""
+def accepted_revision(group: BrokerGroup, *, image: str) -> Manifest:
+    """Return the object that keeps the spec of *group*, named after its contents.
+
+    *image* is the one its nodes run, whether or not the spec names it.
+    """
+    data = {"spec": group.raw_spec, "image": image}
     return {
         "apiVersion": "apps/v1",
         "kind": KIND,
-        "metadata": metadata(group, names.accepted(group.name, digest(group.raw_spec))),
-        "data": {"spec": group.raw_spec},
+        "metadata": metadata(group, names.accepted(group.name, digest(data))),
+        "data": data,
         "revision": group.generation,
     }
 
 
 def accepted_spec(children: Iterable[Manifest]) -> Json | None:
     """Return the newest spec that was kept; None if none was."""
+    spec: Json | None = _newest(children).get("spec")
+    return spec
+
+
+def accepted_image(children: Iterable[Manifest]) -> str:
+    """Return the image that was recorded with it; empty if none was."""
+    return str(_newest(children).get("image") or "")
+
+
+def _newest(children: Iterable[Manifest]) -> Json:
     kept = [child for child in children if child["kind"] == KIND]
     newest = max(kept, key=lambda child: int(child["revision"]), default=None)
-    spec: Json | None = newest["data"].get("spec") if newest else None
-    return spec
+    data: Json = newest["data"] if newest else {}
+    return data

@@ -7,13 +7,12 @@ keeps the volumes whatever happens to the StatefulSet.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.resources.certificates import node_mounts, node_volumes
-from dledger_operator.resources.common import digest, metadata
+from dledger_operator.resources.common import metadata
 from dledger_operator.resources.configmap import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
@@ -23,12 +22,14 @@ from dledger_operator.resources.pods import (
     pod_security,
     scheduling,
 )
+from dledger_operator.resources.wish import wish
 
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
-def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str, str]) -> Manifest:
-    """Return the StatefulSet; *config* is the data of the ConfigMap that the pods mount."""
+def stateful_set(group: BrokerGroup, *, default_image: str) -> Manifest:
+    """Return the StatefulSet; *default_image* is for a group that none is recorded of."""
+    image = group.image or default_image
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -41,8 +42,8 @@ def stateful_set(group: BrokerGroup, *, default_image: str, config: Mapping[str,
             "persistentVolumeClaimRetentionPolicy": dict(_RETAIN),
             "selector": {"matchLabels": names.selector(group.name)},
             "template": {
-                "metadata": _pod_metadata(group, config),
-                "spec": _pod_spec(group, default_image),
+                "metadata": _pod_metadata(group, image),
+                "spec": _pod_spec(group, image),
             },
             "volumeClaimTemplates": [claim_template(group)],
         },
@@ -66,16 +67,20 @@ def budget(group: BrokerGroup) -> Manifest:
     }
 
 
-def _pod_metadata(group: BrokerGroup, config: Mapping[str, str]) -> Manifest:
+def image_of(stateful_set: Json) -> str:
+    """Return the image of the nodes that a StatefulSet makes."""
+    return str(stateful_set["spec"]["template"]["spec"]["containers"][0]["image"])
+
+
+def _pod_metadata(group: BrokerGroup, image: str) -> Manifest:
     spec = group.spec
-    settings = {key: value for key, value in config.items() if key != GROUP_ID_KEY}
     return {
         "labels": {**spec.pod_labels, **names.labels(group.name)},
-        "annotations": {**spec.pod_annotations, names.CONFIG_ANNOTATION: digest(settings)},
+        "annotations": {**spec.pod_annotations, names.SPEC_ANNOTATION: wish(group, image)},
     }
 
 
-def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
+def _pod_spec(group: BrokerGroup, image: str) -> Manifest:
     spec = group.spec
     named = {"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}
     return {
@@ -85,7 +90,7 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
         "securityContext": pod_security(group),
         "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
         or [_over(group, key) for key in (names.ZONE_LABEL, names.HOST_LABEL)],
-        "containers": [_container(group, default_image)],
+        "containers": [_container(group, image)],
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
             TMP_VOLUME,
@@ -96,10 +101,10 @@ def _pod_spec(group: BrokerGroup, default_image: str) -> Manifest:
     }
 
 
-def _container(group: BrokerGroup, default_image: str) -> Manifest:
+def _container(group: BrokerGroup, image: str) -> Manifest:
     return {
         "name": "node",
-        "image": group.spec.image or default_image,
+        "image": image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["/opt/dledger/bin/dledger"],
         "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],

@@ -21,11 +21,12 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import verdict
-from dledger_operator.decisions.disruptions import Held
+from dledger_operator.decisions.disruptions import Held, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
+from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
 
@@ -135,8 +136,8 @@ def _progressing(facts: Facts, now: str) -> Finding:
     held_up = facts.problems or facts.observed.refusals or isinstance(facts.recovery, RestoreFailed)
     if held_up or isinstance(facts.bootstrap, Inconsistent | Lost | Cloned | NotRestored):
         return "False", Reason.BLOCKED, "see SpecValid, Degraded and GroupIDConsistent"
-    if late := _late(facts, now):
-        return "False", Reason.DEADLINE_EXCEEDED, late
+    if found := _rolling_out(facts, now) or _late_progress(facts, now):
+        return found
     if blocks_nodes(facts.recovery):
         return "True", Reason.RECOVERING, _recovery_sentence(facts)
     if absent := _absent(facts):
@@ -160,8 +161,6 @@ def _settling(facts: Facts) -> Finding | None:
         return "True", Reason.JOINING, "joining: " + ", ".join(joining)
     if lagging := _not_ready(facts):
         return "True", Reason.STARTING, "not ready yet: " + _pods(facts, lagging)
-    if facts.older:
-        return "True", Reason.RESTART_PENDING, _restart_sentence(facts)
     if volumes := growing(facts.group, facts.observed):
         size = facts.group.spec.storage.size
         return "True", Reason.GROWING, f"volumes are growing to {size}: {', '.join(volumes)}"
@@ -194,14 +193,28 @@ def _joining(facts: Facts) -> list[str]:
     return sorted({*joining, *replaced, *learning(facts)})
 
 
-def _restart_sentence(facts: Facts) -> str:
-    """Return what to restart, but only while the group can do without one of its nodes."""
-    older = f"{', '.join(facts.older)} run an older template"
-    if facts.voters == 1:
-        return f"{older}; delete it: clients wait until it is back"
-    if facts.margin < 1:
-        return f"{older}; delete none now: {_sync_sentence(facts)}"
-    return f"{older}; delete them one at a time, the leader last"
+def _late_progress(facts: Facts, now: str) -> Finding | None:
+    late = _late(facts, now)
+    return ("False", Reason.DEADLINE_EXCEEDED, late) if late else None
+
+
+def _rolling_out(facts: Facts, now: str) -> Finding | None:
+    """Return how far a rollout is, and what it waits for; None without one."""
+    if not is_rolling(facts):
+        return None
+    done = [n for n in facts.wanted if n in facts.observed.pods and n not in facts.older]
+    sentence = f"{len(done)} of {len(facts.wanted)} pods run the new template"
+    if why := halted(facts, now):
+        held = f"{sentence}; no other is restarted: {why}"
+        return "False", Reason.ROLLOUT_HALTED, held
+    wanted = healing(facts) or rollout(facts)
+    if isinstance(wanted, Held):
+        sentence += f"; next {wanted.pod}, which waits: {wanted.why}"
+    elif wanted is not None:
+        sentence += f"; next {wanted.leader if isinstance(wanted, TransferLeader) else wanted.pod}"
+    elif waiting := coming_up(facts):
+        sentence += f"; not ready yet: {_pods(facts, waiting)}"
+    return "True", Reason.ROLLING_OUT, sentence
 
 
 def _degraded(facts: Facts, now: str) -> Finding:
@@ -209,7 +222,7 @@ def _degraded(facts: Facts, now: str) -> Finding:
         return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
     if found := _broken_founding(facts) or _majority_lost(facts) or _bad_pods(facts):
         return found
-    if found := _refused(facts):
+    if found := _refused(facts) or _rollout_halted(facts, now):
         return found
     if facts.is_short:
         return _short(facts)
@@ -231,6 +244,12 @@ def _certificates(facts: Facts) -> Finding | None:
         sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
         return "True", Reason.AUTHORITY_INVALID, sentence
     return None
+
+
+def _rollout_halted(facts: Facts, now: str) -> Finding | None:
+    """Return which restarted pod does not come up."""
+    why = halted(facts, now)
+    return ("True", Reason.ROLLOUT_HALTED, why) if why else None
 
 
 def _refused(facts: Facts) -> Finding | None:

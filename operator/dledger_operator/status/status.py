@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from dledger.common.status import FailoverRecord, MemberStatus, NodeStatus
 from dledger_operator.api import names
-from dledger_operator.api.reasons import EventReason
+from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.observed.observed import Observed
@@ -22,6 +22,8 @@ second, and each write goes to etcd and to everyone who watches."""
 
 _PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
 """Causes of a change of leader by which no leader was lost."""
+
+_AFTER_ROLLOUT: Final = (Reason.COMPLETE, Reason.GROWING, Reason.TOPICS_PENDING)
 
 _LATEST_MS: Final = 253402300799000
 """The last second of the year 9999, after which RFC 3339 has no times."""
@@ -91,6 +93,8 @@ def events(before: Json, after: Json) -> Iterator[Event]:
         yield Event(EventReason.DEGRADED, _message(after, "Degraded"), warning=True)
     if _recovered(before, after, "Degraded", well="False"):
         yield Event(EventReason.RECOVERED, "the group is as expected again")
+    if (told := _rollout_told(before, after)) is not None:
+        yield told
     if _turned(before, after, "GroupIDConsistent", "False"):
         message = _message(after, "GroupIDConsistent")
         yield Event(EventReason.GROUP_ID_MISMATCH, message, warning=True)
@@ -216,6 +220,17 @@ def _recovered(before: Json, after: Json, kind: str, *, well: str) -> bool:
     """Whether a condition was not *well* and now is."""
     old, new = _condition(before, kind), _condition(after, kind)
     return old is not None and old["status"] != well and new["status"] == well
+
+
+def _rollout_told(before: Json, after: Json) -> Event | None:
+    """Return the Event of a rollout that halted or came to its end, if the change is one."""
+    old, new = _condition(before, "Progressing"), _condition(after, "Progressing")
+    was, said = old["reason"] if old else "", new["reason"]
+    if said == Reason.ROLLOUT_HALTED != was:
+        return Event(EventReason.ROLLOUT_HALTED, new["message"], warning=True)
+    if was in (Reason.ROLLING_OUT, Reason.ROLLOUT_HALTED) and said in _AFTER_ROLLOUT:
+        return Event(EventReason.ROLLOUT_COMPLETE, "every pod runs what the spec asks for")
+    return None
 
 
 def _message(value: Json, kind: str) -> str:

@@ -1,0 +1,128 @@
+"""Which pod is restarted next, so that all run what the spec asks for. Pure.
+
+Pods that do not run at all come first, since their restart costs nothing: a spec taken back heals
+what it broke. Then one at a time, and only while all others are ready and in sync: first those that
+are not in sync, then followers, and the leader last, after it handed over to one that was
+restarted. So a pod that does not come up halts the rollout by itself.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
+from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.membership import change_held
+from dledger_operator.observed.job_status import seconds_between
+
+COMES_UP_S: Final = 300
+"""A restarted pod that takes longer halts the rollout: as long as its startup probe gives it."""
+OLDER: Final = "it runs an older template"
+BROKEN: Final = "it does not run, and the template is another now"
+ALONE: Final = "it runs an older template; clients wait until it is back"
+
+
+def healing(facts: Facts) -> RestartPod | None:
+    """Return the first pod of an older template that does not run; None without one."""
+    if not facts.is_templated:
+        return None
+    for name in facts.older:
+        pod = facts.observed.pods[name]
+        if _is_broken(facts, name):
+            return RestartPod(pod=name, uid=pod.uid, reason=BROKEN, is_broken=True)
+    return None
+
+
+def rollout(facts: Facts) -> RestartPod | TransferLeader | Held | None:
+    """Return what comes next; None once no pod is of an older template."""
+    if not facts.older:
+        return None
+    name = min(facts.older, key=lambda name: (name == facts.leader, name in facts.in_sync, name))
+    if not facts.is_templated:
+        return Held(name, "the StatefulSet has not the new template yet")
+    if why := restart_held(facts, name):
+        return Held(name, why)
+    leader = facts.observed.leader
+    if leader is None or leader[0] != name or facts.voters == 1:
+        reason = ALONE if facts.voters == 1 else OLDER
+        return RestartPod(pod=name, uid=facts.observed.pods[name].uid, reason=reason)
+    ids = {row.member.name: str(row.member.id) for row in facts.observed.membership}
+    to = next(each for each in facts.in_sync if each != name)
+    return TransferLeader(leader=name, term=leader[1].term, to=to, to_id=ids[to], reason=OLDER)
+
+
+def restart_held(facts: Facts, name: str) -> str:
+    """Return why a pod that may run is not to be restarted now; empty if it may be.
+
+    All other voters must be in sync, their pods ready, and a majority without it; a group of one is
+    down meanwhile, which nothing can change.
+    """
+    if refused := facts.observed.refusals.get(("Member", name)):
+        return f"it was refused: {refused}"
+    if not facts.leader:
+        return "no leader answers that a majority follows"
+    if facts.voters == 2:
+        return "two voters cannot do without one"
+    if held := change_held(facts, frozenset({name} if facts.voters > 1 else ())):
+        return held
+    pods = facts.observed.pods
+    if pods[name].terminating:
+        return "it is being deleted"
+    down = [
+        other
+        for other in facts.wanted
+        if other != name and (other not in pods or not pods[other].ready or pods[other].terminating)
+    ]
+    return f"not ready: {', '.join(down)}" if down else ""
+
+
+def is_rolling(facts: Facts) -> bool:
+    """Whether a rollout is under way: pods are of an older template, or the last comes up."""
+    if facts.older:
+        return True
+    rows = facts.group.status.get("conditions") or ()
+    reasons = {row["reason"] for row in rows if row["type"] == "Progressing"}
+    return bool(reasons & {"RollingOut", "RolloutHalted"}) and bool(coming_up(facts))
+
+
+def coming_up(facts: Facts) -> tuple[str, ...]:
+    """Return the pods that are not ready, or not in sync, with the new template or none at all."""
+    pods = facts.observed.pods
+    return tuple(
+        name
+        for name in facts.wanted
+        if name not in facts.older
+        and (name not in pods or not pods[name].ready or name in facts.apart)
+    )
+
+
+def halted(facts: Facts, now: str) -> str:
+    """Return which restarted pod does not come up, in Kubernetes' words; empty if none.
+
+    Args:
+        facts: What is seen.
+        now: RFC 3339.
+    """
+    if not is_rolling(facts):
+        return ""
+    pods = facts.observed.pods
+    for name in coming_up(facts):
+        pod = pods.get(name)
+        if pod is None:
+            if why := facts.observed.uncreated.get(name):
+                return f"{name} cannot be created: {why}"
+        elif pod.too_old:
+            return f"{name}: {pod.too_old}"
+        elif pod.stopped:
+            return f"{name} does not run: {pod.trouble}"
+        elif pod.created_at and seconds_between(pod.created_at, now) >= COMES_UP_S:
+            why = pod.trouble or "it is not ready, or not in sync"
+            return f"{name} did not come up in {COMES_UP_S} s: {why}"
+    return ""
+
+
+def _is_broken(facts: Facts, name: str) -> bool:
+    """Whether nothing of a pod runs, by Kubernetes' word and the nodes'."""
+    pod = facts.observed.pods[name]
+    answers = name in facts.observed.nodes or name in facts.in_sync
+    return pod.stopped and not (pod.ready or pod.terminating or answers)
