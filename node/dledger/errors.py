@@ -184,14 +184,30 @@ class MemberRemoved(Refused):
 
     Attributes:
         index: The entry with the first membership without it.
+        epoch: How often the group was forced, as far as the one knows who refuses.
     """
 
-    def __init__(self, node_id: NodeId, *, group_id: str, index: int) -> None:
+    def __init__(self, node_id: NodeId, *, group_id: str, index: int, epoch: int = 0) -> None:
         super().__init__(
             f"node {node_id} was removed from group {group_id} by entry {index}; "
             "its disk must be formatted and added to the group as a new member"
         )
-        self.index = index
+        self.index, self.epoch = index, epoch
+
+
+class LeftOut(Refused):
+    """The caller's handshake is refused, and the group was forced since its epoch.
+
+    The caller decides by its own log whether it was left out then (`raft.force`).
+
+    Attributes:
+        epoch: How often the group was forced.
+        index: The entry that forced it last.
+    """
+
+    def __init__(self, sentence: str, *, epoch: int, index: int) -> None:
+        super().__init__(f"{sentence}; the group was forced to epoch {epoch} by entry {index}")
+        self.epoch, self.index = epoch, index
 
 
 class OffsetOutOfRange(Refused):

@@ -176,12 +176,15 @@ class Membership:
             majority must agree too.
         learners: Those that get the log but do not count; one may be outgoing until the change
             is over.
+        epoch: How often the group was forced: one survivor made itself the group, and all others
+            that it knew were removed without being asked (`raft.force`).
     """
 
     voters: tuple[Member, ...] = ()
     group_id: str = ""
     outgoing: tuple[Member, ...] = field(default=(), kw_only=True)
     learners: tuple[Member, ...] = field(default=(), kw_only=True)
+    epoch: int = field(default=0, kw_only=True)
 
     @cached_property
     def voter_ids(self) -> frozenset[NodeId]:
@@ -220,13 +223,15 @@ class Membership:
     def encode(self) -> bytes:
         """Return the canonical bytes: members sorted by name, keys sorted, no spaces.
 
-        ``outgoing`` and ``learners`` are there only when there are any.
+        ``outgoing`` and ``learners`` are there only when there are any, ``epoch`` if it is not 0.
         """
         fields: dict[str, object] = {"group": self.group_id, "voters": _rows(self.voters)}
         if self.outgoing:
             fields["outgoing"] = _rows(self.outgoing)
         if self.learners:
             fields["learners"] = _rows(self.learners)
+        if self.epoch:
+            fields["epoch"] = self.epoch
         return json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
@@ -248,7 +253,8 @@ class Membership:
             )
             if not voters:
                 raise ValueError(f"a membership without voters: {data[:80]!r}")
-            return cls(voters, _text(fields["group"]), outgoing=outgoing, learners=learners)
+            group_id, epoch = _text(fields["group"]), _epoch(fields.get("epoch", 0))
+            return cls(voters, group_id, outgoing=outgoing, learners=learners, epoch=epoch)
         except (KeyError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError(f"not a membership: {data[:80]!r}") from error
 
@@ -260,10 +266,15 @@ class Membership:
         *,
         outgoing: Iterable[Member] = (),
         learners: Iterable[Member] = (),
+        epoch: int = 0,
     ) -> Membership:
         """Return a membership, its members sorted by name."""
         return cls(
-            _sorted(voters), group_id, outgoing=_sorted(outgoing), learners=_sorted(learners)
+            _sorted(voters),
+            group_id,
+            outgoing=_sorted(outgoing),
+            learners=_sorted(learners),
+            epoch=epoch,
         )
 
 
@@ -279,6 +290,13 @@ def _member(row: dict[str, str]) -> Member:
     return Member(
         id=NodeId(_text(row["id"])), name=_text(row["name"]), address=_text(row["address"])
     )
+
+
+def _epoch(value: object) -> int:
+    """Return a count that fits where numbers have 63 bits."""
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
+        raise TypeError(f"{value!r:.80} is no epoch")
+    return value
 
 
 def _text(value: object) -> str:

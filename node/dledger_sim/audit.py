@@ -35,14 +35,14 @@ def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
     digests = {one.id: one.state.broker.digest() for one in processes}
     if len(set(digests.values())) > 1:
         raise ViolationError(f"the states differ: {digests}")
-    stored = _stored(processes)
+    places = stored(processes)
     firsts = [queue.first for queue in _queues(processes[0])]
     for producer in producers:
         for request in producer.acknowledged:
             assert request.result is not None, "only what was answered is kept"  # noqa: S101
             told = zip(request.result.queue_ids, request.result.offsets, strict=True)
             for message_id, place in zip(request.ids, told, strict=True):
-                found = stored.get((producer.name, message_id))
+                found = places.get((producer.name, message_id))
                 if found != place and (not firsts or place[1] >= firsts[place[0]]):
                     raise ViolationError(
                         f"{producer.name} was told that {message_id} is at {place}; it is "
@@ -56,7 +56,7 @@ def _queues(process: Process) -> Sequence[ConsumeQueue]:
     return topics.queues(TOPIC) if topics.get(TOPIC) is not None else ()
 
 
-def _stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
+def stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
     """Return where each message is; raises ViolationError if one is there twice."""
     entries = _entries(processes)
     places: dict[tuple[str, str], Place] = {}

@@ -71,6 +71,11 @@ class LogTime:
             )
         self._newest = (entry.index, entry.timestamp_ms)
 
+    def forget_behind(self, index: int) -> None:
+        """Forget entries that a lost majority has taken along: their times are nobody's."""
+        if self._newest[0] > index:
+            self._newest = (index, 0)
+
 
 class MembershipHistory:
     """A node goes by no membership but one that a leader appended, is in its log, and is newest."""
@@ -107,7 +112,8 @@ class MembershipHistory:
                 f"has that of {self._committed[newest - 1]}"
             )
         term = _term_at(process, index)
-        if core.role is Role.LEADER and term == core.term:
+        forces = core.role is Role.CANDIDATE and membership.epoch > 0
+        if (core.role is Role.LEADER or forces) and term == core.term:
             self._appended.setdefault((index, term), membership)
         if index and not self._is_known(index, term, membership):
             raise ViolationError(
@@ -201,6 +207,23 @@ class Commitment:
             if membership is not None:
                 self.membership = (index, membership)
         self._on_disks(after)
+
+    def forget_all_but(self, survivor: Process) -> int:
+        """Forget what was committed and a lost majority has taken along; return what is left.
+
+        That is what *survivor* has, which is to be forced: up to where its log is the committed
+        one. Behind that it may have entries that were never committed.
+        """
+        log = survivor.log
+        kept = min(len(self._slots), survivor.driver.core.last_index)
+        while kept >= log.first_index and not self.is_here(survivor, kept):
+            kept -= 1
+        del self._slots[kept:]
+        self._newest_committed = min(self._newest_committed, kept)
+        self._data = [index for index in self._data if index <= kept]
+        self._results = {at: one for at, one in self._results.items() if at <= kept}
+        self._committed_terms = {at: t for at, t in self._committed_terms.items() if at <= kept}
+        return kept
 
     def _same(self, process: Process, index: int) -> None:
         slot = self._slots[index - 1]

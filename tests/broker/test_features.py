@@ -88,7 +88,8 @@ def test_each_field_in_the_table_is_asked_for(command: commands.Command) -> None
 
 def test_the_table_has_what_else_lies_in_the_log() -> None:
     """PRODUCE's flags, kinds of entries, the fields of a membership, formats of the state."""
-    membership = json.loads(Membership.of([_A], outgoing=[_B], learners=[_C]).encode())
+    everything = Membership.of([_A], outgoing=[_B], learners=[_C], epoch=1)
+    membership = json.loads(everything.encode())
     flags = FEATURES.commands[CommandType.PRODUCE].flags
 
     assert sum(flags) == produce.FLAGS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
+from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.mutant import Mutant
@@ -16,6 +17,7 @@ from tests.mutants.store_mutants import STORE_MUTANTS
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
     *DISCARD_MUTANTS,
+    *FORCE_MUTANTS,
     *STORE_MUTANTS,
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,

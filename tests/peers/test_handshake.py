@@ -211,3 +211,23 @@ def test_a_sender_without_a_group_is_refused() -> None:
             told_group="",
             membership=Membership(),
         )
+
+
+def test_a_handshake_without_an_epoch_is_of_a_group_that_was_never_forced() -> None:
+    """As those of nodes that have joined nothing yet, and of versions before epochs."""
+    said = json.loads(replace(HELLO, epoch=2, epoch_index=9).encode())
+    both = Handshake.decode(json.dumps(said))
+    del said["epoch"], said["epoch_index"]
+
+    assert (both.epoch, both.epoch_index) == (2, 9)
+    assert Handshake.decode(json.dumps(said)) == HELLO
+
+
+@pytest.mark.parametrize("field", ["epoch", "epoch_index"])
+@pytest.mark.parametrize("value", [-1, "2", True, 1.5, None, 1 << 62])
+def test_an_epoch_that_is_none_is_refused(field: str, value: object) -> None:
+    """A node may stop for good because of it."""
+    said = json.loads(HELLO.encode()) | {field: value}
+
+    with pytest.raises(InvalidArgument):
+        Handshake.decode(json.dumps(said))

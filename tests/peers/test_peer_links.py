@@ -12,7 +12,7 @@ import grpc.aio
 import pytest
 
 from dledger.common.features import FEATURES, Features, MemberLevels
-from dledger.errors import MemberRemoved, NewerCommand
+from dledger.errors import DledgerError, LeftOut, MemberRemoved, NewerCommand
 from dledger.peers import frame_stream, peer_link
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.peer_codec import encode
@@ -37,8 +37,10 @@ class End:
         self.received: list[Message] = []
         self.control_frames: list[bytes] = []
         self.refuses: NodeId | None = None
+        self.refusal: DledgerError | None = None
         self.known: dict[NodeId, Member] = {}
         self.removed_by: list[int] = []
+        self.left_out_by: list[tuple[int, int]] = []
         self.outdated_by: list[NewerCommand] = []
         self._server: grpc.aio.Server | None = None
 
@@ -68,6 +70,8 @@ class End:
         )
 
     async def handshake_from(self, handshake: Handshake) -> Member | None:
+        if self.refusal is not None:
+            raise self.refusal
         return self.known.get(handshake.sender_id)
 
     def receive(self, message: Message) -> None:
@@ -80,8 +84,12 @@ class End:
         if sender == self.refuses:
             raise MemberRemoved(sender, group_id="g", index=7)
 
-    def removed(self, index: int) -> None:
+    def removed(self, index: int, epoch: int) -> None:
+        del epoch
         self.removed_by.append(index)
+
+    def left_out(self, epoch: int, index: int) -> None:
+        self.left_out_by.append((epoch, index))
 
     def outdated(self, error: NewerCommand) -> None:
         self.outdated_by.append(error)
@@ -214,6 +222,20 @@ async def test_a_removed_member_that_votes_by_tcp_is_told_why_nobody_hears_it(
 
     assert set(one.removed_by) == {7}
     assert not other.received
+
+
+async def test_a_caller_that_is_refused_is_told_the_epoch_of_the_group(
+    ends: tuple[End, End],
+) -> None:
+    """It finds in its own log whether it was left out: who refuses cannot know that."""
+    one, other = ends
+    other.refusal = LeftOut("no member", epoch=2, index=9)
+
+    one.peers.connect(Membership.of([other.member]))
+
+    await _until(lambda: bool(one.left_out_by))
+    assert set(one.left_out_by) == {(2, 9)}
+    assert not one.removed_by
 
 
 async def test_both_ends_learn_the_others_feature_level(ends: tuple[End, End]) -> None:

@@ -34,12 +34,14 @@ def entry(item: Entry) -> str:
 
 
 def membership(item: Membership) -> str:
-    """Return such as ``voters 1 2 4 and 1 2 3, learners 5``."""
+    """Return such as ``voters 1 2 4 and 1 2 3, learners 5, epoch 1``."""
     text = f"voters {' '.join(sorted(item.voter_ids)) or 'none'}"
     if item.is_joint:
         text += f" and {' '.join(sorted(item.outgoing_ids))}"
     if item.learners:
         text += f", learners {' '.join(sorted(m.id for m in item.learners))}"
+    if item.epoch:
+        text += f", epoch {item.epoch}"
     return text
 
 

@@ -13,6 +13,7 @@ Commands (N is a node; one node where not said otherwise)::
     propose N "DATA"        propose as leader
     add N                   a new node with an empty disk
     change N "VOTERS" ["LEARNERS"]   ask the leader for these members
+    force N                 make N the group, by the last entry that it has
     compact N INDEX         snapshot N up to INDEX, and drop the entries before
     install N [bad]         let the snapshot that arrived at N be installed; bad: it is rotten
     members [N...]          one line for each node: the membership it knows
@@ -334,6 +335,12 @@ class Scenario:
             )
 
         self._try(name, lambda: self.nodes[name].do(change))
+
+    def _do_force(self, name: str) -> None:
+        def force(raft: Raft) -> object:
+            return raft.force_group(last_term=raft.last_term, last_index=raft.last_index)
+
+        self._try(name, lambda: self.nodes[name].do(force))
 
     def _do_compact(self, name: str, index: str) -> None:
         node, last = self.nodes[name], int(index)

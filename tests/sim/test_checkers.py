@@ -162,7 +162,7 @@ def test_a_message_that_is_stored_twice_is_a_violation(monkeypatch: pytest.Monke
     monkeypatch.setattr(auditing, "_messages", lambda *_: found)
 
     with pytest.raises(ViolationError, match=r"p's 1 is at \(0, 3\) and at \(0, 5\)"):
-        auditing._stored([node("1", entries=[])])
+        auditing.stored([node("1", entries=[])])
 
 
 def test_a_read_that_misses_what_was_acknowledged_before_is_a_violation() -> None:

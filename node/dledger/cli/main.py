@@ -14,7 +14,15 @@ from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Final
 
-from dledger.cli import dev, group_command, log_tool, member_command, node_command, topic_command
+from dledger.cli import (
+    dev,
+    force_command,
+    group_command,
+    log_tool,
+    member_command,
+    node_command,
+    topic_command,
+)
 from dledger.cli.admin_options import Action, add_admin_arguments
 from dledger.client import AdminClient
 from dledger.common.failover import failover_line
@@ -82,6 +90,13 @@ def _parser() -> argparse.ArgumentParser:
         partial(add_admin_arguments, epilog=_STATUS_EPILOG),
         _asking(_status),
     )
+    _command(
+        commands,
+        "force-new-group",
+        "make one survivor the group, after a majority's disks are lost",
+        force_command.add_arguments,
+        _asking(force_command.work),
+    )
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 
@@ -137,7 +152,10 @@ async def _status(args: argparse.Namespace) -> int:
     ready = "ready" if status.ready else f"not ready: {status.not_ready_reason}"
     print(f"{status.name} ({status.node_id}) of group {status.group} {status.group_id or '-'}")
     print(f"  {status.role}, term {status.term}, {ready}")
-    print(f"  commit {status.commit_index}, applied {status.applied_index}")
+    last = f"last {status.last_index} of term {status.last_term}"
+    print(f"  commit {status.commit_index}, applied {status.applied_index}, {last}")
+    if status.epoch:
+        print(f"  epoch {status.epoch}: the group was forced from one survivor")
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")

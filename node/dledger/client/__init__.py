@@ -7,7 +7,7 @@ not.
 
 from __future__ import annotations
 
-from dledger.client.admin_client import AdminClient, GroupView, TopicView
+from dledger.client.admin_client import AdminClient, ForcedGroup, GroupView, TopicView
 from dledger.client.append_stream import AppendStream
 from dledger.client.batch_reader import follow
 from dledger.client.batching_producer import BatchingProducer, Sent
@@ -30,6 +30,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "ForcedGroup",
     "GroupView",
     "MessageIdConflict",
     "OutcomeUnknown",

@@ -54,6 +54,26 @@ class GroupView:
     backlogs: tuple[Backlog, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForcedGroup:
+    """A group that goes on from one survivor.
+
+    Attributes:
+        term: The term in which the survivor leads.
+        index: The entry that made it the only member; everything before it is kept.
+        epoch: How often the group was forced.
+        committed_index: What the survivor knew to be committed before; -1 if it had been forced
+            by an earlier call.
+        removed: The members that were removed for good.
+    """
+
+    term: int
+    index: int
+    epoch: int
+    committed_index: int
+    removed: tuple[Member, ...]
+
+
 class AdminClient(Channel):
     """Queries and controls one node through its peer port (20911)."""
 
@@ -217,6 +237,35 @@ class AdminClient(Channel):
                 members = (await node.status()).members
             return {row.member.id: row.member.address for row in members}
         return {}
+
+    async def force_new_group(
+        self, group_id: str, node_id: str, *, expected_last_term: int, expected_last_index: int
+    ) -> ForcedGroup:
+        """Make this node the only member of its group, because a majority's disks are lost.
+
+        Dangerous: what only the lost disks had is lost, and every other member is removed for good.
+        Repeating it with the same arguments is harmless.
+
+        Args:
+            group_id: The node's group.
+            node_id: The node's id.
+            expected_last_term: The term of its last entry, as its status says.
+            expected_last_index: The index of that entry.
+
+        Raises:
+            Refused: An argument is not what the node has; or it leads, or has heard of a leader
+                lately; or with the members that it can reach there is a quorum, or one of them has
+                more of the log; or its log is damaged. The message says which.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.ForceNewGroupRequest(
+            group_id=group_id,
+            node_id=node_id,
+            expected_last_term=expected_last_term,
+            expected_last_index=expected_last_index,
+        )
+        response = await self.call(self._stub.ForceNewGroup, request)
+        return same_fields(ForcedGroup, response, removed=tuple(map(_member, response.removed)))
 
     async def snapshot(self) -> int:
         """Make this node write a snapshot of its state; return the index of its newest entry.

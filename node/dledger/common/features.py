@@ -168,7 +168,7 @@ FEATURES: Final = Features(
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
-    membership=since(1, "group voters outgoing learners"),
+    membership=since(1, "group voters outgoing learners epoch"),
     member=since(1, "id name address"),
     snapshots={5: 1},
 )

@@ -61,7 +61,9 @@ class NodeStatus:
 
     *commit_waits_ms* is how long entries in a leader's log have waited for a majority; 0 if none
     wait. *told_group_id* is the group that the node is configured to join while its disk is empty.
-    *now_ms* is the leader's log clock in Unix milliseconds; 0 on other nodes.
+    *now_ms* is the leader's log clock in Unix milliseconds; 0 on other nodes. *last_term* is that
+    of the entry at *last_index*. *epoch* is how often `force_new_group` made one survivor the
+    group: of two leaders of one group, the one of the lower epoch is fenced.
     """
 
     node_id: str
@@ -89,6 +91,8 @@ class NodeStatus:
     commit_waits_ms: int = 0
     told_group_id: str = ""
     now_ms: int = 0
+    last_term: int = 0
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

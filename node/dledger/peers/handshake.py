@@ -32,7 +32,7 @@ from dledger.errors import (
     Refused,
     WrongGroup,
 )
-from dledger.types import Membership, NodeId
+from dledger.types import MAX_NUMBER, Membership, NodeId
 
 METADATA_KEY = "dledger-hello"
 _MAX_CHARS: Final = 8192
@@ -79,6 +79,8 @@ class Handshake:
 
     Attributes:
         feature_level: The caller's feature level (`features`); the lowest if it sends none.
+        epoch: How often the caller's group was forced, as far as it knows (`raft.force`).
+        epoch_index: The entry that forced it last; 0 if none did.
     """
 
     group_id: str
@@ -87,6 +89,8 @@ class Handshake:
     recipient_id: NodeId
     endpoint: PeerAddress
     feature_level: int = LOWEST_LEVEL
+    epoch: int = 0
+    epoch_index: int = 0
 
     def encode(self) -> str:
         """Return the metadata value."""
@@ -119,7 +123,15 @@ def _checked(said: Mapping[str, Any]) -> Handshake:
         recipient_id=NodeId(check_word("recipient_id", said["recipient_id"], most=MAX_ID_BYTES)),
         endpoint=PeerAddress.checked(host=where["host"], port=where["port"]),
         feature_level=level,
+        epoch=_count("epoch", said.get("epoch", 0)),
+        epoch_index=_count("epoch_index", said.get("epoch_index", 0)),
     )
+
+
+def _count(name: str, value: object) -> int:
+    if type(value) is not int or not 0 <= value < MAX_NUMBER:
+        raise InvalidArgument(f"invalid {name} {value!r:.120}")
+    return value
 
 
 def check(

@@ -40,6 +40,8 @@ logger = logging.getLogger(__name__)
 SERVICE: Final = "dledger.v1.Peer"
 REMOVED_KEY: Final = "dledger-removed-by"
 """Trailing metadata of a refused handshake: the index of the entry that removed the caller."""
+EPOCH_KEY: Final = "dledger-epoch"
+"""The same: how often the refusing node's group was forced, ``:``, and by which entry last."""
 _MAX_FRAMES_BEFORE_OPEN: Final = 64
 """Control frames that may wait for the peer to accept the stream."""
 _RECONNECT_S: Final = 0.1
@@ -74,8 +76,11 @@ class PeerEvents(Protocol):
     def check_sender(self, sender: NodeId) -> None:
         """Raise MemberRemoved or NotMember if the sender is not a member any more."""
 
-    def removed(self, index: int) -> None:
-        """Called when a peer refuses this node because committed entry *index* removed it."""
+    def removed(self, index: int, epoch: int) -> None:
+        """Called when a peer of *epoch* refuses this node: committed entry *index* removed it."""
+
+    def left_out(self, epoch: int, index: int) -> None:
+        """Called when a peer refuses this node, and its group was forced by entry *index*."""
 
     def outdated(self, error: NewerCommand) -> None:
         """Stop this node: a peer sent an entry kind that this version's consensus does not know."""
@@ -89,7 +94,9 @@ class _ControlStream:
         peer: The peer's name and address, for the log.
         on_open: Called with the connect token when the peer has accepted the handshake.
         on_broken: Called when that token is not valid any more.
-        on_removed: Called with the entry's index when the peer says that this node was removed.
+        on_removed: Called with the entry's index, and the peer's epoch, when the peer says that
+            this node was removed.
+        on_epoch: Called with epoch and entry when a peer that refuses says that of its group.
     """
 
     def __init__(
@@ -99,8 +106,10 @@ class _ControlStream:
         *,
         on_open: Callable[[ConnectToken], None],
         on_broken: Callable[[], None],
-        on_removed: Callable[[int], None],
+        on_removed: Callable[[int, int], None],
+        on_epoch: Callable[[int, int], None],
     ) -> None:
+        self._on_epoch = on_epoch
         self._open_call = open_call
         self._on_open, self._on_broken, self._on_removed = on_open, on_broken, on_removed
         self._peer = peer
@@ -166,9 +175,14 @@ class _ControlStream:
         if error != self._last_error:
             logger.info("stream to %s: %s", self._peer, error)
             self._last_error = error
-        removal_index = by_key(metadata).get(REMOVED_KEY)
-        if removal_index is not None and str(removal_index).isdecimal():
-            self._on_removed(int(removal_index))
+        said = by_key(metadata)
+        removal_index = str(said.get(REMOVED_KEY, ""))
+        epoch, _, index = str(said.get(EPOCH_KEY, "")).partition(":")
+        forced = epoch.isdecimal() and index.isdecimal()
+        if removal_index.isdecimal():
+            self._on_removed(int(removal_index), int(epoch) if forced else 0)
+        elif forced:
+            self._on_epoch(int(epoch), int(index))
 
 
 class PeerLink:
@@ -213,6 +227,7 @@ class PeerLink:
             on_open=self._accepted,
             on_broken=self._broken,
             on_removed=events.removed,
+            on_epoch=events.left_out,
         )
 
     @property

@@ -19,10 +19,17 @@ import grpc
 import grpc.aio
 
 from dledger.common.features import FEATURES, MemberLevels
-from dledger.errors import DledgerError, MemberRemoved, NewerCommand, NotMember, Unavailable
+from dledger.errors import (
+    DledgerError,
+    LeftOut,
+    MemberRemoved,
+    NewerCommand,
+    NotMember,
+    Unavailable,
+)
 from dledger.peers import peer_codec
 from dledger.peers.handshake import METADATA_KEY, ClientAddress, Handshake
-from dledger.peers.peer_link import REMOVED_KEY, SERVICE, PeerEvents, PeerLink
+from dledger.peers.peer_link import EPOCH_KEY, REMOVED_KEY, SERVICE, PeerEvents, PeerLink
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken, ReplicationPort
 from dledger.raft.messages import Message
 from dledger.rpc.metadata import by_key
@@ -263,7 +270,11 @@ class Peers:
 
 
 async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
-    """End a stream; a removed member gets the index of the entry that removed it."""
-    metadata = ((REMOVED_KEY, str(error.index)),) if isinstance(error, MemberRemoved) else ()
-    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), metadata)
+    """End a stream; a member that was removed or left out gets the entry that did it."""
+    metadata: list[tuple[str, str]] = []
+    if isinstance(error, MemberRemoved | LeftOut):
+        metadata.append((EPOCH_KEY, f"{error.epoch}:{error.index}"))
+    if isinstance(error, MemberRemoved):
+        metadata.append((REMOVED_KEY, str(error.index)))
+    await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error), tuple(metadata))
     raise AssertionError("abort returned")

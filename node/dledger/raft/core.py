@@ -17,6 +17,7 @@ from dledger.errors import InvalidArgument, NotLeader, Refused
 from dledger.raft.config import RaftConfig
 from dledger.raft.election import Election
 from dledger.raft.follower import Follower
+from dledger.raft.force import TERM_STEP, check_force, forced
 from dledger.raft.leader import Leader
 from dledger.raft.log import LogStorage, RaftLog
 from dledger.raft.log_discard import LogDiscard
@@ -145,6 +146,7 @@ class Raft(RaftView):
     def tick(self) -> None:
         """Let one tick of time pass."""
         leading = self.state.leading
+        self._elections.silent_ticks = 0 if leading else self._elections.silent_ticks + 1
         if leading is not None:
             leading.tick()
             self._continue_change(leading)
@@ -217,6 +219,46 @@ class Raft(RaftView):
         )
         leading.admit()
         return self._append_membership(leading, following)
+
+    def force_group(self, *, last_term: int, last_index: int) -> tuple[int, int]:
+        """Make us the only member of the group; returns the entry's (term, index).
+
+        Everyone else is removed without being asked: their disks are lost for good, and with them
+        the quorum that could decide it. All of our log is kept; what nobody knows to be committed
+        is committed with the entry. The term is far above ours, so that of two who claim to lead
+        the group the forced one has the higher term. We lead once our vote for ourselves is
+        durable, and it is done when the entry is committed.
+
+        The caller has asked the other members whether they are there.
+
+        Args:
+            last_term: The term of our last entry, as the administrator saw it.
+            last_index: Its index.
+
+        Raises:
+            Refused: Our last entry is another; we lead, or have heard a leader lately; our log
+                has damaged entries; we are no member.
+            Unavailable: A write or a snapshot's installation is under way.
+        """
+        check_force(self, last_term=last_term, last_index=last_index)
+        membership = forced(self.membership, self.id)
+        data = membership.encode()
+        term, index = self.term + TERM_STEP, self._log.last_index + 1
+        self._elections.stand_alone(term)
+        self._log.append(
+            (
+                Entry(
+                    term=term,
+                    index=index,
+                    kind=EntryKind.MEMBERSHIP,
+                    timestamp_ms=0,
+                    crc32c=crc32c(data),
+                    data=data,
+                ),
+            )
+        )
+        self.memberships.append([(index, membership)])
+        return term, index
 
     def read_index(self, context: int) -> None:
         """Ask for an index at which a read is linearizable; it comes in `Ready.reads`.

@@ -33,6 +33,7 @@ class Election:
 
     Attributes:
         log_is_whole: Whether we could send all of our log to others; else we do not campaign.
+        silent_ticks: How long no leader was heard, and we led not ourselves; from the start on.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class Election:
         self._suspected_term = -1
         self._deferred: dict[NodeId, PreVoteRequest] = {}
         self.log_is_whole = True
+        self.silent_ticks = 0
 
     def lease_is_live(self) -> bool:
         """Whether a leader was heard so recently that no election can be justified."""
@@ -75,6 +77,7 @@ class Election:
         After its connection broke, what was sent before still arrives; only a heartbeat, and
         not in the same tick, shows that it lives.
         """
+        self.silent_ticks = 0
         if self._suspects_leader() and not (heartbeat and self._timer.elapsed > 0):
             return
         self._suspected_term = -1
@@ -148,6 +151,13 @@ class Election:
             )
             for peer in self._others()
         )
+
+    def stand_alone(self, term: int) -> None:
+        """Enter *term* with our own vote, which decides alone once it is durable (`force`)."""
+        self._timer.campaign()
+        self._cause = Cause.FORCED
+        self._state.stand(Cause.FORCED, term=term)
+        self._votes = {}
 
     def _may_campaign(self) -> bool:
         """Whether we may ask for votes; not while a snapshot replaces our log, or it has gaps."""

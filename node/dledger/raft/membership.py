@@ -35,8 +35,7 @@ class MembershipStack:
 
     def electorate_before(self, index: int) -> Electorate:
         """Return those that counted when the entry at *index* was added; nobody if unknown."""
-        before = (membership for at, membership in reversed(self._stack) if at < index)
-        return _electorate_of(next(before, _NONE))
+        return _electorate_of(self.before(index))
 
     def has(self, index: int) -> bool:
         """Whether the membership of the entry at *index* is known."""
@@ -89,6 +88,33 @@ class MembershipStack:
         removal_index = self.removal_index(node_id)
         return removal_index is not None and removal_index <= commit_index
 
+    def is_fenced(self, node_id: NodeId) -> bool:
+        """Whether a node is of an earlier epoch: a forced group left it out (`force`).
+
+        That counts from the entry on, committed or not. The fenced nodes may be a quorum of the
+        membership before: once heard, they could have the entry replaced by one of theirs.
+        """
+        return node_id not in self._ids and self.is_behind(node_id, self.current.epoch)
+
+    def is_behind(self, node_id: NodeId, epoch: int) -> bool:
+        """Whether our log names a node, and only in memberships of epochs before *epoch*."""
+        named = [one.epoch for _, one in self._stack if one.get(node_id) is not None]
+        return bool(named) and max(named) < epoch
+
+    def epoch(self, commit_index: int) -> tuple[int, int]:
+        """Return the epoch of the newest committed membership, and its first entry; 0, 0: none."""
+        committed = [(one.epoch, at) for at, one in self._stack if at <= commit_index]
+        newest = committed[-1][0] if committed else 0
+        return next((each for each in committed if newest and each[0] == newest), (0, 0))
+
+    def before(self, index: int) -> Membership:
+        """Return the membership that was in force before the entry at *index*; empty if none."""
+        return next((one for at, one in reversed(self._stack) if at < index), _NONE)
+
+    def at(self, index: int) -> Membership | None:
+        """Return the membership of the entry at *index*; None if it is not known to be one."""
+        return next((one for at, one in self._stack if at == index), None)
+
     def introduce(self, node_id: NodeId) -> None:
         """Hear a node that is a member by an entry which our log does not have yet."""
         self._introduced.pop(node_id, None)
@@ -99,18 +125,19 @@ class MembershipStack:
     def hears(self, node_id: NodeId, commit_index: int) -> bool:
         """Whether what a node asks counts: a member's word, until its removal is committed.
 
-        Also that of one that a member introduced; and anyone's, while we know no member.
+        Of nodes that a forced group left out, only until that is in our log. Also that of one that
+        a member introduced; and anyone's, while we know no member.
         """
         if node_id in self._ids or not self._stack:
             return True
         removal_index = self.removal_index(node_id)
         if removal_index is not None:
-            return removal_index > commit_index
+            return removal_index > commit_index and not self.is_fenced(node_id)
         return node_id in self._introduced
 
     def known_member(self, node_id: NodeId, commit_index: int) -> Member | None:
-        """Return a node as the newest membership has it that names it, until it is removed."""
-        if self.is_removed(node_id, commit_index):
+        """Return a node as the newest membership has it that names it; None if it has no say."""
+        if self.is_removed(node_id, commit_index) or self.is_fenced(node_id):
             return None
         found = (membership.get(node_id) for _, membership in reversed(self._stack))
         return next((member for member in found if member is not None), None)
@@ -173,12 +200,13 @@ def begin_change(
         current.group_id,
         outgoing=current.voters if changed else (),
         learners=learners,
+        epoch=current.epoch,
     )
 
 
 def end_change(joint: Membership) -> Membership:
     """Return what follows a joint membership: the new voters alone."""
-    return Membership.of(joint.voters, joint.group_id, learners=joint.learners)
+    return Membership.of(joint.voters, joint.group_id, learners=joint.learners, epoch=joint.epoch)
 
 
 def promoted(current: Membership, learners: Collection[NodeId]) -> Membership:

@@ -22,6 +22,7 @@ class Cause(Enum):
     VOTED = "a vote was given to another node"
     ELECTION_LOST = "too many voters refused"
     QUORUM_LOST = "no quorum was heard for an election timeout"
+    FORCED = "the group was forced: this node is all of it"
     NO_VOTER = "the node is no voter any more"
     STEPPED_DOWN = "leadership was given up on request"
 

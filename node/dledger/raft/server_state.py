@@ -79,9 +79,9 @@ class ServerState:
         if led:
             self._timer.redraw()
 
-    def stand(self, cause: Cause) -> None:
-        """Be a candidate in the next term, with our own vote."""
-        self._set(HardState(self.term + 1, self.id))
+    def stand(self, cause: Cause, *, term: int | None = None) -> None:
+        """Be a candidate in the next term, or in a later one, with our own vote."""
+        self._set(HardState(self.term + 1 if term is None else term, self.id))
         self.change(Role.CANDIDATE, None, cause)
 
     def lead(self, leading: Leader, cause: Cause) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dledger.raft.config import RaftConfig
+from dledger.raft.election import Election
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.progress import Progress
@@ -22,6 +23,7 @@ class RaftView:
 
     _config: RaftConfig
     _log: RaftLog
+    _elections: Election
     memberships: MembershipStack
     state: ServerState
 
@@ -130,6 +132,29 @@ class RaftView:
     def was_member(self, node_id: NodeId) -> bool:
         """Whether a node is or was a member, as far as the log goes back."""
         return self.memberships.was_member(node_id)
+
+    @property
+    def epoch(self) -> tuple[int, int]:
+        """How often the group was forced, as far as is committed, and by which entry last."""
+        return self.memberships.epoch(self.commit_index)
+
+    def is_behind(self, epoch: int) -> bool:
+        """Whether this node was left out by the forced group of *epoch*, and did not see it.
+
+        Its own log says so: it names this node, in earlier epochs only. Who belongs to the forced
+        group is the survivor, whose log has that epoch, or was never named before.
+        """
+        return self.memberships.is_behind(self.id, epoch)
+
+    @property
+    def silent_ticks(self) -> int:
+        """For how many ticks no leader was heard; 0 while this node leads."""
+        return self._elections.silent_ticks
+
+    @property
+    def log_is_whole(self) -> bool:
+        """Whether no entry of the log is damaged."""
+        return self._elections.log_is_whole
 
     @property
     def may_campaign(self) -> bool:

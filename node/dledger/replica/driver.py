@@ -364,6 +364,12 @@ class Driver:
         self._wake()
         return begun
 
+    def force_group(self, *, last_term: int, last_index: int) -> tuple[int, int]:
+        """Make this node the only member of its group; see `Raft.force_group`."""
+        begun = self.core.force_group(last_term=last_term, last_index=last_index)
+        self._wake()
+        return begun
+
     async def wait_change(self, timeout_s: float) -> None:
         """Return when role, leader, readiness or members change, or after *timeout_s*."""
         await self._changes.wait(timeout_s)

@@ -120,8 +120,8 @@ class Bootstrap:
             logger.info("bootstrapping group %s with %s", group_id, [m.name for m in members])
             await self._on_joined()
 
-    def handshake_to(self, member: Member) -> Handshake:
-        """Return the handshake for a stream to *member*."""
+    def handshake_to(self, member: Member, epoch: tuple[int, int] = (0, 0)) -> Handshake:
+        """Return the handshake for a stream to *member*; *epoch* and its entry, see `Epochs`."""
         return Handshake(
             group_id=self.group_id,
             sender_id=self.node_id,
@@ -129,6 +129,8 @@ class Bootstrap:
             recipient_id=member.id,
             endpoint=self._address,
             feature_level=self._feature_level,
+            epoch=epoch[0],
+            epoch_index=epoch[1],
         )
 
     async def accept(self, handshake: Handshake, view: Callable[[], RaftView | None]) -> None:

@@ -11,6 +11,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import grpc
@@ -24,6 +25,7 @@ from dledger.common.version import VERSION
 from dledger.common.watchdog import Watchdog
 from dledger.errors import (
     DiskFull,
+    DledgerError,
     MemberRemoved,
     NewerCommand,
     NotJoined,
@@ -35,14 +37,18 @@ from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.introductions import Introductions
 from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsServicer
+from dledger.peers.survey import survey
 from dledger.raft.messages import Message
+from dledger.replica import force_group
 from dledger.replica.driver import Driver
+from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
 from dledger.requests.config import GatewayConfig
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.engine import NodeEngine
+from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
 from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
@@ -117,6 +123,12 @@ class Node:
             told_group=settings.group_id,
             feature_level=features.level,
             on_joined=self._start_replica,
+        )
+        self._epochs = Epochs(
+            self.node_id,
+            group_id=lambda: self._joining.group_id,
+            core=lambda: self._driver.core if self._driver else None,
+            removed=self._end,
         )
         self._levels = MemberLevels(self.node_id, features)
         self._peers = Peers(self.node_id, self, self._levels, clients=clients)
@@ -227,7 +239,7 @@ class Node:
             levels=self._levels,
             watchdog=self._watchdog,
             on_fatal=self._on_fatal,
-            on_removed=self.removed,
+            on_removed=self._end,
         )
         replica = self._replica = await Replica.open(given)
         self.engine.attach(replica.driver)
@@ -250,7 +262,7 @@ class Node:
 
     def handshake_to(self, member: Member) -> Handshake:
         """Return the handshake for a stream to *member*."""
-        return self._joining.handshake_to(member)
+        return self._joining.handshake_to(member, self._epochs.known())
 
     async def handshake_from(self, handshake: Handshake) -> Member | None:
         """Accept a peer's handshake, by which this node may join its group; or raise.
@@ -260,6 +272,13 @@ class Node:
         """
         if self._stopping:
             raise NotJoined
+        self._epochs.check(handshake)
+        try:
+            return await self._accepted(handshake)
+        except DledgerError as error:
+            raise self._epochs.refusal(handshake, error) from error
+
+    async def _accepted(self, handshake: Handshake) -> Member | None:
         await self._joining.accept(handshake, lambda: self._driver.core if self._driver else None)
         core = self._driver.core if self._driver else None
         if core is None or not core.membership.voters:
@@ -282,10 +301,22 @@ class Node:
             return
         index = core.removal_index(sender)
         if index is not None:
-            raise MemberRemoved(sender, group_id=group_id, index=index)
+            epoch, _ = self._epochs.known()
+            raise MemberRemoved(sender, group_id=group_id, index=index, epoch=epoch)
         raise NotMember(sender, name=sender, group_id=group_id)
 
-    def removed(self, index: int) -> None:
+    def left_out(self, epoch: int, index: int) -> None:
+        """Stop this node permanently if the forced group of *epoch* left it out."""
+        self._epochs.learn(epoch, index)
+
+    def removed(self, index: int, epoch: int) -> None:
+        """Stop this node permanently: a member says that committed entry *index* removed it."""
+        if self._epochs.is_binding(epoch):
+            self._end(index)
+        else:
+            logger.error("a node of epoch %d, which was left out, says we were removed", epoch)
+
+    def _end(self, index: int) -> None:
         """Stop this node permanently: committed entry *index* removed it."""
         if self._burial is None and not self._stopping:
             self._burial = asyncio.get_running_loop().create_task(self._write_tombstone(index))
@@ -330,6 +361,14 @@ class Node:
         if self._driver is None:
             raise NotJoined
         return await carry_out(self._driver, change, timeout_s=timeout_s)
+
+    async def force_new_group(self, force: Force, *, timeout_s: float) -> Forced:
+        """Make this node its group; see `force_group.carry_out`. Raises Refused, Unavailable."""
+        check_named(force, group_id=self._joining.group_id, node_id=self.node_id)
+        if self._driver is None:
+            raise NotJoined
+        ask = partial(survey, group_id=force.group_id, ask=self._peers.ask)
+        return await force_group.carry_out(self._driver, force, survey=ask, timeout_s=timeout_s)
 
     def _open_records(self) -> tuple[str, CommitLog]:
         """Return the group's id and the log, for peers that lack records. Raises NotJoined."""

@@ -65,6 +65,7 @@ def node_status(
         commit_index=core.commit_index if core else 0,
         applied_index=driver.applied_index if driver else 0,
         last_index=core.last_index if core else 0,
+        last_term=core.last_term if core else 0,
         synced_index=log.synced_index if log else 0,
         ready=not facts.not_ready_reason,
         not_ready_reason=facts.not_ready_reason,
@@ -80,6 +81,7 @@ def node_status(
         told_group_id=facts.told_group_id,
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
         now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
+        epoch=core.epoch[0] if core else 0,
     )
 
 

@@ -13,6 +13,7 @@ import grpc
 
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
+from dledger.replica.force_group import Force, Forced
 from dledger.replica.member_change import Changed, MemberChange
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import check_size, parsed
@@ -39,6 +40,9 @@ class AdminBackend(Protocol):
 
     async def change_members(self, change: MemberChange, *, timeout_s: float) -> Changed:
         """Add learners and remove members; return when the change is committed."""
+
+    async def force_new_group(self, force: Force, *, timeout_s: float) -> Forced:
+        """Make this node the only member of its group; return once it leads."""
 
     async def snapshot(self) -> int:
         """Write a snapshot of the state; return its last index. Raises NotJoined, DiskFull."""
@@ -140,6 +144,28 @@ class AdminServicer:
             learners=map(_member, changed.membership.learners),
         )
 
+    async def ForceNewGroup(
+        self, request: pb.ForceNewGroupRequest, context: Any
+    ) -> pb.ForceNewGroupResponse:
+        """Make this node its group, after a majority's disks are lost for good."""
+        force = Force(
+            group_id=request.group_id,
+            node_id=NodeId(request.node_id),
+            last_term=request.expected_last_term,
+            last_index=request.expected_last_index,
+        )
+        try:
+            forced = await self._backend.force_new_group(force, timeout_s=_patience_s(context))
+        except DledgerError as error:
+            await abort(context, error)
+        return pb.ForceNewGroupResponse(
+            term=forced.term,
+            index=forced.index,
+            epoch=forced.epoch,
+            committed_index=forced.committed_index,
+            removed=map(_member, forced.removed),
+        )
+
     async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotResponse:
         """Write a snapshot of this node's state."""
         del request
@@ -218,6 +244,8 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         told_group_id=status.told_group_id,
         commit_waits_ms=_fitting(status.commit_waits_ms),
         now_ms=_fitting(status.now_ms),
+        last_term=_fitting(status.last_term),
+        epoch=_fitting(status.epoch),
     )
     for row in status.members:
         response.members.add(

@@ -226,7 +226,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -252,6 +252,8 @@ class StatusResponse(_message.Message):
     COMMIT_WAITS_MS_FIELD_NUMBER: _ClassVar[int]
     TOLD_GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
+    LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -277,7 +279,9 @@ class StatusResponse(_message.Message):
     commit_waits_ms: int
     told_group_id: str
     now_ms: int
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ...) -> None: ...
+    last_term: int
+    epoch: int
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class MemberStatus(_message.Message):
     __slots__ = ("member", "role", "match_index", "lag", "connected", "voter", "feature_level")
@@ -362,6 +366,32 @@ class MembershipResponse(_message.Message):
     voters: _containers.RepeatedCompositeFieldContainer[Member]
     learners: _containers.RepeatedCompositeFieldContainer[Member]
     def __init__(self, index: _Optional[int] = ..., voters: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., learners: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
+
+class ForceNewGroupRequest(_message.Message):
+    __slots__ = ("group_id", "node_id", "expected_last_term", "expected_last_index")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    NODE_ID_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_TERM_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_LAST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    node_id: str
+    expected_last_term: int
+    expected_last_index: int
+    def __init__(self, group_id: _Optional[str] = ..., node_id: _Optional[str] = ..., expected_last_term: _Optional[int] = ..., expected_last_index: _Optional[int] = ...) -> None: ...
+
+class ForceNewGroupResponse(_message.Message):
+    __slots__ = ("term", "index", "epoch", "committed_index", "removed")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_INDEX_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    index: int
+    epoch: int
+    committed_index: int
+    removed: _containers.RepeatedCompositeFieldContainer[Member]
+    def __init__(self, term: _Optional[int] = ..., index: _Optional[int] = ..., epoch: _Optional[int] = ..., committed_index: _Optional[int] = ..., removed: _Optional[_Iterable[_Union[Member, _Mapping]]] = ...) -> None: ...
 
 class ExportPlanRequest(_message.Message):
     __slots__ = ("group_id", "first_index", "last_index", "target_bytes")

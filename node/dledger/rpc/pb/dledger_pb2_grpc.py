@@ -438,6 +438,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.ChangeMembersRequest.SerializeToString,
                 response_deserializer=dledger__pb2.MembershipResponse.FromString,
                 _registered_method=True)
+        self.ForceNewGroup = channel.unary_unary(
+                '/dledger.v1.Admin/ForceNewGroup',
+                request_serializer=dledger__pb2.ForceNewGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ForceNewGroupResponse.FromString,
+                _registered_method=True)
         self.ExportPlan = channel.unary_unary(
                 '/dledger.v1.Admin/ExportPlan',
                 request_serializer=dledger__pb2.ExportPlanRequest.SerializeToString,
@@ -538,6 +543,18 @@ class AdminServicer:
     def ChangeMembers(self, request, context):
         """Several at once, by one change. A lost disk is replaced by removing the old id and adding the
         new one under its name.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ForceNewGroup(self, request, context):
+        """Makes the asked node the only member of its group, after a majority's disks are lost for good.
+        All others that it knows are removed, and all of its log is kept: entries that were not known to
+        be committed are, then. What only lost disks had is lost. Answered when that is durable and the
+        node leads. FAILED_PRECONDITION, with what is so now, if one of the fields is not the node's; if
+        it leads or has heard of a leader lately; if with the members that answer it there is a quorum,
+        or one of them has more of the log. Asking again for what is done does nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -654,6 +671,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.ChangeMembers,
                     request_deserializer=dledger__pb2.ChangeMembersRequest.FromString,
                     response_serializer=dledger__pb2.MembershipResponse.SerializeToString,
+            ),
+            'ForceNewGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ForceNewGroup,
+                    request_deserializer=dledger__pb2.ForceNewGroupRequest.FromString,
+                    response_serializer=dledger__pb2.ForceNewGroupResponse.SerializeToString,
             ),
             'ExportPlan': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportPlan,
@@ -874,6 +896,33 @@ class Admin:
             '/dledger.v1.Admin/ChangeMembers',
             dledger__pb2.ChangeMembersRequest.SerializeToString,
             dledger__pb2.MembershipResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ForceNewGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ForceNewGroup',
+            dledger__pb2.ForceNewGroupRequest.SerializeToString,
+            dledger__pb2.ForceNewGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
