@@ -153,6 +153,12 @@ class Metrics:
             "dledger_operator_group_age_seconds",
             "Since a group was last looked at; the other series of it are from then.",
         )
+        self._operations = Counter(
+            "dledger_operator_operations_total",
+            "BrokerOperations that ended, by their kind and result.",
+            ("kind", "result"),
+            registry=registry,
+        )
         self.backups = BackupMetrics(registry)
         self._shown: dict[tuple[str, str], set[str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}
@@ -160,6 +166,10 @@ class Metrics:
     def wrote(self, kind: str) -> None:
         """Count a write."""
         self.writes.labels(kind).inc()
+
+    def operated(self, kind: str, result: str) -> None:
+        """Count a BrokerOperation that ended."""
+        self._operations.labels(kind, result).inc()
 
     def reconciled(
         self, namespace: str, group: str, *, started_s: float, ended_s: float, succeeded: bool
