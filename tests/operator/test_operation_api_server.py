@@ -156,7 +156,7 @@ async def test_a_lost_majority_goes_on_from_the_survivor_when_told_to(story: Sto
     story.nodes.lose_disk(2)
     story.nodes.silent.add(1)
     story.nodes.leader = None
-    await story.until_condition("Degraded", "True/MajorityLost")
+    await story.until_condition("Available", "False/NoLeader")
 
     await _create(story, "look", **{**FORCE, "forceNewGroup": {}})
     shown = await _until(story, "look", "Pending", "AwaitingConfirmation")

@@ -5,6 +5,7 @@ In a walk, each write of the status, each act and each memory of the operator ma
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -366,7 +367,7 @@ def test_each_change_of_the_phase_is_told_once() -> None:
     """Waiting is not worth an Event."""
     phases = ["Pending", "Running", "Running", "Succeeded"]
     told = []
-    for was, now in zip(phases, phases[1:], strict=False):
+    for was, now in itertools.pairwise(phases):
         changed = {"phase": now, "message": "m"}
         told += [each.reason for each in operation_events(RESTART, {"phase": was}, changed)]
 
