@@ -7,6 +7,7 @@ takes a change of the members to let the new one in, as a learner until `catch_u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,7 @@ class FakeGroup:
     bootstraps: int = 0
     learners: set[str] = field(default_factory=set)
     told_group_id: str = ""
+    acted: Callable[[], None] = lambda: None
     silent: set[int] = field(default_factory=set)
     epoch: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)
@@ -146,6 +148,7 @@ class _Admin(pb_grpc.AdminServicer):
                     disk.group_id = group.told_group_id
         removed = request.remove or [""]
         group.changes += [(a.id, r) for a, r in zip(request.add, removed, strict=True)]
+        group.acted()
         voters = [one for one in group.members if one.id not in group.learners]
         learners = [one for one in group.members if one.id in group.learners]
         return pb.MembershipResponse(voters=voters, learners=learners)
@@ -165,6 +168,7 @@ class _Admin(pb_grpc.AdminServicer):
         group.learners.clear()
         group.epoch += 1
         group.elect(self._ordinal)
+        group.acted()
         return pb.ForceNewGroupResponse(term=group.term, index=4712, epoch=group.epoch)
 
     async def ExportPlan(self, request: Any, context: Any) -> Any:  # noqa: N802

@@ -373,3 +373,16 @@ def test_each_change_of_the_phase_is_told_once() -> None:
 
     assert told == [EventReason.OPERATION_STARTED, EventReason.OPERATION_SUCCEEDED]
     assert names.OPERATION_KIND == RESTART.KIND
+
+
+def test_what_runs_goes_on_when_a_new_operator_has_not_seen_the_group_yet() -> None:
+    """Found: it began anew, saw the leader that it had made itself, and failed."""
+    model = Model(_force(GROUP_ID))
+    model.lose_majority()
+    model.report()
+    record = model.operation.status["chosen"]
+
+    for seen in (OperationObserved(), OperationObserved(there=True)):
+        found = outcome(model.operation, seen, now=NOW)
+        status = operation_status(model.operation, found, now=NOW)
+        assert (status["phase"], status["chosen"]) == ("Running", record)

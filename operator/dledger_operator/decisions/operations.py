@@ -66,6 +66,9 @@ def outcome(operation: BrokerOperation, observed: OperationObserved, *, now: str
     if operation.unreadable:
         return Rejected(Reason.INVALID_SPEC, operation.unreadable)
     found = _outcome(operation, observed)
+    if isinstance(found, Waits) and operation.phase == RUNNING:
+        # What runs never waits to begin again: an operator that starts has not seen the group yet.
+        found = Going(found.message)
     if not isinstance(found, Waits | Begun | Going):
         return found
     since = operation.created_at if operation.phase == PENDING else _started_at(operation)
