@@ -160,9 +160,8 @@ def test_the_documentation_lists_every_reason() -> None:
     assert [name for name, _ in REASONS] == list(Reason)
     assert list(EventReason) == EVENTS
     for name, shown in REASONS:
-        assert re.fullmatch(r"(\w+=(True|False|Unknown)(, |; )?)+( of a BrokerBackup)?", shown), (
-            name
-        )
+        of = r"( of a Broker(Backup|Operation))?"
+        assert re.fullmatch(rf"(\w+=(True|False|Unknown)(, |; )?)+{of}", shown), name
 
 
 def test_each_crd_is_a_document_of_its_own() -> None:

@@ -20,7 +20,7 @@ def rewrite(request: pytest.FixtureRequest) -> bool:
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server with the chart's contents, but for its Deployment."""
     with running(tmp_path_factory.mktemp("api-server"), first=chart()) as made:
-        for plural in ("brokergroups", "brokerbackups"):
+        for plural in ("brokergroups", "brokerbackups", "brokeroperations"):
             made.kubectl("wait", "--for=condition=Established", f"crd/{plural}.dledger.io")
         yield made
 

@@ -7,6 +7,7 @@ takes a change of the members to let the new one in, as a learner until `catch_u
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,6 +44,9 @@ class FakeGroup:
     bootstraps: int = 0
     learners: set[str] = field(default_factory=set)
     told_group_id: str = ""
+    acted: Callable[[], None] = lambda: None
+    silent: set[int] = field(default_factory=set)
+    epoch: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -114,6 +118,8 @@ class _Admin(pb_grpc.AdminServicer):
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         group, disk = self._group, self._group.disks[self._ordinal]
+        if self._ordinal in group.silent:
+            await context.abort(grpc.StatusCode.UNAVAILABLE, "silent")
         said = pb.StatusResponse(
             node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
         )
@@ -123,6 +129,8 @@ class _Admin(pb_grpc.AdminServicer):
             return said
         leads = group.leader == self._ordinal
         said.group_id, said.term, said.ready = disk.group_id, group.term, True
+        said.last_term, said.last_index, said.epoch = 1, 4711 + self._ordinal, group.epoch
+        said.commit_index = 4711
         said.role = "leader" if leads else "follower"
         said.leader_id = "" if group.leader is None else group.disks[group.leader].node_id
         for member in group.members:
@@ -153,10 +161,30 @@ class _Admin(pb_grpc.AdminServicer):
             for disk in group.disks:
                 if disk.node_id == new.id:
                     disk.group_id = group.told_group_id
-        group.changes += [(a.id, r) for a, r in zip(request.add, request.remove, strict=True)]
+        removed = request.remove or [""]
+        group.changes += [(a.id, r) for a, r in zip(request.add, removed, strict=True)]
+        group.acted()
         voters = [one for one in group.members if one.id not in group.learners]
         learners = [one for one in group.members if one.id in group.learners]
         return pb.MembershipResponse(voters=voters, learners=learners)
+
+    async def TransferLeader(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group = self._group
+        ids = [disk.node_id for disk in group.disks]
+        group.elect(ids.index(request.target_id) if request.target_id else 1)
+        return pb.TransferLeaderResponse(leader_id=ids[group.leader or 0])
+
+    async def ForceNewGroup(self, request: Any, context: Any) -> Any:  # noqa: N802
+        group, disk = self._group, self._group.disks[self._ordinal]
+        seen = request.expected_last_term, request.expected_last_index
+        if group.leader is not None or seen != (1, 4711 + self._ordinal):
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "not as it was seen")
+        group.members = [one for one in group.members if one.id == disk.node_id]
+        group.learners.clear()
+        group.epoch += 1
+        group.elect(self._ordinal)
+        group.acted()
+        return pb.ForceNewGroupResponse(term=group.term, index=4712, epoch=group.epoch)
 
     async def ExportPlan(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = self._group

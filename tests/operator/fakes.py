@@ -18,6 +18,7 @@ from dledger.errors import (
 from dledger.types import Member
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.peer_channels import PeerChannels
@@ -254,6 +255,12 @@ class FakeWatched:
         made = self._world.objects.items()
         parsed = [BrokerBackup.parse(m) for (kind, _), m in made if kind == names.BACKUP_KIND]
         return [backup for backup in parsed if backup.spec.group == group]
+
+    def operations(self, namespace: str, group: str) -> list[BrokerOperation]:
+        made = self._world.objects.items()
+        found = [m for (kind, _), m in made if kind == names.OPERATION_KIND]
+        parsed = [BrokerOperation.parse(m) for m in found]
+        return [one for one in parsed if one.spec.group == group]
 
     def _pods(self) -> list[Manifest]:
         return [m for (kind, _), m in self._world.objects.items() if kind == "Pod"]

@@ -127,6 +127,11 @@ class Operator:
         lines = [line for line in self.get("/metrics").splitlines() if line.startswith(name)]
         return [float(line.rsplit(" ", 1)[1]) for line in lines]
 
+    def kill(self) -> None:
+        """End it at once, in the middle of what it does."""
+        self._process.kill()
+        self._process.wait(20)
+
     def stop(self) -> int:
         """End it as Kubernetes does, and return its exit code."""
         self._process.terminate()

@@ -91,6 +91,7 @@ def test_with_namespaces_the_operator_has_rights_in_these_alone() -> None:
     assert {name for kind, _, name in found if kind == "ClusterRole"} == {
         "dledger-operator-view",
         "dledger-operator-edit",
+        "dledger-operator-operate",
     }
     for namespace in ("shop", "bank"):
         for name in ("dledger-operator", "dledger-operator-drivers"):
@@ -118,8 +119,14 @@ def test_the_operator_may_neither_make_pods_nor_write_roles(values: Any) -> None
     rules = _operators_rules(*values)
 
     deleted = [rule for rule in rules if {"delete", "deletecollection", "*"} & {*rule["verbs"]}]
-    allowed = (["brokerbackups"], ["controllerrevisions"], ["pods"], ["statefulsets"])
-    assert all(rule["resources"] in allowed for rule in deleted)
+    assert {resource for rule in deleted for resource in rule["resources"]} == {
+        "brokerbackups",
+        "brokeroperations",
+        "persistentvolumeclaims",
+        "statefulsets",
+        "controllerrevisions",
+        "pods",
+    }
     assert not any({"deletecollection", "*"} & {*rule["verbs"]} for rule in deleted)
     pods = [rule["verbs"] for rule in rules if "pods" in rule["resources"]]
     assert {*pods[0]} == {"list", "watch", "patch", "delete"}
@@ -132,6 +139,21 @@ def test_the_operator_may_neither_make_pods_nor_write_roles(values: Any) -> None
     secrets = [rule["verbs"] for rule in secure if "secrets" in rule["resources"]]
     assert secrets
     assert all(verbs == ["get", "create", "patch"] for verbs in secrets)
+
+
+def test_only_who_has_admin_may_create_operations() -> None:
+    """One of them may lose what was acknowledged."""
+    roles = [made for made in _made() if made["kind"] == "ClusterRole"]
+    may = [
+        role["metadata"]["labels"]
+        for role in roles
+        for rule in role["rules"]
+        if "brokeroperations" in rule["resources"] and "create" in rule["verbs"]
+    ]
+
+    assert len(may) == 1
+    said = [label for label in may[0] if label.startswith("rbac.authorization.k8s.io/aggregate")]
+    assert said == ["rbac.authorization.k8s.io/aggregate-to-admin"]
 
 
 def test_the_admission_policies_come_with_kubernetes_that_has_them() -> None:

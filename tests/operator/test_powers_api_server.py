@@ -328,7 +328,7 @@ async def test_the_operators_account_changes_and_deletes_nothing_of_others(
         "metadata": {"name": "orders-0", "labels": names.labels("orders")},
         "spec": _plain_pod(),
     }
-    power.put(pod, _account("velero"))
+    power.put(pod, _account("velero"), *(_claim(n, of) for n, of in CLAIMS))
     coredns = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -357,8 +357,25 @@ async def test_the_operators_account_changes_and_deletes_nothing_of_others(
         ("managed-by", "patch", "configmap", "coredns", "-n", "kube-system", "-p", ours),
         ("managed-by", "patch", "serviceaccount", "velero", "-p", ours),
         ("deletes nothing", "delete", "serviceaccount", "velero"),
+        ("deletes nothing", "delete", "pvc", "data-db-0"),
+        ("deletes nothing", "delete", "pvc", "wal-orders-0"),
     ):
         assert words in power.answer(OPERATOR, *request), request
+    assert power.answer(OPERATOR, "delete", "pvc", "data-orders-0") == ""
+
+
+CLAIMS = (("data-db-0", ""), ("wal-orders-0", "orders"), ("data-orders-0", "orders"))
+
+
+def _claim(name: str, group: str) -> dict[str, Any]:
+    spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+    metadata = {"name": name, "labels": names.labels(group) if group else {}}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": spec,
+    }
 
 
 async def test_the_operators_account_deletes_only_finished_backups_of_a_schedule(

@@ -15,6 +15,8 @@ KIND: Final = "BrokerGroup"
 PLURAL: Final = "brokergroups"
 BACKUP_KIND: Final = "BrokerBackup"
 BACKUP_PLURAL: Final = "brokerbackups"
+OPERATION_KIND: Final = "BrokerOperation"
+OPERATION_PLURAL: Final = "brokeroperations"
 MANAGER: Final = "dledger-operator"
 """Field manager of server-side apply, value of the managed-by label, and name of the Lease."""
 

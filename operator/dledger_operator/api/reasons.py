@@ -71,6 +71,14 @@ class Reason(StrEnum):
     NO_STORE = "NoStore"
     WAITING_FOR_GROUP = "WaitingForGroup"
     WAITING_FOR_TURN = "WaitingForTurn"
+    OPERATION_HELD = "OperationHeld"
+    OPERATION_RUNNING = "OperationRunning"
+    OPERATION_SUCCEEDED = "OperationSucceeded"
+    NO_SUCH_MEMBER = "NoSuchMember"
+    AWAITING_CONFIRMATION = "AwaitingConfirmation"
+    CONFIRMATION_NEEDED = "ConfirmationNeeded"
+    MAJORITY_THERE = "MajorityThere"
+    SURVIVOR_CHANGED = "SurvivorChanged"
 
 
 class EventReason(StrEnum):
@@ -94,6 +102,11 @@ class EventReason(StrEnum):
     POD_RESTARTED = "PodRestarted"
     ROLLOUT_COMPLETE = "RolloutComplete"
     ROLLOUT_HALTED = "RolloutHalted"
+    CLAIM_REPLACED = "ClaimReplaced"
+    GROUP_FORCED = "GroupForced"
+    OPERATION_STARTED = "OperationStarted"
+    OPERATION_SUCCEEDED = "OperationSucceeded"
+    OPERATION_FAILED = "OperationFailed"
     TOPIC_CREATED = "TopicCreated"
     VOLUME_GROWN = "VolumeGrown"
     TOPIC_GROWN = "TopicGrown"

@@ -45,8 +45,13 @@ _COLLECTIONS: Final = {
     "Lease": "apis/coordination.k8s.io/v1/namespaces/{}/leases",
     names.KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.PLURAL}",
     names.BACKUP_KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.BACKUP_PLURAL}",
+    names.OPERATION_KIND: f"apis/{names.API_VERSION}/namespaces/{{}}/{names.OPERATION_PLURAL}",
 }
-_OURS: Final = {names.KIND: names.PLURAL, names.BACKUP_KIND: names.BACKUP_PLURAL}
+_OURS: Final = {
+    names.KIND: names.PLURAL,
+    names.BACKUP_KIND: names.BACKUP_PLURAL,
+    names.OPERATION_KIND: names.OPERATION_PLURAL,
+}
 
 
 class ApiError(Exception):

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.observed.parsers import uncreated_pods
@@ -22,7 +23,7 @@ from dledger_operator.status.status import Event
 
 log: Final = logging.getLogger(__name__)
 
-Subject = BrokerGroup | BrokerBackup
+Subject = BrokerGroup | BrokerBackup | BrokerOperation
 """What owns children, and what statuses and Events are about."""
 
 _RIGHTS: Final = frozenset({"Secret", "ServiceAccount", "RoleBinding"})
@@ -200,6 +201,44 @@ class Cluster:
             return
         self._wrote(backup.KIND)
         log.info("%s %s/%s: deleted, as retention says", *_who(backup))
+
+    async def delete_operation(self, operation: BrokerOperation) -> None:
+        """Delete a finished BrokerOperation; one that is gone needs none, nor another of its name.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        kind, namespace, name = operation.KIND, operation.namespace, operation.name
+        if await self._delete(kind, namespace, name, uid=operation.uid):
+            log.info("%s %s/%s: deleted, as its TTL says", *_who(operation))
+
+    async def replace_claim(
+        self, group: BrokerGroup, claim: str, *, uid: str, pod: str, pod_uid: str
+    ) -> bool:
+        """Delete a claim and the pod that mounts it; False if that claim is gone.
+
+        The claim goes first: until the pod ends, it only waits. Its volume is not touched.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        done = await self._delete("PersistentVolumeClaim", group.namespace, claim, uid=uid)
+        if done:
+            log.info("%s %s/%s: deleted claim %s", *_who(group), claim)
+        if pod_uid:
+            await self._delete("Pod", group.namespace, pod, uid=pod_uid)
+        return done
+
+    async def _delete(self, kind: str, namespace: str, name: str, *, uid: str) -> bool:
+        """Delete one object; False if it is gone, or is another of that name."""
+        try:
+            await self._api.delete(kind, namespace, name, uid=uid)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote(kind)
+        return True
 
     async def forget_spec(self, group: BrokerGroup, name: str, *, uid: str) -> None:
         """Delete the record of an older accepted spec; one that is gone needs none."""

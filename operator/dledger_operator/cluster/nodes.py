@@ -138,6 +138,18 @@ class Nodes:
         async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             return await admin.transfer_leader(target_id)
 
+    async def force_new_group(
+        self, pod: Pod, group_id: str, node_id: str, *, last_term: int, last_index: int
+    ) -> None:
+        """Make one node the only member of its group. Raises DledgerError."""
+        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
+        try:
+            await admin.force_new_group(
+                *(group_id, node_id), expected_last_term=last_term, expected_last_index=last_index
+            )
+        finally:
+            await admin.close()
+
     async def topics(self, pod: Pod) -> Mapping[str, TopicSeen]:
         """Return all topics by name. Raises DledgerError."""
         async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:

@@ -15,14 +15,17 @@ import kopf
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api
 from dledger_operator.cluster.cluster import Cluster, is_of_group
 from dledger_operator.cluster.nodes import Nodes, log_since
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Reconciler
-from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop
+from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop, OperationLoop
 from dledger_operator.decisions.drift import others_fields
+from dledger_operator.decisions.facts import Facts
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
@@ -41,6 +44,7 @@ log: Final = logging.getLogger(__name__)
 _PODS: Final = ("", "v1", "pods")
 _VOLUMES: Final = ("", "v1", "persistentvolumeclaims")
 _BACKUPS: Final = (names.API_GROUP, "v1", names.BACKUP_PLURAL)
+_OPERATIONS: Final = (names.API_GROUP, "v1", names.OPERATION_PLURAL)
 _CHILDREN: Final = (
     ("", "v1", "configmaps"),
     ("", "v1", "serviceaccounts"),
@@ -88,12 +92,16 @@ class Indexes:
         """See `reconcile.Watched.backups`."""
         return self._all(names.BACKUP_PLURAL, namespace, group)
 
+    def operations(self, namespace: str, group: str) -> list[BrokerOperation]:
+        """See `reconcile.Watched.operations`."""
+        return self._all(names.OPERATION_PLURAL, namespace, group)
+
     def _all(self, plural: str, namespace: str, group: str) -> list[Any]:
         return list(self._indexes.get(plural, {}).get((namespace, group), ()))
 
 
 class Manager:
-    """The reconcile loops of all groups and of their backups."""
+    """The reconcile loops of all groups, of their backups and of their operations."""
 
     def __init__(
         self, api: Api, platform: Platform, metrics: Metrics, lease_s: Callable[[], float]
@@ -105,6 +113,7 @@ class Manager:
         self._metrics = metrics
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
+        self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
 
     async def update_group(self, body: Manifest) -> None:
         """Take a BrokerGroup that was created or changed."""
@@ -146,9 +155,18 @@ class Manager:
             await self._backup_loops.pop(key).close()
         self.wake(*key)
 
+    async def update_operations(self, namespace: str, group: str) -> None:
+        """Start, wake or end the loop of a group's BrokerOperations when one of them changes."""
+        key = namespace, group
+        if key not in self._operation_loops and self.indexes.operations(*key):
+            self._operation_loops[key] = OperationLoop(self._operation_reconciler(key))
+        elif key in self._operation_loops and not self.indexes.operations(*key):
+            await self._operation_loops.pop(key).close()
+        self.wake(*key)
+
     def wake(self, namespace: str, name: str) -> None:
-        """Do a round of a group and of its backups now."""
-        for loops in (self._loops, self._backup_loops):
+        """Do a round of a group, of its backups and of its operations now."""
+        for loops in (self._loops, self._backup_loops, self._operation_loops):
             if loop := loops.get((namespace, name)):
                 loop.wake()
 
@@ -159,6 +177,8 @@ class Manager:
         self._metrics.groups.set(0)
         while self._backup_loops:
             await self._backup_loops.popitem()[1].close()
+        while self._operation_loops:
+            await self._operation_loops.popitem()[1].close()
 
     def _reconciler(self, body: Json) -> Reconciler:
         return Reconciler(
@@ -189,6 +209,20 @@ class Manager:
         channels = loop.reconciler.channels if loop else None
         return await log_since(pods, first_index, channels=channels)
 
+    def _operation_reconciler(self, key: tuple[str, str]) -> OperationReconciler:
+        return OperationReconciler(
+            key,
+            group=partial(self._group, key),
+            facts=partial(self._facts, key),
+            cluster=self._cluster,
+            watched=self.indexes,
+            metrics=self._metrics,
+        )
+
+    def _facts(self, key: tuple[str, str]) -> Facts | None:
+        loop = self._loops.get(key)
+        return loop.reconciler.facts if loop else None
+
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
         if loop := self._loops.get(key):
             return self._platform.group(loop.reconciler.body)
@@ -216,12 +250,14 @@ def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
     def backup_index(body: Any, **_: Any) -> dict[tuple[str, str], BrokerBackup]:
         if "deletionTimestamp" in body["metadata"]:
             return {}  # its Job is deleted first, and would be made again
-        return {_group_of_backup(body): BrokerBackup.parse(_unmanaged(body))}
+        return {_group_of(body): BrokerBackup.parse(_unmanaged(body))}
 
     @kopf.on.event(*_BACKUPS, registry=made)
     async def backup_changed(body: Any, **indexes: Any) -> None:
         manager.indexes.use(indexes)
-        await manager.update_backups(*_group_of_backup(body))
+        await manager.update_backups(*_group_of(body))
+
+    _watch_operations(made, manager)
 
     @kopf.on.cleanup(registry=made)
     async def stop(**_: Any) -> None:
@@ -277,6 +313,21 @@ def _watch(made: kopf.OperatorRegistry, manager: Manager, resource: tuple[str, s
         manager.wake(*parse_group(body))
 
 
+def _watch_operations(made: kopf.OperatorRegistry, manager: Manager) -> None:
+    """Index BrokerOperations by group, and wake their loop when one of them changes."""
+
+    @kopf.index(*_OPERATIONS, id=names.OPERATION_PLURAL, registry=made)
+    def operation_index(body: Any, **_: Any) -> dict[tuple[str, str], BrokerOperation]:
+        if "deletionTimestamp" in body["metadata"]:
+            return {}  # who deletes one wants nothing more done
+        return {_group_of(body): BrokerOperation.parse(_unmanaged(body))}
+
+    @kopf.on.event(*_OPERATIONS, registry=made)
+    async def operation_changed(body: Any, **indexes: Any) -> None:
+        manager.indexes.use(indexes)
+        await manager.update_operations(*_group_of(body))
+
+
 def _index_job_pods(made: kopf.OperatorRegistry) -> None:
     """Index the pods of Jobs, which are not nodes of the group."""
 
@@ -285,7 +336,7 @@ def _index_job_pods(made: kopf.OperatorRegistry) -> None:
         return {} if parse_component(body) == "node" else {parse_group(body): parse_job_pod(body)}
 
 
-def _group_of_backup(body: Json) -> tuple[str, str]:
+def _group_of(body: Json) -> tuple[str, str]:
     return body["metadata"]["namespace"], str(body["spec"].get("group"))
 
 

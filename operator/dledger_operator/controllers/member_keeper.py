@@ -13,13 +13,16 @@ from dledger.errors import DledgerError, InvalidArgument, Refused
 from dledger.types import Member, NodeId
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.disruptions import (
     RENEWED_S,
     AddMember,
     Disruption,
+    ForceGroup,
     RemoveMember,
+    ReplaceClaim,
     ReplaceMember,
     RestartPod,
     TransferLeader,
@@ -71,6 +74,10 @@ class MemberKeeper:
             await self._do(group, observed, action)
         except (Refused, InvalidArgument) as error:
             self._refuse(group, ("Member", _name(action)), str(error)[:LONGEST_TEXT])
+        except ApiError as error:
+            if not error.refused:
+                raise
+            self._refuse(group, ("Member", _name(action)), str(error)[:LONGEST_TEXT])
         except DledgerError as error:
             who = group.namespace, group.name, action.why
             log.warning("group %s/%s: %s: not done yet: %s", *who, error)
@@ -105,8 +112,29 @@ class MemberKeeper:
             case RestartPod():
                 if await self._cluster.restart_pod(group, action.pod, uid=action.uid):
                     await self._post(group, Event(EventReason.POD_RESTARTED, action.why))
+            case ReplaceClaim():
+                await self._replace_claim(group, action)
+            case ForceGroup():
+                await self._nodes.force_new_group(
+                    observed.pods[action.pod],
+                    action.group_id,
+                    action.member_id,
+                    last_term=action.last_term,
+                    last_index=action.last_index,
+                )
+                said = f"{action.why}; all other members are removed for good"
+                await self._post(group, Event(EventReason.GROUP_FORCED, said, warning=True))
             case unknown:
                 assert_never(unknown)
+
+    async def _replace_claim(self, group: BrokerGroup, action: ReplaceClaim) -> None:
+        who = action.pod, action.pod_uid
+        if await self._cluster.replace_claim(
+            group, action.claim, uid=action.uid, pod=who[0], pod_uid=who[1]
+        ):
+            kept = f"volume {action.volume or '(none)'} is what it was bound to"
+            said = f"{action.claim} of {action.pod} was deleted, to be made anew; {kept}"
+            await self._post(group, Event(EventReason.CLAIM_REPLACED, said))
 
 
 def _name(action: Disruption) -> str:

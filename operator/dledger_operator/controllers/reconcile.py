@@ -19,6 +19,7 @@ from dledger.errors import (
 )
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.schedule import due
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
@@ -86,6 +87,9 @@ class Watched(Protocol):
     def backups(self, namespace: str, group: str) -> list[BrokerBackup]:
         """Return the BrokerBackups that name it."""
 
+    def operations(self, namespace: str, group: str) -> list[BrokerOperation]:
+        """Return the BrokerOperations that name it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
@@ -127,6 +131,7 @@ class Reconciler:
         clock: Clock | None = None,
     ) -> None:
         self.body = body
+        self.facts: Facts | None = None
         self._cluster = cluster
         self._nodes = nodes
         self._watched = watched
@@ -169,7 +174,7 @@ class Reconciler:
         seen = self.body, observed, self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
-        facts = self._facts(group, observed)
+        facts = self.facts = self._facts(group, observed)
         await self._members.tell(group, observed)
         children = desired(facts.group, self._platform)
         footing = Footing(
@@ -240,6 +245,7 @@ class Reconciler:
             refusals=self._backed_off(group),
             recovery=self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
+            operations=tuple(self._watched.operations(*key)),
         )
         foreign, uncreated = await self._missing(group, observed)
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))

@@ -15,6 +15,7 @@ from typing import Final
 from dledger_operator.api.spec import Json
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
 
@@ -32,7 +33,7 @@ EXPIRY_S: Final = 3600.0
 class ReconcileLoop:
     """Runs rounds until closed."""
 
-    def __init__(self, reconciler: Reconciler | BackupReconciler) -> None:
+    def __init__(self, reconciler: Reconciler | BackupReconciler | OperationReconciler) -> None:
         self._rounds = reconciler
         self._woken = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -95,6 +96,20 @@ class BackupLoop(ReconcileLoop):
     def pause_s(self) -> float:
         """Look again for what no watch tells: a group that answers, a lost result, mere age."""
         return BACKUP_RESYNC_S if self._reconciler.unfinished else EXPIRY_S
+
+
+class OperationLoop(ReconcileLoop):
+    """Looks after the BrokerOperations that name one group."""
+
+    def __init__(self, reconciler: OperationReconciler) -> None:
+        self._reconciler = reconciler
+        super().__init__(reconciler)
+
+    def pause_s(self) -> float:
+        """Look again as often as at the group, while one is unfinished; else when one may go."""
+        if self._reconciler.unfinished:
+            return RESYNC_S
+        return min(EXPIRY_S, max(RESYNC_S, self._reconciler.soonest_s()))
 
 
 class GroupLoop(ReconcileLoop):

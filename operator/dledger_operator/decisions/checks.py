@@ -384,7 +384,9 @@ def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[P
     recorded = group.status.get("members") if group.bootstrapped else ()
     built = observed.children.get(("StatefulSet", group.name))
     as_built = built["spec"].get("replicas", 0) if built else 0
-    members = len(observed.membership or recorded or ()) or as_built
+    # A group that was forced from one survivor grows back to what it was built with.
+    is_forced = any(node.epoch for node in observed.nodes.values())
+    members = (is_forced and as_built) or len(observed.membership or recorded or ()) or as_built
     if members and members != group.spec.replicas:
         yield Problem(
             Reason.NOT_IMPLEMENTED_YET,

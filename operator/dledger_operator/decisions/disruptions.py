@@ -136,7 +136,65 @@ class RestartPod:
         return f"{self.pod} is restarted: {self.reason}"
 
 
-Disruption = ReplaceMember | AddMember | RemoveMember | TransferLeader | RestartPod
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplaceClaim:
+    """Delete a member's claim, and its pod, so that it comes back with an empty disk.
+
+    Attributes:
+        claim: Its name.
+        uid: Its uid; another claim of that name is not touched.
+        volume: The volume that it is bound to, which is not deleted; empty if it is not bound.
+        pod: The member's name.
+        pod_uid: The uid of the pod that mounts it; empty if there is none.
+    """
+
+    claim: str
+    uid: str
+    volume: str
+    pod: str
+    pod_uid: str
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"the disk of {self.pod} is given up: {self.claim} on volume {self.volume or '-'}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForceGroup:
+    """Make a survivor of a lost majority the only member of its group.
+
+    Attributes:
+        pod: The survivor.
+        uid: The pod's uid.
+        member_id: Its node id.
+        group_id: The group's id.
+        last_term: The term of its last entry, as it was shown.
+        last_index: The index of that entry.
+    """
+
+    pod: str
+    uid: str
+    member_id: str
+    group_id: str
+    last_term: int
+    last_index: int
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{self.pod} goes on alone from entry {self.last_index} of term {self.last_term}"
+
+
+Disruption = (
+    ReplaceMember
+    | AddMember
+    | RemoveMember
+    | TransferLeader
+    | RestartPod
+    | ReplaceClaim
+    | ForceGroup
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ def _majority_lost(facts: Facts, leaving: frozenset[str]) -> str:
     if 2 * len(left) > len(voters):
         return ""
     return (
-        f"the disks of {len(left)} of {len(voters)} voters are left, no majority; forcing a new "
-        "group from what is left is not implemented yet (ForceNewGroup)"
+        f"the disks of {len(left)} of {len(voters)} voters are left, no majority; a "
+        "BrokerOperation ForceNewGroup shows what is left, and can make that the group"
     )
 
 

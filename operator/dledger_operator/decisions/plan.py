@@ -27,6 +27,7 @@ from dledger_operator.decisions.drift import Drift, additions, correction, drift
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, as_built, growth
 from dledger_operator.decisions.membership import replacement
+from dledger_operator.decisions.operations import ordinary, urgent
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,
@@ -265,8 +266,10 @@ def plan(
 
 
 _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
+    urgent,
     healing,
     replacement,
+    ordinary,
     rollout,
 )
 """What may cost a group some safety, the most urgent first; one that is held holds later ones."""

@@ -159,6 +159,12 @@ class Metrics:
             (*_GROUP, "certificate"),
             registry=registry,
         )
+        self._operations = Counter(
+            "dledger_operator_operations_total",
+            "BrokerOperations that ended, by their kind and result.",
+            ("kind", "result"),
+            registry=registry,
+        )
         self.backups = BackupMetrics(registry)
         self._certificates: set[tuple[str, str, str]] = set()
         self._shown: dict[tuple[str, str], set[str]] = {}
@@ -167,6 +173,10 @@ class Metrics:
     def wrote(self, kind: str) -> None:
         """Count a write."""
         self.writes.labels(kind).inc()
+
+    def operated(self, kind: str, result: str) -> None:
+        """Count a BrokerOperation that ended."""
+        self._operations.labels(kind, result).inc()
 
     def reconciled(
         self, namespace: str, group: str, *, started_s: float, ended_s: float, succeeded: bool

@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import Manifest
 from dledger_operator.observed.certificates import Certificates
 from dledger_operator.observed.job_status import JobStatus
@@ -66,7 +67,8 @@ class Pod:
 class Volume:
     """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
 
-    *capacity* is what it has, empty if not bound; *recovery* ``pending``, ``done`` or empty.
+    *capacity* is what it has, empty if not bound; *recovery* ``pending``, ``done`` or empty;
+    *volume* the name of the volume it is bound to; *terminating* whether it is being deleted.
     """
 
     name: str
@@ -75,6 +77,9 @@ class Volume:
     phase: str = "Bound"
     capacity: str = ""
     recovery: str = ""
+    uid: str = ""
+    volume: str = ""
+    terminating: bool = False
 
 
 class TopicSeen(NamedTuple):
@@ -100,6 +105,7 @@ class Observed:
         refusals: What failed lately and is not tried yet: child or topic to error.
         recovery: The status of the Job that restores the first volume; None without one.
         backups: The BrokerBackups of the group.
+        operations: The BrokerOperations of the group.
         due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
         certificates: What is known of the peers' certificates.
     """
@@ -115,6 +121,7 @@ class Observed:
     refusals: Mapping[Ref, str] = field(default_factory=dict)
     recovery: JobStatus | None = None
     backups: tuple[BrokerBackup, ...] = ()
+    operations: tuple[BrokerOperation, ...] = ()
     due: str = ""
     certificates: Certificates = field(default_factory=Certificates)
 

@@ -62,6 +62,9 @@ def parse_volume(manifest: Json) -> Volume:
         phase=(manifest.get("status") or {}).get("phase", "Pending"),
         capacity=((manifest.get("status") or {}).get("capacity") or {}).get("storage", ""),
         recovery=(manifest["metadata"].get("annotations") or {}).get(names.RECOVERY_ANNOTATION, ""),
+        uid=manifest["metadata"].get("uid", ""),
+        volume=spec.get("volumeName") or "",
+        terminating="deletionTimestamp" in manifest["metadata"],
     )
 
 
