@@ -113,7 +113,10 @@ class Model:
         observed: Observed = converged(
             group,
             nodes=nodes,
-            pods={n: Pod(name=n, uid=uid, ip="10.0.0.1") for n, uid in self.pods.items()},
+            pods={
+                n: Pod(name=n, uid=uid, ip="10.0.0.1", ready=n not in self.behind)
+                for n, uid in self.pods.items()
+            },
             volumes={
                 f"data-{n}": Volume(name=f"data-{n}", size="10Gi", uid=uid, volume=f"pv-of-{uid}")
                 for n, uid in self.claims.items()

@@ -193,14 +193,8 @@ class Cluster:
         Raises:
             ApiError: The API server refused it.
         """
-        try:
-            await self._api.delete(backup.KIND, backup.namespace, backup.name, uid=backup.uid)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return
-        self._wrote(backup.KIND)
-        log.info("%s %s/%s: deleted, as retention says", *_who(backup))
+        if await self._delete(backup, backup.KIND, backup.name, uid=backup.uid):
+            log.info("%s %s/%s: deleted, as retention says", *_who(backup))
 
     async def delete_operation(self, operation: BrokerOperation) -> None:
         """Delete a finished BrokerOperation; one that is gone needs none, nor another of its name.
@@ -208,8 +202,7 @@ class Cluster:
         Raises:
             ApiError: The API server refused it.
         """
-        kind, namespace, name = operation.KIND, operation.namespace, operation.name
-        if await self._delete(kind, namespace, name, uid=operation.uid):
+        if await self._delete(operation, operation.KIND, operation.name, uid=operation.uid):
             log.info("%s %s/%s: deleted, as its TTL says", *_who(operation))
 
     async def replace_claim(
@@ -222,23 +215,12 @@ class Cluster:
         Raises:
             ApiError: The API server refused it.
         """
-        done = await self._delete("PersistentVolumeClaim", group.namespace, claim, uid=uid)
+        done = await self._delete(group, "PersistentVolumeClaim", claim, uid=uid)
         if done:
             log.info("%s %s/%s: deleted claim %s", *_who(group), claim)
         if pod_uid:
-            await self._delete("Pod", group.namespace, pod, uid=pod_uid)
+            await self._delete(group, "Pod", pod, uid=pod_uid)
         return done
-
-    async def _delete(self, kind: str, namespace: str, name: str, *, uid: str) -> bool:
-        """Delete one object; False if it is gone, or is another of that name."""
-        try:
-            await self._api.delete(kind, namespace, name, uid=uid)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return False
-        self._wrote(kind)
-        return True
 
     async def forget_spec(self, group: BrokerGroup, name: str, *, uid: str) -> None:
         """Delete the record of an older accepted spec; one that is gone needs none."""
@@ -252,11 +234,11 @@ class Cluster:
         return done
 
     async def _delete(
-        self, group: BrokerGroup, kind: str, name: str, *, uid: str, orphan: bool = False
+        self, subject: Subject, kind: str, name: str, *, uid: str, orphan: bool = False
     ) -> bool:
-        """Delete the object with that uid; False if it is gone."""
+        """Delete the object with that uid, near *subject*; False if it is gone."""
         try:
-            await self._api.delete(kind, group.namespace, name, uid=uid, orphan=orphan)
+            await self._api.delete(kind, subject.namespace, name, uid=uid, orphan=orphan)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise

@@ -34,6 +34,8 @@ STATUS_TIMEOUT_S: Final = 1.0
 """Nodes answer from memory, in milliseconds; one that takes longer counts as silent this round."""
 CALL_TIMEOUT_S: Final = 5.0
 """Creating or growing a topic takes a commit, and planning an export reads index files."""
+FORCE_TIMEOUT_S: Final = 15.0
+"""A survivor asks every other member first, and waits for silent ones."""
 POLL_ALL_EVERY: Final = 5
 """All nodes are asked at least once in so many rounds, since followers answer for themselves."""
 TOPICS_BYTES: Final = 2 << 20
@@ -142,13 +144,10 @@ class Nodes:
         self, pod: Pod, group_id: str, node_id: str, *, last_term: int, last_index: int
     ) -> None:
         """Make one node the only member of its group. Raises DledgerError."""
-        admin = self._make_slow_admin(_address(pod, names.PEER_PORT))
-        try:
+        async with self._connection(pod, FORCE_TIMEOUT_S) as admin:
             await admin.force_new_group(
                 *(group_id, node_id), expected_last_term=last_term, expected_last_index=last_index
             )
-        finally:
-            await admin.close()
 
     async def topics(self, pod: Pod) -> Mapping[str, TopicSeen]:
         """Return all topics by name. Raises DledgerError."""

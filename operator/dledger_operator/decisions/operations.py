@@ -7,7 +7,7 @@ are disruptions of the group's plan: one a round, behind the same gate as every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -15,18 +15,13 @@ from dledger_operator.api import names
 from dledger_operator.api.brokeroperation import PENDING, RUNNING, BrokerOperation, Kind
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Manifest
-from dledger_operator.decisions.disruptions import (
-    Disruption,
-    Held,
-    ReplaceClaim,
-    RestartPod,
-    TransferLeader,
-)
+from dledger_operator.decisions.disruptions import Disruption, Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, regrow, secure
 from dledger_operator.decisions.forcing import progress as force_progress
 from dledger_operator.decisions.membership import change_held
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
+from dledger_operator.decisions.restarts import hand_over, refused, remaining, restart_next
 from dledger_operator.observed.job_status import seconds_between
 
 
@@ -186,7 +181,7 @@ def _transfer(operation: BrokerOperation, facts: Facts) -> Disruption | Held | N
         return Held(target, why)
     if target not in facts.in_sync:
         return Held(target, f"{target} is not in sync")
-    return _hand_over(facts, target, f"BrokerOperation {operation.name}")
+    return hand_over(facts, f"BrokerOperation {operation.name}", to=target)
 
 
 # --- Restart -------------------------------------------------------------------------------------
@@ -216,41 +211,6 @@ def _restarted(operation: BrokerOperation, facts: Facts) -> Outcome:
 def _restart(operation: BrokerOperation, facts: Facts) -> Disruption | Held | None:
     uids = {row["uid"] for row in operation.recorded("pods") or ()}
     return restart_next(facts, uids, f"BrokerOperation {operation.name}")
-
-
-def remaining(facts: Facts, uids: Collection[str]) -> list[str]:
-    """Return the pods that are still the ones with these uids, in the order to restart them.
-
-    Broken ones first, then followers from the highest ordinal down, the leader last.
-    """
-    left = [name for name, pod in facts.observed.pods.items() if pod.uid in uids]
-    left.sort(reverse=True)
-    return sorted(left, key=lambda name: (name == facts.leader, name in facts.in_sync))
-
-
-def restart_next(facts: Facts, uids: Collection[str], reason: str) -> Disruption | Held | None:
-    """Return the next step in restarting pods one at a time; None when none is left.
-
-    Args:
-        facts: What is seen.
-        uids: Those of the pods to restart; another pod of the same name is done already.
-        reason: What it is for, as a whole clause.
-    """
-    left = remaining(facts, uids)
-    if not left:
-        return None
-    name = left[0]
-    pod = facts.observed.pods[name]
-    if pod.terminating:
-        return Held(name, f"{name} is going away")
-    if why := _without(facts, frozenset({name} & {*facts.apart})) or refused(facts, name):
-        return Held(name, why)
-    if name in facts.in_sync and facts.voters > 1:
-        if facts.margin < 1:
-            return Held(name, "writes would stop: no voter can be spared")
-        if name == facts.leader:
-            return _hand_over(facts, "", reason)
-    return RestartPod(pod=name, uid=pod.uid, reason=reason)
 
 
 # --- ReplaceMember -------------------------------------------------------------------------------
@@ -304,7 +264,7 @@ def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | No
     if why := _without(facts, frozenset({name})) or refused(facts, name):
         return Held(name, why)
     if name == facts.leader:
-        return _hand_over(facts, "", f"BrokerOperation {operation.name}")
+        return hand_over(facts, f"BrokerOperation {operation.name}")
     return ReplaceClaim(
         claim=claim,
         uid=volume.uid,
@@ -322,26 +282,6 @@ def _without(facts: Facts, leaving: frozenset[str]) -> str:
     if not facts.leader:
         return "no leader answers that a majority follows"
     return change_held(facts, leaving)
-
-
-def refused(facts: Facts, name: str) -> str:
-    """Return what was refused lately about a member, and is not tried yet; empty if nothing."""
-    said = facts.observed.refusals.get(("Member", name), "")
-    return f"it was refused: {said}" if said else ""
-
-
-def _hand_over(facts: Facts, to: str, reason: str) -> Disruption | Held:
-    observed = facts.observed
-    if observed.leader is None:
-        return Held(to or facts.leader, "the leader does not answer")
-    ids = {row.member.name: str(row.member.id) for row in observed.membership}
-    return TransferLeader(
-        leader=observed.leader[0],
-        term=observed.leader[1].term,
-        to=to,
-        to_id=ids.get(to, ""),
-        reason=reason,
-    )
 
 
 def _begin_force(operation: BrokerOperation, facts: Facts) -> Outcome:

@@ -1,18 +1,17 @@
-"""Which pod is restarted next, so that all run what the spec asks for. Pure.
+"""Which pod is restarted, so that all run what the spec asks for. Pure.
 
 Pods that do not run at all come first, since their restart costs nothing: a spec taken back heals
-what it broke. Then one at a time, and only while all others are ready and in sync: first those that
-are not in sync, then followers, and the leader last, after it handed over to one that was
-restarted. So a pod that does not come up halts the rollout by itself.
+what it broke. The others are restarted as `restarts` has it, so that one that does not come up
+halts the rollout by itself.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
+from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held
+from dledger_operator.decisions.restarts import remaining, restart_next
 from dledger_operator.observed.job_status import seconds_between
 
 COMES_UP_S: Final = 300
@@ -33,47 +32,15 @@ def healing(facts: Facts) -> RestartPod | None:
     return None
 
 
-def rollout(facts: Facts) -> RestartPod | TransferLeader | Held | None:
+def rollout(facts: Facts) -> Disruption | Held | None:
     """Return what comes next; None once no pod is of an older template."""
     if not facts.older:
         return None
-    name = min(facts.older, key=lambda name: (name == facts.leader, name in facts.in_sync, name))
+    uids = {facts.observed.pods[name].uid for name in facts.older}
     if not facts.is_templated:
-        return Held(name, "the StatefulSet has not the new template yet")
-    if why := restart_held(facts, name):
-        return Held(name, why)
-    leader = facts.observed.leader
-    if leader is None or leader[0] != name or facts.voters == 1:
-        reason = ALONE if facts.voters == 1 else OLDER
-        return RestartPod(pod=name, uid=facts.observed.pods[name].uid, reason=reason)
-    ids = {row.member.name: str(row.member.id) for row in facts.observed.membership}
-    to = next(each for each in facts.in_sync if each != name)
-    return TransferLeader(leader=name, term=leader[1].term, to=to, to_id=ids[to], reason=OLDER)
-
-
-def restart_held(facts: Facts, name: str) -> str:
-    """Return why a pod that may run is not to be restarted now; empty if it may be.
-
-    All other voters must be in sync, their pods ready, and a majority without it; a group of one is
-    down meanwhile, which nothing can change.
-    """
-    if refused := facts.observed.refusals.get(("Member", name)):
-        return f"it was refused: {refused}"
-    if not facts.leader:
-        return "no leader answers that a majority follows"
-    if facts.voters == 2:
-        return "two voters cannot do without one"
-    if held := change_held(facts, frozenset({name} if facts.voters > 1 else ())):
-        return held
-    pods = facts.observed.pods
-    if pods[name].terminating:
-        return "it is being deleted"
-    down = [
-        other
-        for other in facts.wanted
-        if other != name and (other not in pods or not pods[other].ready or pods[other].terminating)
-    ]
-    return f"not ready: {', '.join(down)}" if down else ""
+        waiting = remaining(facts, uids)[0]
+        return Held(waiting, "the StatefulSet has not the new template yet")
+    return restart_next(facts, uids, ALONE if facts.voters == 1 else OLDER)
 
 
 def is_rolling(facts: Facts) -> bool:

@@ -7,10 +7,10 @@ while they run. A field at its default is left out: one that a later version add
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import asdict, fields
 from typing import Any, Final
 
-from dledger_operator.api.spec import BrokerGroup, Spec
+from dledger_operator.api.spec import BrokerGroup, Spec, Tls
 from dledger_operator.resources.common import digest
 
 RESTARTING: Final = frozenset(
@@ -33,5 +33,5 @@ def wish(group: BrokerGroup, image: str) -> str:
     for one in fields(Spec):
         value = getattr(group.spec, one.name)
         if one.name in RESTARTING and value != getattr(_DEFAULTS, one.name):
-            asked[one.name] = asdict(value) if is_dataclass(value) else value
+            asked[one.name] = asdict(value) if isinstance(value, Tls) else value
     return digest(asked)

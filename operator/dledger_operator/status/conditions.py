@@ -21,7 +21,7 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import verdict
-from dledger_operator.decisions.disruptions import Held, TransferLeader
+from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.membership import learning, replacement
@@ -210,8 +210,10 @@ def _rolling_out(facts: Facts, now: str) -> Finding | None:
     wanted = healing(facts) or rollout(facts)
     if isinstance(wanted, Held):
         sentence += f"; next {wanted.pod}, which waits: {wanted.why}"
-    elif wanted is not None:
-        sentence += f"; next {wanted.leader if isinstance(wanted, TransferLeader) else wanted.pod}"
+    elif isinstance(wanted, TransferLeader):
+        sentence += f"; next {wanted.leader}, after it handed over"
+    elif isinstance(wanted, RestartPod):
+        sentence += f"; next {wanted.pod}"
     elif waiting := coming_up(facts):
         sentence += f"; not ready yet: {_pods(facts, waiting)}"
     return "True", Reason.ROLLING_OUT, sentence
