@@ -1,0 +1,139 @@
+"""What a user changes in a spec while an unmodified SDK writes, and does not notice."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+
+from e2e.cluster import Cluster
+from e2e.cluster.image import Image
+from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
+
+SDK = ("--endpoint", "orders:8081", "--topic", "demo")
+WHOLE = {"lost": 0, "duplicates": 0, "outOfOrder": 0, "failed": 0}
+
+
+def _writes(namespace: Namespace, image: Image) -> Workload:
+    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "600")
+    traffic.start()
+    traffic.wait_acked(300)
+    return traffic
+
+
+def _is_whole(traffic: Workload) -> dict[str, Any]:
+    """End the writes; every one was acknowledged, is there once and in its order."""
+    traffic.stop()
+    summary = traffic.summary()
+    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
+    return summary
+
+
+def _has_pods(group: BrokerGroup, count: int) -> bool | None:
+    return len(group.pods()) == count or None
+
+
+def _order_of_restarts(group: BrokerGroup) -> list[str]:
+    made = {name: each["metadata"]["creationTimestamp"] for name, each in group.nodes().items()}
+    return sorted(made, key=lambda name: made[name])
+
+
+def test_a_new_image_rolls_out_and_the_leader_comes_last(
+    namespace: Namespace,
+    image: Image,
+    workload_image: Image,
+    cluster: Cluster,
+    figures: dict[str, float],
+) -> None:
+    """Given writes, when the image changes, then every pod is new and no client saw an error."""
+    newer = f"{image.name}-newer"
+    cluster.alias_image(image.name, newer)
+    group = namespace.run_group()
+    before, leader = group.uids(), group.leader()
+    traffic = _writes(namespace, workload_image)
+
+    group.wait_settled(group.change(image=newer))
+    summary = _is_whole(traffic)
+
+    figures["longest silence of a client, ms"] = summary["gapMs"]
+    images = {each["spec"]["containers"][0]["image"] for each in group.nodes().values()}
+    assert images == {newer}
+    assert not set(before.values()) & set(group.uids().values())
+    assert _order_of_restarts(group)[-1] == leader
+
+
+def test_a_bad_image_stops_at_one_pod_and_is_taken_back(
+    namespace: Namespace, image: Image, workload_image: Image
+) -> None:
+    """A pod that does not come up halts the rollout; the spec taken back heals it."""
+    group = namespace.run_group()
+    before = group.uids()
+    traffic = _writes(namespace, workload_image)
+
+    group.change(image=f"{image.name}-that-nobody-has")
+    eventually(
+        "the rollout halts",
+        lambda: group.condition("Progressing").get("reason") == "RolloutHalted" or None,
+        240,
+    )
+    broken = {name for name, uid in group.uids().items() if before[name] != uid}
+    generation = group.change(image=None)
+    group.wait_settled(generation)
+    _is_whole(traffic)
+
+    assert len(broken) == 1, "a second pod was stopped while the first was broken"
+    images = {each["spec"]["containers"][0]["image"] for each in group.nodes().values()}
+    assert images == {image.name}
+
+
+def test_a_setting_that_needs_a_restart_rolls_out(
+    namespace: Namespace, workload_image: Image
+) -> None:
+    """The same for what is in the pods' template and in their configuration."""
+    group = namespace.run_group()
+    before = group.uids()
+    traffic = _writes(namespace, workload_image)
+
+    generation = group.change(
+        durability="osBuffer", resources={"requests": {"cpu": "20m", "memory": "64Mi"}}
+    )
+    group.wait_settled(generation)
+    _is_whole(traffic)
+
+    assert not set(before.values()) & set(group.uids().values())
+
+
+@pytest.mark.long
+def test_a_group_grows_and_shrinks_under_writes(
+    namespace: Namespace, workload_image: Image, figures: dict[str, float]
+) -> None:
+    """One, three, five, three and one member, one after the other."""
+    group = namespace.run_group(replicas=1)
+    traffic = _writes(namespace, workload_image)
+
+    for replicas in (3, 5, 3, 1):
+        status = group.wait_settled(group.change(replicas=replicas), 300)
+        assert len(status["members"]) == replicas
+        assert {row["role"] for row in status["members"]} <= {"leader", "follower"}
+        eventually("pods come and go", partial(_has_pods, group, replicas), 90)
+    summary = _is_whole(traffic)
+
+    figures["longest silence of a client, ms"] = summary["gapMs"]
+
+
+def test_leadership_is_handed_over_as_asked(
+    namespace: Namespace, workload_image: Image, figures: dict[str, float]
+) -> None:
+    """A planned change of the leader, asked for as a BrokerOperation."""
+    group = namespace.run_group()
+    traffic = _writes(namespace, workload_image)
+    leader = group.leader()
+    to = next(name for name in group.pods() if name != leader)
+
+    namespace.operate("hand-over", "TransferLeader", to=to)
+    namespace.wait_operated("hand-over")
+    assert group.other_leader(leader) == to
+    summary = _is_whole(traffic)
+
+    figures["longest silence of a client, ms"] = summary["gapMs"]
