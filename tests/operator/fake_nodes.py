@@ -106,7 +106,11 @@ class FakeGroup:
 
     def row(self, member: Any) -> Any:
         """Return what the leader says of a member."""
-        there = any(disk.node_id == member.id and disk.group_id for disk in self.disks)
+        there = any(
+            disk.node_id == member.id and disk.group_id
+            for ordinal, disk in enumerate(self.disks)
+            if ordinal not in self.silent
+        )
         voter = member.id not in self.learners
         return pb.MemberStatus(member=member, role="follower", connected=there, voter=voter)
 

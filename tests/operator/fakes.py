@@ -130,7 +130,10 @@ class World:
             name = names.pod("orders", ordinal)
             self.disks.setdefault(name, "")
             if ("Pod", name) not in self.objects:
-                self.put(_pod(name, f"10.0.0.{ordinal}"))
+                template = built["spec"]["template"]["metadata"] if built else {}
+                pod = _pod(name, f"10.0.0.{ordinal}")
+                pod["metadata"]["annotations"] = dict(template.get("annotations") or {})
+                self.put(pod)
 
     def delete_group(self) -> None:
         """Delete the group with everything that it owns; disks stay."""
@@ -303,6 +306,12 @@ class FakeNodes:
         world.replaced.append((new.name, old_id))
         world.disks[new.name] = world.disks[world.leader]
         world.trouble.after_effect(Unavailable("the answer is lost"))
+
+    async def transfer_leader(self, pod: Pod, target_id: str) -> str:
+        world = self._world
+        assert (pod.name, target_id) == (world.leader, "")
+        world.leader = max(name for name in world.disks if name != pod.name)
+        return world.node_id(world.leader)
 
     async def bootstrap(
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]

@@ -266,31 +266,32 @@ async def test_a_foreign_secret_is_not_touched_and_named() -> None:
 
 
 async def test_a_plain_group_accepts_both_until_every_pod_answers_over_tls() -> None:
-    """A rollout of its pods is what brings it there; then nothing is restarted any more."""
+    """A rollout of its pods brings it there; then nothing is restarted any more."""
     world = _world()
     await Operator(world, secure=False).rounds()
     assert not [name for kind, name in world.objects if kind == "Secret"]
-    for ordinal in range(3):
-        pod = world.objects["Pod", f"orders-{ordinal}"]
-        pod["metadata"]["labels"][names.REVISION_LABEL] = "old"
-        world.put(pod)
+    plain = _pods(world)
 
     operator = Operator(world)
-    await operator.rounds(1)
-    built = world.objects["StatefulSet", "orders"]
-    built["status"] = {"updateRevision": "new"}
-    world.put(built)
-    await operator.rounds(30)
-    assert _files(world, "orders-peer-tls")["mode"] == b"both"
+    modes = []
+    for _ in range(40):
+        await operator.rounds(1)
+        secret = world.objects.get(("Secret", "orders-peer-tls"))
+        mode = _files(world, "orders-peer-tls")["mode"] if secret else b""
+        modes.append((mode, len(plain & _pods(world))))
 
-    for ordinal in range(3):
-        pod = world.objects["Pod", f"orders-{ordinal}"]
-        pod["metadata"]["labels"][names.REVISION_LABEL] = "new"
-        world.put(pod)
-    await operator.rounds(5)
-    assert _files(world, "orders-peer-tls")["mode"] == b"required"
+    assert {left for mode, left in modes if mode == b"both"} == {0, 1, 2, 3}
+    assert {left for mode, left in modes if mode == b"required"} == {0}
+    assert modes[-1] == (b"required", 0)
     assert operator.nodes.channels.credentials is not None
     assert not operator.nodes.channels.credentials.plain_too
+    secured = _pods(world)
+    await operator.rounds(20)
+    assert _pods(world) == secured
+
+
+def _pods(world: World) -> set[str]:
+    return {each["metadata"]["uid"] for (kind, _), each in world.objects.items() if kind == "Pod"}
 
 
 def _authority(world: World, name: str) -> None:

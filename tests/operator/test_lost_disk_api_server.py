@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
-from tests.operator.live import Story, eventually
+from tests.operator.live import Story, eventually, volumes_of_class
 
 pytestmark = pytest.mark.e2e
 EMPTY = "True/MemberReplacedByEmptyDisk"
@@ -46,3 +50,67 @@ async def test_a_paused_group_keeps_its_members_until_it_goes_on(story: Story) -
     await story.apply(paused=False)
 
     await eventually("the Event", lambda: _told(story))
+
+
+async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) -> None:
+    """Its claim is made anew, its volume stays, and the Event names it."""
+    of = f"disks-{story.namespace}"
+    made = [_machine(f"{of}-{n}") for n in range(3)]
+    for manifest in (*made, *_local_volumes(of, made)):
+        await story.kubectl("create", "-f", "-", manifest=manifest)
+    await story.up(storage={"size": "1Gi", "storageClassName": of})
+    await story.until_condition("StorageHealthy", "True/VolumesBound")
+    await story.until_condition("Degraded", "False/AsExpected")
+    claim = await story.get("pvc", "data-orders-2")
+    volume = claim["spec"]["volumeName"]
+
+    story.nodes.silent.add(2)
+    down = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+    await story.kubectl(
+        *("patch", "pod", "orders-2", "--subresource=status", "--type=merge"),
+        *("-p", json.dumps(down)),
+    )
+    await story.until_condition("Degraded", "True/MemberNotConnected")
+    await story.kubectl("delete", "node", f"{of}-{volume.rsplit('-', 1)[1]}")
+
+    async def told() -> list[str]:
+        events = await story.list("events")
+        return [each["message"] for each in events if each["reason"] == "ClaimReplaced"]
+
+    deleted = "data-orders-2 of orders-2 was deleted, to be made anew"
+    assert await eventually("the Event", told) == [
+        f"{deleted}; volume {volume} is what it was bound to"
+    ]
+
+    async def is_new() -> bool:
+        found = await story.get("pvc", "data-orders-2")
+        return bool(found) and bool(found["metadata"]["uid"] != claim["metadata"]["uid"])
+
+    await eventually("the claim is made anew", is_new)
+    assert (await story.get("pv", volume))["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
+    story.nodes.lose_disk(2)
+    story.nodes.silent.clear()
+    await story.run_pods()
+    await eventually("the Event", lambda: _told(story))
+    story.nodes.catch_up()
+    await story.until_condition("Degraded", "False/AsExpected")
+
+
+def _machine(name: str) -> dict[str, Any]:
+    labels = {"kubernetes.io/hostname": name}
+    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
+
+
+def _local_volumes(of: str, machines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield a StorageClass and a volume on each machine, that nobody deletes."""
+    storage, *volumes = volumes_of_class(of, grows=False)
+    yield storage
+    for manifest, machine in zip(volumes, machines, strict=True):
+        row = {
+            "key": "kubernetes.io/hostname",
+            "operator": "In",
+            "values": [machine["metadata"]["name"]],
+        }
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [row]}]}
+        spec = {**manifest["spec"], "nodeAffinity": {"required": terms}}
+        yield {**manifest, "spec": {**spec, "persistentVolumeReclaimPolicy": "Retain"}}

@@ -24,6 +24,7 @@ from dledger.common.watchdog import Watchdog
 from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
 from dledger.server import config
 from dledger.server.config import ConfigError, Settings
+from dledger.server.live_settings import SettingsFollower
 from dledger.server.node import Node
 
 logger = logging.getLogger(__name__)
@@ -67,7 +68,9 @@ def run(args: argparse.Namespace) -> int:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
         told = {"DLEDGER_GROUP_ID": args.group_id} if args.group_id else {}
-        settings = config.load(Path(args.config) if args.config else None, os.environ | told)
+        path = Path(args.config) if args.config else None
+        read = partial(config.load, path, os.environ | told)
+        settings = read()
         host = config.resolve(settings.advertise_host, wait_s=_RESOLVE_WAIT_S)
         settings = dataclasses.replace(settings, advertise_host=host)
     except ConfigError as error:
@@ -79,7 +82,7 @@ def run(args: argparse.Namespace) -> int:
         format=f"%(asctime)s %(levelname)s {settings.group} %(name)s: %(message)s",
     )
     try:
-        ended_by = uvloop.run(_serve(settings))
+        ended_by = uvloop.run(_serve(settings, read if path else None))
     except StorageError as refused:
         logger.critical("refusing to start: %s", refused)
         return _last_word(refused, _EXIT_DATA)
@@ -101,8 +104,11 @@ def _last_word(error: BaseException, otherwise: int) -> int:
     return _EXIT_DATA if isinstance(error, NodeRemoved) else otherwise
 
 
-async def _serve(settings: Settings) -> BaseException | None:
-    """Run until a signal, or until the node fails; return the error in that case."""
+async def _serve(settings: Settings, read: Callable[[], Settings] | None) -> BaseException | None:
+    """Run until a signal, or until the node fails; return the error in that case.
+
+    *read* reads the settings again, from a file that may change.
+    """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[BaseException | None] = loop.create_future()
 
@@ -120,7 +126,12 @@ async def _serve(settings: Settings) -> BaseException | None:
     gc.set_threshold(*_GC_THRESHOLDS)
     watchdog.start()
     give_back_now_and_then()
+    following = (
+        loop.create_task(SettingsFollower(settings, read).run(node.take_over)) if read else None
+    )
     error = await ended
+    if following is not None:
+        following.cancel()
     stop = partial(node.stop, drain=error is None)
     await stop_within(settings.shutdown_grace_s, stop)
     watchdog.stop()

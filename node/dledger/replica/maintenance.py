@@ -85,6 +85,10 @@ class Maintenance:
         self._rounds_until_look = 0
         self._newest_ms: dict[int, int] = {}
 
+    def retain_by(self, policy: RetentionPolicy) -> None:
+        """Go by another policy from now on."""
+        self._retention = policy
+
     async def run(self, usage: DiskUsage) -> None:
         """Run one round: do what is due."""
         self._rounds += 1

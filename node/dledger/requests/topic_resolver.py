@@ -22,10 +22,14 @@ class TopicResolver:
     Creation on first use is rate-limited. Client ids are not authenticated, so all clients share
     one budget for topics and one for groups. Explicit creation is not limited; see
     docs/security.md.
+
+    Attributes:
+        auto_creates: Whether topics are made when first used; may change at any time.
     """
 
     def __init__(self, engine: Engine, config: GatewayConfig) -> None:
         self._engine, self._config = engine, config
+        self.auto_creates = config.auto_create_topics
         self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
@@ -42,7 +46,7 @@ class TopicResolver:
         """
         topics = self._engine.state.topics
         found = topics.get(name)
-        if found is None and self._config.auto_create_topics:
+        if found is None and self.auto_creates:
             command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)

@@ -270,6 +270,13 @@ class Node:
     def _log(self) -> CommitLog | None:
         return self._replica.log if self._replica is not None else None
 
+    def take_over(self, settings: Settings) -> None:
+        """Go by settings that changed while this node runs; see `live_settings.LIVE`."""
+        self._settings = settings
+        self._gateway.context.resolver.auto_creates = settings.auto_create_topics
+        if self._replica is not None:
+            self._replica.take_over(settings)
+
     # -- bootstrap and joining ------------------------------------------------------------------
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:

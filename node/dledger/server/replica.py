@@ -115,6 +115,10 @@ class Replica:
         await self.driver.stop()
         await asyncio.to_thread(self.log.close)
 
+    def take_over(self, settings: Settings) -> None:
+        """Go by settings that changed while the node runs; see `live_settings.LIVE`."""
+        self.maintenance.retain_by(_retention(settings))
+
     async def prepare(self) -> None:
         """Prepare the next segment."""
         try:
@@ -139,6 +143,14 @@ class Replica:
             )
             work.append(scrubber.run())
         return work
+
+
+def _retention(settings: Settings) -> RetentionPolicy:
+    return RetentionPolicy(
+        hours=settings.retention_hours,
+        disk_watermark_percent=settings.disk_watermark_percent,
+        group_hours=settings.group_retention_hours,
+    )
 
 
 def _open_log(given: MemberDependencies) -> CommitLog:
@@ -223,11 +235,7 @@ def _maintenance(
         log,
         given.state,
         snapshots,
-        retention=RetentionPolicy(
-            hours=settings.retention_hours,
-            disk_watermark_percent=settings.disk_watermark_percent,
-            group_hours=settings.group_retention_hours,
-        ),
+        retention=_retention(settings),
         policy=SnapshotPolicy(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
         ),

@@ -36,6 +36,7 @@ class Reason(StrEnum):
     COMPLETE = "Complete"
     AS_EXPECTED = "AsExpected"
     MEMBER_REPLACED_BY_EMPTY_DISK = "MemberReplacedByEmptyDisk"
+    DISK_LOST = "DiskLost"
     MEMBER_NOT_CONNECTED = "MemberNotConnected"
     MEMBER_BEHIND = "MemberBehind"
     MAJORITY_LOST = "MajorityLost"

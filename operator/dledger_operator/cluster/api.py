@@ -37,6 +37,8 @@ _COLLECTIONS: Final = {
     "StatefulSet": "apis/apps/v1/namespaces/{}/statefulsets",
     "ControllerRevision": "apis/apps/v1/namespaces/{}/controllerrevisions",
     "Job": "apis/batch/v1/namespaces/{}/jobs",
+    "PersistentVolume": "api/v1/persistentvolumes",
+    "Node": "api/v1/nodes",
     "PersistentVolumeClaim": "api/v1/namespaces/{}/persistentvolumeclaims",
     "ServiceAccount": "api/v1/namespaces/{}/serviceaccounts",
     "RoleBinding": "apis/rbac.authorization.k8s.io/v1/namespaces/{}/rolebindings",
@@ -109,6 +111,13 @@ class Api:
         """Return the Events on one object."""
         on = f"involvedObject.kind={kind},involvedObject.uid={uid}"
         listed = await self._request("get", _path("Event", namespace), field_selector=on)
+        items: list[Manifest] = listed["items"]
+        return items
+
+    async def nodes(self, **labels: str) -> list[Manifest]:
+        """Return the Nodes with these labels; a dot or slash of a key is passed by unpacking."""
+        selector = ",".join(f"{key}={value}" for key, value in labels.items())
+        listed = await self._request("get", _path("Node", ""), label_selector=selector)
         items: list[Manifest] = listed["items"]
         return items
 

@@ -117,6 +117,14 @@ class Cluster:
         events = await self._api.events_on("StatefulSet", group.namespace, uid=uid)
         return uncreated_pods(events, pods)
 
+    async def volume(self, name: str) -> Manifest | None:
+        """Return a PersistentVolume, or None if it does not exist."""
+        return await self._api.get("PersistentVolume", "", name)
+
+    async def machines_named(self, host: str) -> list[Manifest]:
+        """Return the Nodes that carry a host name; none if the machine is gone."""
+        return await self._api.nodes(**{names.HOST_LABEL: host})
+
     async def create_child(self, owner: Subject, manifest: Manifest) -> bool:
         """Create an object that is never changed; False if it or an older one of its name exists.
 

@@ -27,6 +27,7 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.cluster.peer_channels import PeerChannels
+from dledger_operator.controllers.absences import Absences
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
@@ -59,8 +60,6 @@ from dledger_operator.status.status import Event, events, rfc3339, status, worth
 
 log: Final = logging.getLogger(__name__)
 
-MISSING_S: Final = 5.0
-"""Why a pod or a claim is missing is asked this often while one is, since nothing watches that."""
 GRACE_S: Final = 10.0
 """A voter that is out of sync for no longer is one that starts or restarts."""
 REPAIRS_TOLD_S: Final = 60.0
@@ -104,8 +103,6 @@ class Clock:
 class _Memory:
     """What saves reads and writes; if it is lost, they are done again."""
 
-    missing: tuple[dict[str, str], dict[str, str]] = field(default_factory=lambda: ({}, {}))
-    missing_at_s: float = float("-inf")
     written_at_s: float = float("-inf")
     seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
     at_rest: bool = False
@@ -152,6 +149,7 @@ class Reconciler:
             post=self._post,
             refuse=self._refuse,
         )
+        self._absences = Absences(cluster, monotonic_s=self._clock.monotonic_s)
         self._topics = TopicKeeper(
             nodes, monotonic_s=self._clock.monotonic_s, post=self._post, refuse=self._refuse
         )
@@ -247,49 +245,15 @@ class Reconciler:
             backups=tuple(self._watched.backups(*key)),
             operations=tuple(self._watched.operations(*key)),
         )
-        foreign, uncreated = await self._missing(group, observed)
+        observed = await self._absences.seen(group, observed)
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
         return replace(
             observed,
-            foreign=foreign,
-            uncreated=uncreated,
             disbelieved=self._nodes.disbelieved,
             due=due_at,
             topics=await self._topics.seen(group, observed),
             certificates=await self._certificates.seen(observed),
         )
-
-    async def _missing(
-        self, group: BrokerGroup, observed: Observed
-    ) -> tuple[dict[str, str], dict[str, str]]:
-        """Return what stands in place of claims that are missing, and why pods are.
-
-        Before there is a StatefulSet, nothing needs them, and making it looks at the claims.
-        """
-        built = observed.children.get(("StatefulSet", group.name))
-        if built is None:
-            return {}, {}
-        ordinals = range(built["spec"].get("replicas", 1))
-        claims = {names.claim(group.name, n) for n in ordinals} - observed.volumes.keys()
-        pods = {names.pod(group.name, n) for n in ordinals} - observed.pods.keys()
-        memory, now_s = self._memory, self._clock.monotonic_s()
-        if (claims or pods) and now_s - memory.missing_at_s >= MISSING_S:
-            memory.missing_at_s = now_s
-            try:
-                foreign = await self._cluster.foreign_claims(group, sorted(claims))
-                memory.missing = foreign, {}
-                if pods:
-                    uncreated = await self._cluster.uncreated_pods(group, built, pods)
-                    memory.missing = foreign, uncreated
-            except ApiError as error:
-                log.warning("group %s/%s: what is missing: %s", group.namespace, group.name, error)
-        # What is there again is forgotten: if it goes once more, it may be for another reason.
-        foreign, uncreated = memory.missing
-        memory.missing = (
-            {claim: whose for claim, whose in foreign.items() if claim in claims},
-            {pod: why for pod, why in uncreated.items() if pod in pods},
-        )
-        return memory.missing
 
     def _recovery(self, group: BrokerGroup) -> JobStatus | None:
         """Return the status of the Job that restores the first volume."""

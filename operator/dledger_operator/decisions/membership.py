@@ -73,7 +73,7 @@ def replacement(facts: Facts) -> ReplaceMember | Held | None:
         return None
     observed, replaced = facts.observed, facts.bootstrap.replaced
     pod = replaced[0]
-    if why := _unfit(facts, pod) or change_held(facts, frozenset(replaced)):
+    if why := _unfit(facts, pod) or change_held(facts, out_of_order(facts)):
         return Held(pod, why)
     assert observed.leader is not None  # noqa: S101 - `change_held` has seen it
     return ReplaceMember(
@@ -84,6 +84,25 @@ def replacement(facts: Facts) -> ReplaceMember | Held | None:
         leader=observed.leader[0],
         term=observed.leader[1].term,
     )
+
+
+def lost_disks(facts: Facts) -> tuple[str, ...]:
+    """Return the members whose disks are gone for good, and that do not run without them."""
+    observed = facts.observed
+    return tuple(
+        name
+        for ordinal, name in enumerate(facts.wanted)
+        if names.claim(facts.group.name, ordinal) in observed.lost
+        and name not in facts.in_sync
+        and name not in observed.nodes
+    )
+
+
+def out_of_order(facts: Facts) -> frozenset[str]:
+    """Return the members that are to be replaced: their disks are lost, or empty already."""
+    found = facts.bootstrap
+    replaced = found.replaced if isinstance(found, Bootstrapped) else ()
+    return frozenset({*replaced, *lost_disks(facts)})
 
 
 def learning(facts: Facts) -> tuple[str, ...]:

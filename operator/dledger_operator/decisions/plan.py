@@ -26,6 +26,7 @@ from dledger_operator.decisions.disruptions import NO_FOOTING, Disruption, Footi
 from dledger_operator.decisions.drift import Drift, additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, as_built, growth
+from dledger_operator.decisions.losses import lost_disk
 from dledger_operator.decisions.membership import replacement
 from dledger_operator.decisions.operations import ordinary, urgent
 from dledger_operator.decisions.recovery import (
@@ -268,6 +269,7 @@ def plan(
 _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
     urgent,
     healing,
+    lost_disk,
     replacement,
     ordinary,
     rollout,

@@ -24,6 +24,7 @@ from dledger_operator.decisions.checks import verdict
 from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
+from dledger_operator.decisions.losses import loss_sentence
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
@@ -224,7 +225,7 @@ def _degraded(facts: Facts, now: str) -> Finding:
         return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
     if found := _broken_founding(facts) or _majority_lost(facts) or _bad_pods(facts):
         return found
-    if found := _refused(facts) or _rollout_halted(facts, now):
+    if found := _refused(facts) or _rollout_halted(facts, now) or _disk_lost(facts):
         return found
     if facts.is_short:
         return _short(facts)
@@ -246,6 +247,12 @@ def _certificates(facts: Facts) -> Finding | None:
         sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
         return "True", Reason.AUTHORITY_INVALID, sentence
     return None
+
+
+def _disk_lost(facts: Facts) -> Finding | None:
+    """Return whose disk is gone, and what is done about it or holds that back."""
+    why = loss_sentence(facts)
+    return ("True", Reason.DISK_LOST, why) if why else None
 
 
 def _rollout_halted(facts: Facts, now: str) -> Finding | None:

@@ -1,0 +1,51 @@
+"""Whether the claim of a member is given up, whose disk is gone for good. Pure.
+
+Only then, and only while all other voters are in sync: the member comes back with an empty disk and
+takes its own place (`membership.replacement`). The volume is never deleted by that; what becomes of
+it is its reclaim policy's matter.
+"""
+
+from __future__ import annotations
+
+from dledger_operator.api import names
+from dledger_operator.decisions.disruptions import Held, ReplaceClaim
+from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.membership import change_held, lost_disks, out_of_order
+from dledger_operator.decisions.restarts import refused
+
+
+def loss_sentence(facts: Facts) -> str:
+    """Return whose disks are gone, and why nothing is done about one now; empty if none is."""
+    lost = facts.observed.lost
+    each = "; ".join(
+        f"the disk of {name} is gone: {lost[_claim(facts, name)]}" for name in lost_disks(facts)
+    )
+    found = lost_disk(facts)
+    return f"{each}; not replaced now: {found.why}" if isinstance(found, Held) else each
+
+
+def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
+    """Return which claim is given up, the first by name; None if none has to be."""
+    lost = lost_disks(facts)
+    if not lost or not facts.group.bootstrapped:
+        return None
+    name = lost[0]
+    claim = _claim(facts, name)
+    volume, pod = facts.observed.volumes[claim], facts.observed.pods.get(name)
+    if volume.terminating and (pod is None or pod.terminating):
+        return None
+    if facts.voters == 1:
+        return Held(name, "its disk is the group: restore it from a backup, under another name")
+    if why := refused(facts, name) or change_held(facts, out_of_order(facts)):
+        return Held(name, why)
+    return ReplaceClaim(
+        claim=claim,
+        uid=volume.uid,
+        volume=volume.volume,
+        pod=name,
+        pod_uid=pod.uid if pod else "",
+    )
+
+
+def _claim(facts: Facts, name: str) -> str:
+    return names.claim(facts.group.name, facts.wanted.index(name))
