@@ -7,14 +7,15 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
+_ROLLOUT = "tests/operator/test_rollout_machine.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
     _mutant(
         name="acts on stale answers",
         file="decisions/disruptions.py",
-        old="self.oldest_answer_s < FRESH_S and",
-        new="",
+        old="fresh = rests_on_none or self.oldest_answer_s < FRESH_S",
+        new="fresh = True",
         why="a member is replaced by what was true a minute ago",
     ),
     _mutant(
@@ -27,8 +28,8 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="acts at first sight",
         file="decisions/disruptions.py",
-        old="return fresh and action == self.considered",
-        new="return fresh",
+        old=" and action == self.considered",
+        new="",
         why="one wrong answer of a node is enough",
     ),
     _mutant(
@@ -98,5 +99,38 @@ OPERATOR_MUTANTS = (
         new="    if False:\n",
         why="what a backup had is thrown away",
         checks=("tests/operator/test_plan.py",),
+    ),
+    _mutant(
+        name="a pod is restarted while another is not in sync",
+        file="decisions/restarts.py",
+        old="    if why := change_held(facts, frozenset({name} if facts.voters > 1 else ())):\n"
+        "        return why\n",
+        new="",
+        why="a rollout stops the writes",
+        checks=(_ROLLOUT,),
+    ),
+    _mutant(
+        name="a leader is restarted before it handed over",
+        file="decisions/restarts.py",
+        old="if name == facts.leader and facts.voters > 1:",
+        new="if False:",
+        why="clients wait for an election, in each rollout",
+        checks=(_ROLLOUT,),
+    ),
+    _mutant(
+        name="a pod that runs is taken for a broken one",
+        file="decisions/rollout.py",
+        old="return pod.stopped and not (pod.ready or pod.terminating or answers)",
+        new="return not pod.terminating",
+        why="all pods of an older template are restarted at once",
+        checks=(_ROLLOUT,),
+    ),
+    _mutant(
+        name="the disk of a node that answers is given up",
+        file="decisions/membership.py",
+        old="        and name not in facts.in_sync\n        and name not in observed.nodes\n",
+        new="",
+        why="a healthy member loses its disk by a word of Kubernetes",
+        checks=("tests/operator/test_losses.py",),
     ),
 )
