@@ -31,8 +31,8 @@ from dledger.raft.messages import (
     Message,
 )
 from dledger.rpc.cancelled import is_cancelled
-from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.metadata import by_key
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
@@ -195,6 +195,7 @@ class PeerLink:
         encode: Encodes a message as a frame.
         replication_address: Maps (address, port of a connect token) to the host and port to use.
         on_token: Called with each connect token received from *address*.
+        tls: The certificates; None: plain text.
 
     Attributes:
         connect_token: The newest one.
@@ -209,6 +210,7 @@ class PeerLink:
         replication_address: Callable[[str, int], tuple[str, int]],
         *,
         on_token: Callable[[PeerLink, ConnectToken], None],
+        tls: PeerTls | None = None,
     ) -> None:
         self._on_token = on_token
         self.connect_token: ConnectToken | None = None
@@ -217,10 +219,11 @@ class PeerLink:
         self._events = events
         self._encode = encode
         self._replication_address = replication_address
-        self._admission_channel, self._question_channel = _dial(address), _dial(address)
+        self._admission_channel = PeerChannel(address, member.name, tls)
+        self._question_channel = PeerChannel(address, member.name, tls)
         peer = f"{member.name!r} at {address!r}"
-        self._replication = FrameStream(f"replication to {peer}")
-        self._control = FrameStream(f"control by TCP to {peer}")
+        self._replication = FrameStream(f"replication to {peer}", member.name, tls)
+        self._control = FrameStream(f"control by TCP to {peer}", member.name, tls)
         self._admission = _ControlStream(
             self._opener(),
             peer,
@@ -281,14 +284,9 @@ class PeerLink:
         self._control.close()
 
     def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
-        call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
-
         def open_call(frames: AsyncIterator[bytes]) -> Any:
             handshake = self._events.handshake_to(self.member).encode()
+            call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
             return call(frames, metadata=((METADATA_KEY, handshake),))
 
         return open_call
-
-
-def _dial(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=PEER_OPTIONS)

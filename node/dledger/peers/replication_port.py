@@ -31,6 +31,9 @@ from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand, NotMemb
 from dledger.peers.framing import BadFraming, FrameReader
 from dledger.peers.handshake import MAX_LEVEL, ClientAddress, Handshake
 from dledger.peers.peer_codec import BadFrame
+from dledger.peers.tls_acceptor import TlsAcceptor
+from dledger.rpc import callers
+from dledger.rpc.peer_tls import PeerTls
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +102,7 @@ class ReplicationPort:
         lost: Called when a connection of that node ended while its control stream lasts.
         feature_level: This node's feature level, sent in its connect tokens.
         clients: Where clients reach this node, sent in its connect tokens.
+        tls: The certificates; None: plain text.
     """
 
     def __init__(
@@ -108,8 +112,11 @@ class ReplicationPort:
         *,
         feature_level: int = LOWEST_LEVEL,
         clients: ClientAddress | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._take, self._lost = take, lost
+        self._tls = tls
+        self._acceptor = TlsAcceptor(tls, lambda: _Connection(self)) if tls else None
         self._feature_level, self._clients = feature_level, clients
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
@@ -130,11 +137,16 @@ class ReplicationPort:
 
     async def start(self) -> None:
         """Accept connections."""
+        if self._acceptor is not None:
+            self._acceptor.start(self._bound())
+            return
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), sock=self._bound())
 
     def close(self) -> None:
         """Stop accepting, and close all connections."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:
@@ -171,9 +183,15 @@ class ReplicationPort:
             most = max(by_host.values())
             next(each for each in waiting if by_host[each.host] == most).give_way()
 
-    def authenticated(self, token: bytes) -> Handshake | None:
-        """Return the handshake of a token; None if unknown. Closes the oldest of too many."""
+    def authenticated(self, token: bytes, role: str) -> Handshake | None:
+        """Return the handshake of a token; None if unknown, or if it is not of who has *role*.
+
+        Closes the oldest of too many.
+        """
         handshake = self._handshakes.get(token)
+        if self._tls and handshake and role != callers.member(handshake.sender_name):
+            logger.warning("refused the token of %r from %r", handshake.sender_name, role)
+            return None
         if handshake is not None:
             same = [c for c in self._connections if c.token == token and not c.is_superseded]
             for each in same[:-_MAX_OF_TOKEN]:
@@ -198,6 +216,7 @@ class _Connection(asyncio.BufferedProtocol):
     def __init__(self, port: ReplicationPort) -> None:
         self.token = b""
         self.host = ""
+        self._role = ""
         self.is_superseded = self.is_unauthenticated = False
         self._port = port
         self._transport: asyncio.Transport | None = None
@@ -224,6 +243,7 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        self._role = callers.role_of_certificate(transport.get_extra_info("peercert"))
         self.is_unauthenticated = True
         self._patience = asyncio.get_running_loop().call_later(
             _TOKEN_WITHIN_S, self._token_timed_out
@@ -258,7 +278,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._token_space = self._token_space[count:]
         if self._token_space:
             return
-        handshake = self._port.authenticated(self.token)
+        handshake = self._port.authenticated(self.token, self._role)
         if handshake is None:
             self.end()
             return

@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -45,6 +46,7 @@ from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
 from dledger.requests.config import GatewayConfig
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.engine import NodeEngine
@@ -108,6 +110,9 @@ class Node:
         self._replica: Replica | None = None
         self._state = state if state is not None else BrokerState(features=features)
         self._metrics = NodeMetrics(settings.group, settings.name)
+        self._peer_tls = (
+            PeerTls(Path(settings.peer_tls_dir), settings.name) if settings.peer_tls_dir else None
+        )
         clients = ClientAddress(
             host=settings.advertise_host,
             port=settings.client_port,
@@ -132,7 +137,7 @@ class Node:
             removed=self._end,
         )
         self._levels = MemberLevels(self.node_id, features)
-        self._peers = Peers(self.node_id, self, self._levels, clients=clients)
+        self._peers = Peers(self.node_id, self, self._levels, clients=clients, tls=self._peer_tls)
         self._introductions = Introductions(self._peers.ask, lambda: self._joining.group_id)
         self.engine = NodeEngine(
             group=settings.group,
@@ -162,8 +167,10 @@ class Node:
                 leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
+            peer_tls=self._peer_tls,
         )
-        self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
+        ports = listeners(settings, self._gateway, self._peer_services(), self._peer_tls)
+        self._servers = Servers(ports)
         self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
     @property
@@ -194,6 +201,8 @@ class Node:
         loop = asyncio.get_running_loop()
         duties = (self._check_disk(), self._keep_log_short(), self._publish_metrics())
         self._tasks += [loop.create_task(duty) for duty in duties]
+        if self._peer_tls is not None:
+            self._tasks.append(loop.create_task(_keep_fresh(self._peer_tls)))
         self._loop_turns.start()
         self._health.start()
         self._gateway.start()
@@ -472,3 +481,10 @@ class Node:
             )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
+
+
+async def _keep_fresh(tls: PeerTls) -> None:
+    """Every second: take new certificates."""
+    while True:
+        await asyncio.sleep(_HOUSEKEEPING_S)
+        await asyncio.to_thread(tls.refresh)

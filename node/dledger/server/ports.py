@@ -15,13 +15,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
+from dledger.rpc.callers import guarded
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.config import Settings
 from dledger.server.gateway import Gateway
 from dledger.server.servers import MAX_CLIENT_STREAMS, Listener
 
 
 def listeners(
-    settings: Settings, gateway: Gateway, peer_services: Sequence[grpc.GenericRpcHandler]
+    settings: Settings,
+    gateway: Gateway,
+    peer_services: Sequence[grpc.GenericRpcHandler],
+    peer_tls: PeerTls | None = None,
 ) -> list[Listener]:
     """Return a node's ports: clients in plaintext, peers, and clients over TLS if enabled.
 
@@ -29,6 +34,7 @@ def listeners(
         settings: The node's settings.
         gateway: Serves clients, and forwarded client requests on the peer port.
         peer_services: The other services of the peer port.
+        peer_tls: The certificates of the peer port; None: it is plain text, and believes anyone.
     """
     host = settings.listen_host
     clients = Listener(
@@ -37,10 +43,12 @@ def listeners(
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
     )
+    services = [*peer_services, *gateway.handlers(peer_port=True)]
     peers = Listener(
         address=f"{host}:{settings.peer_port}",
-        handlers=[*peer_services, *gateway.handlers(peer_port=True)],
+        handlers=[guarded(each) for each in services] if peer_tls else services,
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,  # that clients sent; peers' entries go elsewhere
+        credentials=peer_tls.server_credentials() if peer_tls else None,
     )
     return [clients, peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
 
@@ -57,7 +65,7 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
         handlers=gateway.handlers(tls=True),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
-        tls=pair,
+        credentials=grpc.ssl_server_credentials([pair]),
     )
 
 

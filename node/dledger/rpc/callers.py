@@ -1,0 +1,142 @@
+"""Who may call what on the peer port, by the role in the caller's certificate.
+
+A role is the certificate's one URI of the scheme ``dledger:``, such as ``dledger:operator`` or
+``dledger:member/orders-0``. What is not in the table is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import logging
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import grpc
+
+logger = logging.getLogger(__name__)
+
+_SCHEME: Final = "dledger:"
+_MEMBER: Final = "member"
+_CONTROL: Final = "/dledger.v1.Peer/Control"
+_ADMIN: Final = "/dledger.v1.Admin/"
+_BETWEEN_MEMBERS: Final = (
+    _CONTROL,
+    f"{_ADMIN}Status",
+    "/apache.rocketmq.v2.MessagingService/",
+    "/dledger.v1.Ledger/",
+    "/dledger.v1.Topics/",
+    "/dledger.v1.Records/",
+    "/dledger.Peers/PassedOn",
+)
+_BY_BACKUPS: Final = frozenset(
+    _ADMIN + method
+    for method in ("Status", "ExportPlan", "Export", "ExportSnapshot", "ExportPlaces", "Snapshot")
+)
+
+
+def member(name: str) -> str:
+    """Return the role of the member *name*."""
+    return f"{_MEMBER}/{name}"
+
+
+def may_call(role: str, path: str) -> bool:
+    """Whether a caller with *role* may call the method ``/SERVICE/METHOD``.
+
+    Of Peer.Control the handshake decides, too: its sender has to be that member.
+    """
+    kind, _, name = role.partition("/")
+    if kind == _MEMBER and name:
+        return path in _BETWEEN_MEMBERS or path.startswith(
+            tuple(each for each in _BETWEEN_MEMBERS if each.endswith("/"))
+        )
+    if role in ("operator", "admin"):
+        return path != _CONTROL
+    return role == "backup" and path in _BY_BACKUPS
+
+
+def role_of_uris(uris: Iterable[str]) -> str:
+    """Return the role among a certificate's URIs; empty if there is none, or more than one."""
+    roles = [uri.removeprefix(_SCHEME) for uri in uris if uri.startswith(_SCHEME)]
+    return roles[0] if len(roles) == 1 else ""
+
+
+def role_of_certificate(certificate: Mapping[str, Any] | None) -> str:
+    """Return the role in a certificate as Python's `ssl` describes it; empty if it has none."""
+    names: Sequence[tuple[str, str]] = (certificate or {}).get("subjectAltName", ())
+    return role_of_uris(value for kind, value in names if kind == "URI")
+
+
+def role_of_call(context: Any) -> str:
+    """Return the role of the caller of a gRPC call; empty if its certificate has none."""
+    uris = context.auth_context().get("peer_uri", ())
+    return role_of_uris(uri.decode("utf-8", "replace") for uri in uris)
+
+
+def guarded(handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
+    """Return a service whose methods refuse callers with PERMISSION_DENIED, by `may_call`."""
+    return _Guarded(handler)
+
+
+class _Guarded(grpc.GenericRpcHandler):  # type: ignore[misc]
+    def __init__(self, inner: grpc.GenericRpcHandler) -> None:
+        self._inner = inner
+        self._wrapped: dict[str, tuple[Any, Any]] = {}
+
+    def service(self, details: Any) -> Any:
+        """Return the method's handler behind the check; None if it is not of this service."""
+        handler = self._inner.service(details)
+        if handler is None:
+            return None
+        known, wrapped = self._wrapped.get(details.method, (None, None))
+        if known is not handler:
+            wrapped = _wrapped(handler, details.method)
+            self._wrapped[details.method] = handler, wrapped
+        return wrapped
+
+
+def _wrapped(handler: Any, path: str) -> Any:
+    if not handler.response_streaming:
+        inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        make: Callable[..., Any] = (
+            grpc.stream_unary_rpc_method_handler
+            if handler.request_streaming
+            else grpc.unary_unary_rpc_method_handler
+        )
+        return make(
+            _answers(inner, path), handler.request_deserializer, handler.response_serializer
+        )
+    inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+    make = (
+        grpc.stream_stream_rpc_method_handler
+        if handler.request_streaming
+        else grpc.unary_stream_rpc_method_handler
+    )
+    serve = _yields(inner, path) if inspect.isasyncgenfunction(inner) else _answers(inner, path)
+    return make(serve, handler.request_deserializer, handler.response_serializer)
+
+
+def _answers(inner: Any, path: str) -> Any:
+    async def serve(request: Any, context: Any) -> Any:
+        await _check(context, path)
+        return await inner(request, context)
+
+    return serve
+
+
+def _yields(inner: Any, path: str) -> Any:
+    async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
+        await _check(context, path)
+        async with contextlib.aclosing(inner(request, context)) as answers:
+            async for answer in answers:
+                yield answer
+
+    return serve
+
+
+async def _check(context: Any, path: str) -> None:
+    role = role_of_call(context)
+    if not may_call(role, path):
+        logger.warning("refused %s to %s with the role %r", path, context.peer(), role)
+        reason = f"a certificate with the role {role!r} may not call {path}"
+        await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
