@@ -1,4 +1,4 @@
-"""Certificates for whole nodes, issued as the operator does, in directories like mounted Secrets."""
+"""Certificates for whole nodes, issued as the operator does, in directories like Secrets."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import grpc.aio
 from dledger.rpc.channel import PEER_OPTIONS
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.issuing import Dates, Identity, Pair
+from dledger_operator.decisions.certificates import LEAF_S
 
 
 def dates() -> Dates:
@@ -76,3 +77,10 @@ class Mounted:
             grpc.ssl_channel_credentials(self.trusted, *shown),
             options=(*PEER_OPTIONS, ("grpc.ssl_target_name_override", name)),
         )
+
+
+def ended_certificate(mounted: Mounted, role: str, host: str) -> Pair:
+    """Return a certificate of the group's authority that ended a minute ago."""
+    now_s = time.time()
+    long_ago = Dates(now_s - 60, now_s - LEAF_S - 60)
+    return issuing.issue(mounted.authorities[-1], Identity(role, (host,)), long_ago)
