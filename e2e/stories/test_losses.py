@@ -12,11 +12,9 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.harness.world import (
-    OPERATOR_NAMESPACE,
     BrokerGroup,
     Namespace,
     Workload,
-    eventually,
 )
 
 SDK = ("--endpoint", "orders:8081", "--topic", "demo")
@@ -109,117 +107,3 @@ def test_the_machine_of_the_leader_is_drained(
 
     assert summary["failed"] == 0, summary
     figures["longest silence of a client, ms"] = summary["gapMs"]
-
-
-@pytest.mark.long
-def test_the_machine_of_the_leader_is_cut_off_for_a_minute(
-    namespace: Namespace, traffic: Workload, machines: Cluster
-) -> None:
-    """Writes go on without it, and it follows when it is back."""
-    group = namespace.run_group()
-    traffic.start()
-    traffic.wait_acked(300)
-    leader = _on_a_machine_of_its_own(namespace, group)
-    if group.leader() != leader:
-        namespace.operate("lead-there", "TransferLeader", to=leader)
-        namespace.wait_operated("lead-there")
-
-    machines.cut_off(group.nodes()[leader]["spec"]["nodeName"])
-    try:
-        group.other_leader(leader)
-        acked, at_ms = traffic.acked(), time.time_ns() // 1_000_000
-        eventually(
-            "a minute has passed at the client",
-            lambda: traffic.lines()[-1].get("atMs", 0) >= at_ms + 60_000 or None,
-            120,
-        )
-        assert traffic.acked() > acked + 300
-    finally:
-        machines.connect(group.nodes()[leader]["spec"]["nodeName"])
-    group.wait_available(240)
-    _is_whole(traffic)
-
-
-@pytest.mark.long
-def test_a_machine_that_is_gone_for_good_is_made_up_for(
-    namespace: Namespace, traffic: Workload, machines: Cluster, figures: dict[str, float]
-) -> None:
-    """Its Node is deleted; the member gets another claim elsewhere, and votes again."""
-    group = namespace.run_group()
-    traffic.start()
-    traffic.wait_acked(300)
-    pod = _on_a_machine_of_its_own(namespace, group)
-    machine = group.nodes()[pod]["spec"]["nodeName"]
-    old_id = next(row["id"] for row in group.status()["members"] if row["name"] == pod)
-
-    lost_s = time.monotonic()
-    machines.lose_node(machine)
-    try:
-        eventually(
-            "another disk votes in its place",
-            lambda: _is_new(group, pod, old_id) or None,
-            240,
-        )
-        figures["seconds until it voted again"] = time.monotonic() - lost_s
-        _is_whole(traffic)
-    finally:
-        machines.return_node(machine)
-
-
-def _on_a_machine_of_its_own(namespace: Namespace, group: BrokerGroup) -> str:
-    """Return a member whose machine has neither the client nor the operator."""
-    where = "jsonpath={.items[*].spec.nodeName}"
-    busy = namespace.kubectl("get", "pod", "traffic", "-o", "jsonpath={.spec.nodeName}").split()
-    busy += namespace.cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-o", where).split()
-    return next(
-        name for name, each in group.nodes().items() if each["spec"]["nodeName"] not in busy
-    )
-
-
-def _is_new(group: BrokerGroup, pod: str, old_id: str) -> bool:
-    status = group.status()
-    ids = {row["name"]: row["id"] for row in status["members"]}
-    found = {row["type"]: row["status"] for row in status["conditions"]}
-    whole = (found["Degraded"], found["Ready"]) == ("False", "True")
-    return whole and ids.get(pod, "") not in ("", old_id)
-
-
-@pytest.mark.long
-def test_a_majority_of_disks_is_lost_and_the_survivor_goes_on(
-    namespace: Namespace, workload_image: Image
-) -> None:
-    """Two of three disks are gone; what the third has is all there, and writes go on."""
-    group = namespace.run_group()
-    writes = ("--messages", "1500", "--consumer", "none", "--print-acks")
-    first = Workload(namespace, workload_image, "before", *SDK, *writes)
-    first.start()
-    assert first.summary()["acked"] >= 1500
-    acks = "\n".join(first.acks())
-    group_id, survivor = group.status()["groupId"], group.leader()
-    lost = [name for name in group.pods() if name != survivor]
-
-    namespace.kubectl("delete", "pvc", *(f"data-{name}" for name in lost), "--wait=false")
-    for name in lost:
-        group.kill_pod(name)
-    eventually(
-        "the majority is known to be lost",
-        lambda: group.condition("Degraded").get("reason") == "MajorityLost" or None,
-        120,
-    )
-    namespace.operate("look", "ForceNewGroup", groupId="")
-    survivors = eventually(
-        "the survivor is shown", lambda: namespace.operation("look").get("survivors"), 60
-    )
-    namespace.operate("force", "ForceNewGroup", groupId=group_id)
-    namespace.wait_operated("force", 240)
-    group.wait_available(240)
-    second = Workload(
-        namespace, workload_image, "after", *SDK, "--messages", "500", "--expect",
-        "/workload/acks", files={"acks": acks},
-    )  # fmt: skip
-    second.start()
-    summary = second.summary()
-
-    assert [row["pod"] for row in survivors] == [survivor]
-    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
-    assert summary["acked"] >= 500

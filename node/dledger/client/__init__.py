@@ -16,7 +16,7 @@ from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.status import Backlog
 from dledger.errors import MessageIdConflict, OutcomeUnknown
-from dledger.rpc.channel import error_of
+from dledger.rpc.channel import MutualTls, error_of
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.topic_sender import SendResult
@@ -33,6 +33,7 @@ __all__ = [
     "ForcedGroup",
     "GroupView",
     "MessageIdConflict",
+    "MutualTls",
     "OutcomeUnknown",
     "Record",
     "SendResult",

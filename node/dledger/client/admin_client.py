@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
-from dledger.rpc.channel import Channel
+from dledger.rpc.channel import Channel, MutualTls
 from dledger.rpc.messages import same_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -75,12 +75,17 @@ class ForcedGroup:
 
 
 class AdminClient(Channel):
-    """Queries and controls one node through its peer port (20911)."""
+    """Queries and controls one node through its peer port (20911); in plain text without *tls*."""
 
     def __init__(
-        self, address: str, *, timeout_s: float = 5.0, max_answer_bytes: int = ADMIN_ANSWER_BYTES
+        self,
+        address: str,
+        *,
+        timeout_s: float = 5.0,
+        max_answer_bytes: int = ADMIN_ANSWER_BYTES,
+        tls: MutualTls | None = None,
     ) -> None:
-        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes, tls=tls)
         self._stub = pb_grpc.AdminStub(self.channel)
 
     async def call(self, method: Any, request: Any) -> Any:

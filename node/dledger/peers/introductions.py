@@ -10,23 +10,21 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Callable, Collection
 from typing import Final
 
 from google.protobuf.message import DecodeError
 
 from dledger.common.words import check_member
 from dledger.errors import InvalidArgument, Unavailable
+from dledger.peers.status_call import Ask, status_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
 
-_METHOD: Final = "/dledger.v1.Admin/Status"
-_TIMEOUT_S: Final = 1.0
 _EVERY_S: Final = 0.5
 """The least interval between two lookups, however many unauthenticated handshakes arrive."""
-_MAX_ANSWER_BYTES: Final = 256 << 10
 _MAX_MEMBERS: Final = 64
 
 
@@ -34,14 +32,13 @@ class Introductions:
     """The members' answers to who belongs to the group, cached briefly.
 
     Args:
-        ask: Calls a method of a member's peer port: (member, method, request, timeout in seconds).
-            It raises Unavailable.
+        ask: Calls a method of a member's peer port.
         group_id: Returns this node's group.
     """
 
     def __init__(
         self,
-        ask: Callable[[NodeId, str, bytes, float], Awaitable[bytes]],
+        ask: Ask,
         group_id: Callable[[], str],
     ) -> None:
         self._ask, self._group_id = ask, group_id
@@ -62,22 +59,16 @@ class Introductions:
     async def _members_of(self, asked: NodeId) -> list[Member]:
         """Return the members according to one member; empty if it does not answer."""
         try:
-            answer = await self._ask(asked, _METHOD, b"", _TIMEOUT_S)
-            return self._read(asked, answer)
+            return _members(await status_of(asked, self._group_id(), self._ask))
         except (Unavailable, InvalidArgument, DecodeError) as error:
             logger.info("cannot get the list of members from %s: %r", asked, str(error))
             return []
 
-    def _read(self, asked: NodeId, answer: bytes) -> list[Member]:
-        if len(answer) > _MAX_ANSWER_BYTES:
-            raise InvalidArgument(f"the answer is too large: {len(answer)} bytes")
-        status = pb.StatusResponse.FromString(answer)
-        if (status.node_id, status.group_id) != (asked, self._group_id()):
-            raise InvalidArgument(
-                "another node, or a node of another group, answers at its address"
-            )
-        rows = (row.member for row in status.members[:_MAX_MEMBERS])
-        members = [Member(id=NodeId(one.id), name=one.name, address=one.address) for one in rows]
-        for member in members:
-            check_member(member)
-        return members
+
+def _members(status: pb.StatusResponse) -> list[Member]:
+    """Return the members of a status. Raises InvalidArgument."""
+    rows = (row.member for row in status.members[:_MAX_MEMBERS])
+    members = [Member(id=NodeId(one.id), name=one.name, address=one.address) for one in rows]
+    for member in members:
+        check_member(member)
+    return members

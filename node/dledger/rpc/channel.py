@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import grpc
@@ -70,18 +71,46 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
     return nodes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutualTls:
+    """What is shown to a member, and how it is known, whatever its address is.
+
+    Attributes:
+        name: The member's name, as its certificate has it.
+        trusted: The authorities that are believed, as PEM.
+        chain: The certificate to show, as PEM.
+        key: Its key, as PEM.
+    """
+
+    name: str
+    trusted: bytes
+    chain: bytes
+    key: bytes = field(repr=False)
+
+
 class Channel:
-    """A gRPC channel as an async context manager.
+    """A gRPC channel as an async context manager; in plain text without *tls*.
 
     A response of more than *max_answer_bytes* is refused unread.
     """
 
     def __init__(
-        self, address: str, timeout_s: float, *, max_answer_bytes: int = MAX_ANSWER_BYTES
+        self,
+        address: str,
+        timeout_s: float,
+        *,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
+        tls: MutualTls | None = None,
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        self.channel = grpc.aio.insecure_channel(address, options=options(max_answer_bytes))
+        chosen = options(max_answer_bytes)
+        if tls is None:
+            self.channel = grpc.aio.insecure_channel(address, options=chosen)
+        else:
+            proof = grpc.ssl_channel_credentials(tls.trusted, tls.key, tls.chain)
+            named = (*chosen, ("grpc.ssl_target_name_override", tls.name))
+            self.channel = grpc.aio.secure_channel(address, proof, options=named)
 
     async def __aenter__(self) -> Self:
         return self

@@ -51,39 +51,19 @@ class Cluster:
         Raises:
             ApiError: The API server refused it, or the name is taken by someone else's object.
         """
+        return await self.applied(group, manifest, known=known) is not None
+
+    async def applied(self, group: Subject, manifest: Manifest, *, known: bool) -> Manifest | None:
+        """Do what `apply_child` does; return the object as written, None if it was not."""
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if not known:
             present = await self._api.get(kind, group.namespace, name)
             if present is not None and not owned(present, group):
                 if left_over(present, group):
-                    return False
+                    return None
                 raise ApiError(409, f"the name is taken by {_whose(present)}")
         if not known and kind == "StatefulSet":
             await self._check_claims(group, manifest)
-        await self._api.apply(manifest)
-        self._wrote(kind)
-        log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
-        return True
-
-    async def apply_secret(
-        self, group: BrokerGroup, manifest: Manifest, *, known: bool
-    ) -> Manifest | None:
-        """Apply a Secret and return it as written; None if one of an earlier owner is there still.
-
-        Args:
-            group: The owner.
-            manifest: The Secret, with the resourceVersion that it must still have if it is *known*.
-            known: Whether it was read as this group's own.
-
-        Raises:
-            ApiError: The API server refused it, or the name is taken by someone else's Secret.
-        """
-        kind, name = "Secret", manifest["metadata"]["name"]
-        present = None if known else await self._api.get(kind, group.namespace, name)
-        if present is not None and not owned(present, group):
-            if left_over(present, group):
-                return None
-            raise ApiError(409, f"the name is taken by {_whose(present)}")
         written = await self._api.apply(manifest)
         self._wrote(kind)
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
@@ -175,15 +155,10 @@ class Cluster:
 
     async def release_pods(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
         """Delete a StatefulSet without its pods; False if it is gone."""
-        try:
-            await self._api.delete("StatefulSet", group.namespace, name, uid=uid, orphan=True)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return False
-        self._wrote("StatefulSet")
-        log.info("%s %s/%s: deleted StatefulSet %s without its pods", *_who(group), name)
-        return True
+        done = await self._delete(group, "StatefulSet", name, uid=uid, orphan=True)
+        if done:
+            log.info("%s %s/%s: deleted StatefulSet %s without its pods", *_who(group), name)
+        return done
 
     async def write_status(
         self, group: Subject, status: Manifest, *, only_if: str = ""
@@ -228,24 +203,26 @@ class Cluster:
 
     async def forget_spec(self, group: BrokerGroup, name: str, *, uid: str) -> None:
         """Delete the record of an older accepted spec; one that is gone needs none."""
-        try:
-            await self._api.delete(KIND, group.namespace, name, uid=uid)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return
-        self._wrote(KIND)
+        await self._delete(group, KIND, name, uid=uid)
 
     async def restart_pod(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
         """Delete a pod, which its StatefulSet makes anew; False if that pod is gone."""
+        done = await self._delete(group, "Pod", name, uid=uid)
+        if done:
+            log.info("%s %s/%s: deleted pod %s", *_who(group), name)
+        return done
+
+    async def _delete(
+        self, group: BrokerGroup, kind: str, name: str, *, uid: str, orphan: bool = False
+    ) -> bool:
+        """Delete the object with that uid; False if it is gone."""
         try:
-            await self._api.delete("Pod", group.namespace, name, uid=uid)
+            await self._api.delete(kind, group.namespace, name, uid=uid, orphan=orphan)
         except ApiError as error:
             if error.status not in (404, 409):
                 raise
             return False
-        self._wrote("Pod")
-        log.info("%s %s/%s: deleted pod %s", *_who(group), name)
+        self._wrote(kind)
         return True
 
     async def label_role(self, group: BrokerGroup, pod: str, role: str) -> None:

@@ -118,59 +118,41 @@ class Nodes:
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]
     ) -> None:
         """Tell one node to found the group. Raises DledgerError."""
-        admin = self._connection(pod, STATUS_TIMEOUT_S)
-        try:
+        async with self._connection(pod, STATUS_TIMEOUT_S) as admin:
             await admin.bootstrap(
                 group_id, [Member(id=NodeId(i), name=n, address=a) for i, n, a in members]
             )
-        finally:
-            await admin.close()
 
     async def change_members(
         self, pod: Pod, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
     ) -> None:
         """Have the leader, which is *pod*, add and remove members at once. Raises DledgerError."""
-        admin = self._connection(pod, CALL_TIMEOUT_S)
-        try:
+        async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             await admin.change_members(add=add, remove=remove)
-        finally:
-            await admin.close()
 
     async def transfer_leader(self, pod: Pod, target_id: str) -> str:
         """Have the leader, which is *pod*, hand over; return the new leader's node id.
 
         An empty *target_id* lets it choose. Raises DledgerError.
         """
-        admin = self._connection(pod, CALL_TIMEOUT_S)
-        try:
+        async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             return await admin.transfer_leader(target_id)
-        finally:
-            await admin.close()
 
     async def topics(self, pod: Pod) -> Mapping[str, TopicSeen]:
         """Return all topics by name. Raises DledgerError."""
-        client = self._make_topics(_address(pod, names.CLIENT_PORT))
-        try:
+        async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
             found = await client.topics()
             return {one.name: TopicSeen(_cut(one.type), one.queues) for one in found}
-        finally:
-            await client.close()
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
         """Create a topic; False if it existed. Raises DledgerError."""
-        client = self._make_topics(_address(pod, names.CLIENT_PORT))
-        try:
+        async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
             return await client.create_topic(topic.name, topic.type, topic.queues)
-        finally:
-            await client.close()
 
     async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
         """Give a topic so many queues in all; return how many it had. Raises DledgerError."""
-        admin = self._connection(pod, CALL_TIMEOUT_S)
-        try:
+        async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             return await admin.grow_topic(name, queues)
-        finally:
-            await admin.close()
 
     @property
     def over_tls(self) -> frozenset[str]:

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dledger.client import AdminClient
-from dledger.client.secure_admin_client import SecureAdminClient
+from dledger.client import AdminClient, MutualTls
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,14 +52,13 @@ class PeerChannels:
             if self._make_plain is not None:
                 return self._make_plain(address)
             return AdminClient(address, timeout_s=timeout_s)
-        return SecureAdminClient(
-            address,
+        tls = MutualTls(
             name=name,
             trusted=credentials.trusted,
             chain=credentials.chain,
             key=credentials.key,
-            timeout_s=timeout_s,
         )
+        return AdminClient(address, timeout_s=timeout_s, tls=tls)
 
     def turn(self, name: str) -> bool:
         """Try a silent node the other way next time; False if there is only one way."""

@@ -227,7 +227,7 @@ class CertificateKeeper:
         )
 
     def _all_over_tls(self, group: BrokerGroup, observed: Observed) -> bool:
-        pods = {name for name in observed.pods if names.is_replica(group.name, name)}
+        pods = _replicas(group, observed)
         return bool(pods) and pods <= self._nodes.over_tls
 
     def _mode(self, wanted: _Wanted) -> str:
@@ -276,7 +276,7 @@ class CertificateKeeper:
         if found is None:
             return []
         changed = {place_of(group.name, holder)[0] for holder in step.issue}
-        bundle = issuing.pem(held.known[each] for each in step.bundle)
+        bundle = _bundle(held, step)
         own = names.authority(group.name)
         for name in names.own_secrets(group.name):
             files = found.files.get(name, {})
@@ -296,7 +296,7 @@ class CertificateKeeper:
     ) -> dict[str, Mapping[str, bytes]]:
         """Return the contents of all Secrets, with new certificates where they are due."""
         group = wanted.group
-        bundle = issuing.pem(held.known[each] for each in step.bundle)
+        bundle = _bundle(held, step)
         files: dict[str, dict[str, bytes]] = {name: {} for name in names.own_secrets(group.name)}
         for name in names.own_secrets(group.name)[1:]:
             files[name]["ca.crt"] = bundle
@@ -343,7 +343,7 @@ class CertificateKeeper:
                 "metadata": {**manifest["metadata"], "resourceVersion": version},
             }
         try:
-            written = await self._cluster.apply_secret(group, manifest, known=bool(version))
+            written = await self._cluster.applied(group, manifest, known=bool(version))
         except ApiError as error:
             memory.found = None
             memory.read_at_s = float("-inf")
@@ -396,7 +396,7 @@ class CertificateKeeper:
     def _show(self, wanted: _Wanted, held: Contents, step: Course, mode: str) -> None:
         """Give the connections to nodes a certificate of the operator's."""
         channels, memory = self._nodes.channels, self._memory
-        bundle = issuing.pem(held.known[each] for each in step.bundle)
+        bundle = _bundle(held, step)
         now_s, plain_too = self._monotonic_s(), mode == BOTH
         is_new = memory.shown != (bundle, step.signer) or now_s - memory.shown_at_s >= OWN_S
         if not step.signer or not mode:
@@ -427,12 +427,20 @@ class CertificateKeeper:
 
 def _wanted(facts: Facts, *, all_over_tls: bool) -> _Wanted:
     group, observed = facts.group, facts.observed
-    pods = {name for name in observed.pods if names.is_replica(group.name, name)}
     asked = {names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas)}
-    members = sorted({*pods, *asked, *facts.wanted})
+    members = sorted({*_replicas(group, observed), *asked, *facts.wanted})
     built = observed.children.get(("StatefulSet", group.name))
     is_plain = built is not None and (not mounts_certificates(built) or bool(facts.older))
     return _Wanted(group, (*members, BACKUP, ADMIN), is_plain, all_over_tls)
+
+
+def _bundle(held: Contents, step: Course) -> bytes:
+    """Return what every Secret is to trust."""
+    return issuing.pem(held.known[each] for each in step.bundle)
+
+
+def _replicas(group: BrokerGroup, observed: Observed) -> set[str]:
+    return {name for name in observed.pods if names.is_replica(group.name, name)}
 
 
 def _mode_of(group: BrokerGroup, found: Read) -> str:
