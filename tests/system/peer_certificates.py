@@ -45,9 +45,9 @@ class Mounted:
         """Return the certificate of a member."""
         return self.issue(f"member/{name}", name)
 
-    def write(self, pairs: dict[str, Pair]) -> None:
-        """Replace all files: the bundle, and these pairs by name."""
-        files = {"ca.crt": self.trusted, "mode": b"required"}
+    def write(self, pairs: dict[str, Pair], mode: str = "required") -> None:
+        """Replace all files: the bundle, the mode, and these pairs by name."""
+        files = {"ca.crt": self.trusted, "mode": mode.encode()}
         for name, pair in pairs.items():
             files |= {f"{name}.crt": pair.chain, f"{name}.key": pair.key}
         self.replace(files)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
-import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -13,37 +11,13 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger.client import AdminClient
-from dledger.client.secure_admin_client import SecureAdminClient
-from dledger.peers.handshake import METADATA_KEY, Handshake, PeerAddress
-from dledger.peers.replication_port import CONNECT_TOKEN_KEY
+from dledger.peers.handshake import Handshake
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.node import Node
 from dledger_operator.cluster.issuing import Pair
-from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
+from tests.system.live_nodes import eventually
 from tests.system.peer_certificates import Mounted, ended_certificate
-
-NAMES = ("orders-0", "orders-1", "orders-2")
-STATUS = "/dledger.v1.Admin/Status"
-
-
-class SecureNodes(LiveNodes):
-    """Nodes with certificates."""
-
-    def __init__(self, directory: Path, mounted: Mounted) -> None:
-        super().__init__(directory, peer_tls_dir=str(mounted.path))
-        self.mounted = mounted
-
-    def admin(self, number: int, timeout_s: float = 10) -> AdminClient:
-        pair = self.mounted.issue("operator")
-        return SecureAdminClient(
-            self.peer_address(number),
-            name=f"orders-{number}",
-            trusted=self.mounted.trusted,
-            chain=pair.chain,
-            key=pair.key,
-            timeout_s=timeout_s,
-        )
+from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, control, handshake, keeps
 
 
 @pytest.fixture
@@ -54,17 +28,6 @@ async def nodes(tmp_path: Path) -> AsyncIterator[SecureNodes]:
     group = SecureNodes(tmp_path, mounted)
     yield group
     await group.stop()
-
-
-async def call(channel: grpc.aio.Channel, path: str = STATUS) -> grpc.StatusCode:
-    """Call a method with nothing; return the status."""
-    try:
-        await channel.unary_unary(path)(b"", timeout=3)
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    finally:
-        await channel.close()
-    return grpc.StatusCode.OK
 
 
 async def test_a_group_with_certificates_serves_through_any_node(nodes: SecureNodes) -> None:
@@ -89,33 +52,6 @@ def stranger_authority(mounted: Mounted, path: Path) -> Iterator[Mounted]:
     other = Mounted(path)
     other.authorities = [mounted.authorities[-1], other.authorities[0]]
     yield other
-
-
-def handshake(nodes: SecureNodes, *, sender: int, name: str) -> str:
-    """Return the handshake of the node *sender* to node 0, as one called *name*."""
-    return Handshake(
-        group_id=GROUP_ID,
-        sender_id=nodes.nodes[sender].node_id,
-        sender_name=name,
-        recipient_id=nodes.nodes[0].node_id,
-        endpoint=PeerAddress(host="127.0.0.1", port=1),
-    ).encode()
-
-
-async def control(nodes: SecureNodes, pair: Pair | None, said: str) -> grpc.StatusCode:
-    """Open a control stream to node 0; return how it ended, OK if it was accepted."""
-    channel = nodes.mounted.channel(nodes.peer_address(0), "orders-0", pair)
-    opened = channel.stream_stream("/dledger.v1.Peer/Control")(metadata=((METADATA_KEY, said),))
-    try:
-        async with asyncio.timeout(5):
-            if CONNECT_TOKEN_KEY in dict(await opened.initial_metadata()):
-                return grpc.StatusCode.OK
-            return await opened.code()
-    except grpc.aio.AioRpcError as error:
-        return error.code()
-    finally:
-        opened.cancel()
-        await channel.close()
 
 
 async def test_strangers_are_refused_on_the_peer_port(nodes: SecureNodes, tmp_path: Path) -> None:
@@ -192,32 +128,6 @@ async def test_a_connect_token_serves_its_own_member_alone(
             assert await keeps(nodes.mounted, port.number, given.token, pair) is may
 
 
-async def keeps(mounted: Mounted, port: int, token: bytes, pair: Pair | None) -> bool:
-    """Whether the replication port keeps a connection that sends a token."""
-    context = ssl.create_default_context(cadata=mounted.trusted.decode())
-    if pair is not None:
-        with tempfile.NamedTemporaryFile() as file:
-            file.write(pair.chain + pair.key)
-            file.flush()
-            context.load_cert_chain(file.name)
-    writer = None
-    try:
-        reader, writer = await asyncio.open_connection(
-            "127.0.0.1", port, ssl=context, server_hostname="orders-0"
-        )
-        writer.write(token)
-        async with asyncio.timeout(2):
-            await reader.read(1)
-        return False
-    except TimeoutError:
-        return True
-    except OSError:
-        return False
-    finally:
-        if writer is not None:
-            writer.transport.abort()
-
-
 async def test_authorities_are_replaced_under_writes(nodes: SecureNodes) -> None:
     """Both are trusted, then certificates are the new one's, then it alone is: none is refused."""
     await nodes.found(0, 1, 2)
@@ -267,26 +177,26 @@ async def test_a_damaged_pair_does_not_hold_up_a_new_authority(tmp_path: Path) -
     mounted = Mounted(tmp_path / "peer-tls")
     mounted.write({"orders-0": mounted.member("orders-0")})
     tls = PeerTls(mounted.path, "orders-0")
-    sound = tls._loaded.pair
+    sound = tls._loaded.identity.pair
 
     mounted.authorities.append(Mounted(tmp_path / "new").authorities[0])
     damaged = Pair(mounted.member("orders-0").chain, mounted.member("orders-0").key)
     mounted.write({"orders-0": damaged})
     tls.refresh()
-    assert tls._loaded.pair == sound
-    assert tls._loaded.trusted == mounted.trusted
+    assert tls._loaded.identity.pair == sound
+    assert tls._loaded.identity.trusted == mounted.trusted
 
     mounted.replace({"ca.crt": b"half", "orders-0.crt": sound.chain, "orders-0.key": sound.key})
     tls.refresh()
-    assert tls._loaded.trusted == mounted.trusted
+    assert tls._loaded.identity.trusted == mounted.trusted
 
     fresh = mounted.member("orders-0")
     mounted.write({"orders-0": fresh})
     tls.refresh()
-    assert tls._loaded.pair.chain == fresh.chain
+    assert tls._loaded.identity.pair.chain == fresh.chain
 
 
-@pytest.mark.parametrize("fault", ["no files", "both", "pair"])
+@pytest.mark.parametrize("fault", ["no files", "mode", "pair"])
 async def test_a_node_does_not_start_without_sound_certificates(
     nodes: SecureNodes, fault: str
 ) -> None:
@@ -294,9 +204,9 @@ async def test_a_node_does_not_start_without_sound_certificates(
     mounted, one = nodes.mounted, nodes.mounted.member("orders-0")
     if fault == "no files":
         mounted.replace({"mode": b"required"})
-    elif fault == "both":
+    elif fault == "mode":
         files = {"orders-0.crt": one.chain, "orders-0.key": one.key}
-        mounted.replace({"ca.crt": mounted.trusted, "mode": b"both", **files})
+        mounted.replace({"ca.crt": mounted.trusted, "mode": b"some", **files})
     else:
         mounted.write({"orders-0": Pair(one.chain, mounted.member("orders-0").key)})
     with pytest.raises(OSError, match=r"ca\.crt|mode|orders-0\.crt"):

@@ -91,7 +91,7 @@ class FrameStream:
 
     def _security(self) -> dict[str, Any]:
         """Return asyncio's arguments for the newest certificates; none for plain text."""
-        if self._tls is None:
+        if self._tls is None or self._tls.is_plain(self._name):
             return {}
         return {"ssl": self._tls.client_context, "server_hostname": self._name}
 

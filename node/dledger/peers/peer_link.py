@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import grpc
@@ -101,7 +101,7 @@ class _ControlStream:
 
     def __init__(
         self,
-        open_call: Callable[[AsyncIterator[bytes]], Any],
+        open_call: Callable[[AsyncIterator[bytes]], Awaitable[Any]],
         peer: str,
         *,
         on_open: Callable[[ConnectToken], None],
@@ -140,7 +140,7 @@ class _ControlStream:
 
     async def _run_once(self) -> bool:
         """Run one stream until it breaks; return whether the peer had accepted it."""
-        call = self._open_call(self._outbox.frames())
+        call = await self._open_call(self._outbox.frames())
         try:
             answer = await call.initial_metadata()
             if call.done():
@@ -199,6 +199,7 @@ class PeerLink:
 
     Attributes:
         connect_token: The newest one.
+        is_plain: Whether the newest control stream is in plain text where there are certificates.
     """
 
     def __init__(
@@ -216,6 +217,8 @@ class PeerLink:
         self.connect_token: ConnectToken | None = None
         self.member = member
         self.address = address
+        self._tls = tls
+        self.is_plain = False
         self._events = events
         self._encode = encode
         self._replication_address = replication_address
@@ -283,8 +286,11 @@ class PeerLink:
         self._replication.close()
         self._control.close()
 
-    def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
-        def open_call(frames: AsyncIterator[bytes]) -> Any:
+    def _opener(self) -> Callable[[AsyncIterator[bytes]], Awaitable[Any]]:
+        async def open_call(frames: AsyncIterator[bytes]) -> Any:
+            if self._tls is not None:
+                await self._tls.find_out(self.address, self.member.name)
+                self.is_plain = self._tls.is_plain(self.member.name)
             handshake = self._events.handshake_to(self.member).encode()
             call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
             return call(frames, metadata=((METADATA_KEY, handshake),))

@@ -134,6 +134,16 @@ class Peers:
         """Return the replication host and port of a peer called at *address*: its host, *port*."""
         return address.rpartition(":")[0].strip("[]"), port
 
+    def refuse_plain(self) -> None:
+        """End all connections in plain text, from peers and to them; the links connect anew."""
+        self.replication.refuse_plain()
+        for link in list(self._links.values()):
+            if link.is_plain:
+                is_former = link.member.id in self._farewells
+                self._drop(link.member.id)
+                if not is_former:
+                    self._link(link.member)
+
     async def close(self) -> None:
         """Close every link, and the replication port."""
         self.replication.close()
@@ -194,7 +204,8 @@ class Peers:
         """Serve one inbound control stream until it breaks; only a connect token is sent back."""
         handshake, sender = await self._handshake(context)
         self.levels.told(handshake.sender_id, handshake.feature_level)
-        with self.replication.admitted(handshake) as connect_token:
+        role = None if self._tls is None else callers.role_of_call(context)
+        with self.replication.admitted(handshake, role) as connect_token:
             await context.send_initial_metadata(((CONNECT_TOKEN_KEY, connect_token.encode()),))
             self._heard_from(handshake, sender)
             self._streams[handshake.sender_id] += 1
@@ -255,12 +266,11 @@ class Peers:
         metadata = by_key(context.invocation_metadata())
         try:
             handshake = Handshake.decode(str(metadata.get(METADATA_KEY, "")))
-            if self._tls is not None:
-                await _check_role(context, handshake.sender_name)
+            is_proved = self._tls is not None and await _proved(context, handshake, self._tls)
             sender = await self._events.handshake_from(handshake)
         except DledgerError as error:
             await _refuse(context, error)
-        if self._tls is not None and sender is not None and sender.name != handshake.sender_name:
+        if is_proved and sender is not None and sender.name != handshake.sender_name:
             await _deny(context, f"the disk {sender.id!r} is {sender.name!r}'s")
         return handshake, sender
 
@@ -280,11 +290,19 @@ class Peers:
             self._link(caller, is_here=True)
 
 
-async def _check_role(context: grpc.aio.ServicerContext[bytes, bytes], name: str) -> None:
-    """End a stream whose certificate is not the sender's own."""
-    role = callers.role_of_call(context)
+async def _proved(
+    context: grpc.aio.ServicerContext[bytes, bytes], handshake: Handshake, tls: PeerTls
+) -> bool:
+    """Whether the sender has proved its name; ends a stream whose certificate is not its own.
+
+    Without a certificate it is believed only where plain text is accepted.
+    """
+    role, name = callers.role_of_call(context), handshake.sender_name
+    if role is None and tls.takes_plain:
+        return False
     if role != callers.member(name):
         await _deny(context, f"a certificate with the role {role!r} is not {name!r}'s")
+    return True
 
 
 async def _deny(context: grpc.aio.ServicerContext[bytes, bytes], reason: str) -> None:

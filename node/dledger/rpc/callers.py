@@ -67,9 +67,15 @@ def role_of_certificate(certificate: Mapping[str, Any] | None) -> str:
     return role_of_uris(value for kind, value in names if kind == "URI")
 
 
-def role_of_call(context: Any) -> str:
-    """Return the role of the caller of a gRPC call; empty if its certificate has none."""
-    uris = context.auth_context().get("peer_uri", ())
+def role_of_call(context: Any) -> str | None:
+    """Return the role of the caller of a gRPC call; empty if its certificate has none.
+
+    None: the call is in plain text.
+    """
+    proved = context.auth_context()
+    if proved.get("transport_security_type") != [b"ssl"]:
+        return None
+    uris = proved.get("peer_uri", ())
     return role_of_uris(uri.decode("utf-8", "replace") for uri in uris)
 
 
@@ -136,7 +142,7 @@ def _yields(inner: Any, path: str) -> Any:
 
 async def _check(context: Any, path: str) -> None:
     role = role_of_call(context)
-    if not may_call(role, path):
+    if role is None or not may_call(role, path):
         logger.warning("refused %s to %s with the role %r", path, context.peer(), role)
         reason = f"a certificate with the role {role!r} may not call {path}"
         await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)

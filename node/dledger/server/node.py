@@ -54,6 +54,7 @@ from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
 from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
+from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Servers
@@ -169,7 +170,13 @@ class Node:
             metrics=self._metrics,
             peer_tls=self._peer_tls,
         )
-        ports = listeners(settings, self._gateway, self._peer_services(), self._peer_tls)
+        self._front = (
+            PeerFront(settings.listen_host, settings.peer_port)
+            if self._peer_tls and self._peer_tls.takes_plain
+            else None
+        )
+        services = self._peer_services()
+        ports = listeners(settings, self._gateway, services, self._peer_tls, self._front)
         self._servers = Servers(ports)
         self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
@@ -202,12 +209,14 @@ class Node:
         duties = (self._check_disk(), self._keep_log_short(), self._publish_metrics())
         self._tasks += [loop.create_task(duty) for duty in duties]
         if self._peer_tls is not None:
-            self._tasks.append(loop.create_task(_keep_fresh(self._peer_tls)))
+            self._tasks.append(loop.create_task(self._keep_fresh(self._peer_tls)))
         self._loop_turns.start()
         self._health.start()
         self._gateway.start()
         await self._peers.replication.start()
         await self._servers.start()
+        if self._front is not None:
+            self._front.start()
 
     async def stop(self, *, drain: bool = False) -> None:
         """Transfer leadership, then close the ports, then the log.
@@ -221,6 +230,8 @@ class Node:
         self._closing = True
         self._gateway.drain()
         await self._servers.stop(_CALLS_GRACE_S)
+        if self._front is not None:
+            self._front.close()
         await self._gateway.close()
         await self._peers.close()
         self._loop_turns.stop()
@@ -482,9 +493,15 @@ class Node:
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
 
-
-async def _keep_fresh(tls: PeerTls) -> None:
-    """Every second: take new certificates."""
-    while True:
-        await asyncio.sleep(_HOUSEKEEPING_S)
-        await asyncio.to_thread(tls.refresh)
+    async def _keep_fresh(self, tls: PeerTls) -> None:
+        """Every second: take new certificates, and refuse plain text once that is asked for."""
+        took_plain = tls.takes_plain
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            await asyncio.to_thread(tls.refresh)
+            if took_plain and not tls.takes_plain:
+                took_plain = False
+                logger.info("peers and Admin speak TLS alone from now on")
+                if self._front is not None:
+                    self._front.refuse_plain()
+                self._peers.refuse_plain()
