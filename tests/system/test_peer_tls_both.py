@@ -100,7 +100,10 @@ async def read_all(nodes: SecureNodes) -> list[int]:
     async with nodes.client(0) as client:
         for queue in range(8):
             with contextlib.suppress(InvalidArgument):  # there are fewer queues
-                found += [int(each.record.body) async for each in client.read("t", queue)]
+                found += [
+                    int(each.record.body)
+                    async for each in client.read("t", queue, linearizable=True)
+                ]
     return found
 
 

@@ -89,6 +89,7 @@ class _End(asyncio.Protocol):
         self._kept = kept
         self.transport: asyncio.Transport | None = None
         self.has_ended = False
+        self.early = b""
 
     def abort(self) -> None:
         """End it now."""
@@ -102,14 +103,17 @@ class _End(asyncio.Protocol):
             each.add(self)
         if self.other.has_ended:
             self.transport.abort()
-        elif self.other.transport is None:
-            self.transport.pause_reading()  # until there is somewhere to pass it on to
-        else:
+        elif self.other.transport is not None:
+            self.transport.write(self.other.early)
+            self.other.early = b""
             self.other.transport.resume_reading()
 
     def data_received(self, data: bytes) -> None:
         if self.other.transport is not None:
             self.other.transport.write(data)
+        elif self.transport is not None:  # there is nowhere yet to pass it on to
+            self.early += data
+            self.transport.pause_reading()
 
     def pause_writing(self) -> None:
         if self.other.transport is not None:
