@@ -11,7 +11,7 @@ import contextlib
 import os
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -105,7 +105,7 @@ def identity_of(directory: Path, name: str = "") -> Identity:
         raise InvalidArgument(f"no certificate for peers: {error}") from error
 
 
-def identity_from(environ: dict[str, str] | os._Environ[str]) -> Identity | None:
+def identity_from(environ: Mapping[str, str]) -> Identity | None:
     """Return that of the directory in `DIRECTORY_ENV`; None without one. Raises InvalidArgument."""
     directory = environ.get(DIRECTORY_ENV, "")
     return identity_of(Path(directory), environ.get("DLEDGER_NAME", "")) if directory else None
