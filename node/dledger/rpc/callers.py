@@ -18,21 +18,40 @@ logger = logging.getLogger(__name__)
 
 _SCHEME: Final = "dledger:"
 _MEMBER: Final = "member"
-_CONTROL: Final = "/dledger.v1.Peer/Control"
-_ADMIN: Final = "/dledger.v1.Admin/"
-_BETWEEN_MEMBERS: Final = (
-    _CONTROL,
-    f"{_ADMIN}Status",
-    "/apache.rocketmq.v2.MessagingService/",
-    "/dledger.v1.Ledger/",
-    "/dledger.v1.Topics/",
-    "/dledger.v1.Records/",
-    "/dledger.Peers/PassedOn",
+_RULES: Final = (
+    ("dledger.v1.Peer", "member", "Control"),
+    ("dledger.v1.Records", "member", "Read"),
+    ("dledger.Peers", "member", "PassedOn"),
+    (
+        "apache.rocketmq.v2.MessagingService",
+        "member",  # what clients asked of it, passed on to the leader
+        "AckMessage ChangeInvisibleDuration EndTransaction ForwardMessageToDeadLetterQueue "
+        "GetOffset Heartbeat NotifyClientTermination PullMessage QueryAssignment QueryOffset "
+        "QueryRoute RecallMessage ReceiveMessage SendMessage SyncLiteSubscription Telemetry "
+        "UpdateOffset",
+    ),
+    ("dledger.v1.Ledger", "member", "Append Produce Read ReadBatches ReadIndex"),
+    ("dledger.v1.Topics", "member operator admin", "CreateTopic ListTopics"),
+    ("dledger.v1.Admin", "member operator admin backup", "Status"),
+    (
+        "dledger.v1.Admin",
+        "operator admin backup",
+        "Export ExportPlaces ExportPlan ExportSnapshot Snapshot",
+    ),
+    (
+        "dledger.v1.Admin",
+        "operator admin",
+        "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
+        "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader",
+    ),
 )
-_BY_BACKUPS: Final = frozenset(
-    _ADMIN + method
-    for method in ("Status", "ExportPlan", "Export", "ExportSnapshot", "ExportPlaces", "Snapshot")
-)
+"""Services, who may call them, and which of their methods."""
+MAY_CALL: Final[Mapping[str, frozenset[str]]] = {
+    f"/{service}/{method}": frozenset(kinds.split())
+    for service, kinds, methods in _RULES
+    for method in methods.split()
+}
+"""The kinds of roles that may call each method of the peer port, by its path."""
 
 
 def member(name: str) -> str:
@@ -45,14 +64,10 @@ def may_call(role: str, path: str) -> bool:
 
     Of Peer.Control the handshake decides, too: its sender has to be that member.
     """
-    kind, _, name = role.partition("/")
-    if kind == _MEMBER and name:
-        return path in _BETWEEN_MEMBERS or path.startswith(
-            tuple(each for each in _BETWEEN_MEMBERS if each.endswith("/"))
-        )
-    if role in ("operator", "admin"):
-        return path != _CONTROL
-    return role == "backup" and path in _BY_BACKUPS
+    kind, slash, name = role.partition("/")
+    if bool(slash) != (kind == _MEMBER) or (slash and not name):
+        return False
+    return kind in MAY_CALL.get(path, ())
 
 
 def role_of_uris(uris: Iterable[str]) -> str:

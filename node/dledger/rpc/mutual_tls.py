@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from cryptography import x509
 
 from dledger.errors import InvalidArgument
 
@@ -65,11 +64,10 @@ class MutualTls:
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A certificate chain and its key, as PEM, and the certificate's end in Unix seconds."""
+    """A certificate chain and its key, as PEM."""
 
     chain: bytes
     key: bytes = field(repr=False)
-    not_after_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +158,6 @@ def trusted_of(directory: Path) -> bytes:
     path = directory / _TRUSTED
     text = path.read_bytes()
     try:
-        x509.load_pem_x509_certificates(text)
         context_of(ssl.PROTOCOL_TLS_CLIENT, text)
     except (ValueError, ssl.SSLError) as error:
         raise ValueError(f"{path} has no certificates that can be read: {error}") from error
@@ -172,11 +169,10 @@ def pair_of(directory: Path, name: str) -> Pair:
     of_chain, of_key = _names(directory, name)
     chain, key = of_chain.read_bytes(), of_key.read_bytes()
     try:
-        leaf = x509.load_pem_x509_certificates(chain)[0]
         show(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), chain, key)
     except (ValueError, ssl.SSLError) as error:
         raise ValueError(f"{of_chain} and {of_key} are not a pair: {error}") from error
-    return Pair(chain, key, leaf.not_valid_after_utc.timestamp())
+    return Pair(chain, key)
 
 
 def signature_of(directory: Path, name: str) -> object:

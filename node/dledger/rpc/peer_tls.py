@@ -20,6 +20,7 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
+from cryptography import x509
 
 from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.mutual_tls import (
@@ -49,6 +50,7 @@ class _Loaded:
     """What is in use: one for each time that something changed."""
 
     identity: Identity
+    not_after_s: float
     client: ssl.SSLContext
     server: ssl.SSLContext
 
@@ -79,7 +81,7 @@ class PeerTls:
     @property
     def not_after_s(self) -> float:
         """When the own certificate ends, in Unix seconds."""
-        return self._loaded.identity.pair.not_after_s
+        return self._loaded.not_after_s
 
     @property
     def takes_plain(self) -> bool:
@@ -136,8 +138,11 @@ class PeerTls:
         except (OSError, ValueError) as error:
             faults.append(str(error))
         if (now := Identity(trusted, pair, mode)) != before:
-            self._loaded = _load(now)
-            logger.info("took new certificates for peers from %s: %s", self._directory, mode)
+            try:
+                self._loaded = _load(now)
+                logger.info("took new certificates for peers from %s: %s", self._directory, mode)
+            except (OSError, ValueError) as error:
+                faults.append(str(error))
         fault = "; ".join(faults)
         if fault and fault != self._last_fault:
             logger.error("keeps the last sound certificates for peers: %s", fault)
@@ -263,4 +268,5 @@ def _load(identity: Identity) -> _Loaded:
     server.num_tickets = 0  # nobody resumes: a certificate is asked for every time
     for context in (client, server):
         show(context, pair.chain, pair.key)
-    return _Loaded(identity, client, server)
+    leaf = x509.load_pem_x509_certificates(pair.chain)[0]
+    return _Loaded(identity, leaf.not_valid_after_utc.timestamp(), client, server)
