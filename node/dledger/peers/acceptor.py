@@ -37,7 +37,7 @@ class Acceptor:
 
     def __init__(self, what: str, greet: Callable[[socket.socket], Awaitable[None]]) -> None:
         self._what, self._greet = what, greet
-        self._greetings: dict[asyncio.Task[None], None] = {}  # oldest first
+        self._greetings: dict[asyncio.Task[None], list[socket.socket]] = {}  # oldest first
         self._task: asyncio.Task[None] | None = None
 
     def start(self, listening: socket.socket) -> None:
@@ -64,16 +64,18 @@ class Acceptor:
                 oldest = next(iter(self._greetings))
                 oldest.cancel()
                 self._done(oldest)
-            task = loop.create_task(self._serve(connection))
-            self._greetings[task] = None
+            unclaimed = [connection]
+            task = loop.create_task(self._serve(unclaimed))
+            self._greetings[task] = unclaimed
             task.add_done_callback(self._done)
 
     def _done(self, task: asyncio.Task[None]) -> None:
-        self._greetings.pop(task, None)
+        for each in self._greetings.pop(task, ()):
+            each.close()  # the task was cancelled before it began
 
-    async def _serve(self, connection: socket.socket) -> None:
+    async def _serve(self, unclaimed: list[socket.socket]) -> None:
         try:
-            await self._greet(connection)
+            await self._greet(unclaimed.pop())
         except OSError as error:
             logger.info("refused a connection to %s: %s", self._what, error)
 

@@ -25,10 +25,12 @@ _RULES: Final = (
     (
         "apache.rocketmq.v2.MessagingService",
         "member",  # what clients asked of it, passed on to the leader
-        "AckMessage ChangeInvisibleDuration EndTransaction ForwardMessageToDeadLetterQueue "
-        "GetOffset Heartbeat NotifyClientTermination PullMessage QueryAssignment QueryOffset "
-        "QueryRoute RecallMessage ReceiveMessage SendMessage SyncLiteSubscription Telemetry "
-        "UpdateOffset",
+        (
+            "AckMessage ChangeInvisibleDuration EndTransaction ForwardMessageToDeadLetterQueue "
+            "GetOffset Heartbeat NotifyClientTermination PullMessage QueryAssignment QueryOffset "
+            "QueryRoute RecallMessage ReceiveMessage SendMessage SyncLiteSubscription Telemetry "
+            "UpdateOffset"
+        ),
     ),
     ("dledger.v1.Ledger", "member", "Append Produce Read ReadBatches ReadIndex"),
     ("dledger.v1.Topics", "member operator admin", "CreateTopic ListTopics"),
@@ -41,8 +43,10 @@ _RULES: Final = (
     (
         "dledger.v1.Admin",
         "operator admin",
-        "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
-        "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader",
+        (
+            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
+            "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader"
+        ),
     ),
 )
 """Services, who may call them, and which of their methods."""
