@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dledger.client import Client, Record
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.peers.handshake import Handshake
 from dledger.peers.peer_link import PeerLink
+from dledger_operator.decisions.certificates import LEAF_S
 from tests.system.live_nodes import eventually
 from tests.system.peer_certificates import Mounted
 from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, handshake
@@ -79,6 +81,7 @@ async def test_a_plain_group_gets_to_tls_by_one_restart_of_each_node(tmp_path: P
 
 async def plain_text_ends(nodes: SecureNodes, require: Callable[[], None]) -> None:
     """Require TLS: what was open in plain text ends, and nothing is accepted in it any more."""
+    assert shown(nodes, "dledger_peer_plain_text_accepted") == {1}
     insecure = grpc.aio.insecure_channel(nodes.peer_address(0))
     await insecure.unary_unary(STATUS)(b"", timeout=3)
     require()
@@ -92,6 +95,21 @@ async def plain_text_ends(nodes: SecureNodes, require: Callable[[], None]) -> No
         port = node._peers.replication
         with port.admitted(said) as given:
             assert not await keeps_plain(port.number, given.token)
+
+    await eventually(lambda: shown(nodes, "dledger_peer_plain_text_accepted") == {0})
+    ends_s = shown(nodes, "dledger_peer_certificate_expiry_timestamp_seconds")
+    assert {round(end_s - time.time(), -5) for end_s in ends_s} == {round(LEAF_S, -5)}
+
+
+def shown(nodes: SecureNodes, metric: str) -> set[float]:
+    """Return what the nodes' metrics say."""
+    found = [
+        node._metrics.registry.get_sample_value(
+            metric, {"group": "orders", "node": f"orders-{number}"}
+        )
+        for number, node in nodes.nodes.items()
+    ]
+    return {value for value in found if value is not None}
 
 
 async def read_all(nodes: SecureNodes) -> list[int]:

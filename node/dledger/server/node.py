@@ -489,6 +489,7 @@ class Node:
                 load,
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
+                peer_tls=self._peer_tls,
             )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
