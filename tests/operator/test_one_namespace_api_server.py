@@ -33,7 +33,7 @@ async def test_a_group_with_certificates_is_founded_by_rights_in_its_namespace_a
     """The operator's account may not even read Secrets elsewhere, nor Nodes."""
     role = "Role/dledger-operator-drivers"
     args = ("--peer-tls", "on", "--namespaces", "shop", "--driver-role", role)
-    operator = Operator(server, "first", *args)
+    operator = Operator(server, "first", *args, gives_certificates=True)
 
     async with new_story(server, "shop", "orders") as story:
         await story.up_encrypted()
