@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import sys
@@ -50,14 +51,15 @@ def directory_of(nodes: SecureNodes, role: str, mode: str = "required") -> str:
     return str(directory)
 
 
-async def dledger(*args: str, **environment: str) -> tuple[int, Any]:
+async def dledger(*args: str, given: bytes | None = None, **environment: str) -> tuple[int, Any]:
     """Run a command with ``--json``; return the exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dledger", *args, "--json"),
+        stdin=asyncio.subprocess.PIPE if given is not None else None,
         stdout=asyncio.subprocess.PIPE,
         env={**os.environ, **environment},
     )
-    out, _ = await process.communicate()
+    out, _ = await process.communicate(given)
     assert process.returncode is not None
     return process.returncode, json.loads(out)
 
@@ -106,6 +108,23 @@ async def test_an_administrators_command_reaches_the_leader_through_any_node(
     wrong = ("--endpoint", nodes.peer_address(follower), "--tls-name", f"orders-{leader}")
     code, _ = await dledger("status", *wrong, *admin)
     assert code == _UNAVAILABLE
+
+
+async def test_an_administrators_secret_can_come_by_the_standard_input(
+    nodes: SecureNodes,
+) -> None:
+    """So in a node's pod a command is an administrator's without a file left there."""
+    await nodes.found(0, 1, 2)
+    files = Path(directory_of(nodes, "admin")).iterdir()
+    data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
+    in_pod = {DIRECTORY_ENV: str(nodes.mounted.path), "DLEDGER_NAME": "orders-1"}
+    to = ("group", "list", "--endpoint", nodes.peer_address(1), "--tls-dir", "-")
+
+    code, said = await dledger(*to, given=json.dumps({"data": data}).encode(), **in_pod)
+    assert (code, said) == (0, [])
+    code, said = await dledger(*to, given=b"nothing", **in_pod)
+    assert code == _REFUSED
+    assert "no Secret in JSON" in str(said)
 
 
 async def test_a_directory_that_lacks_a_file_is_named(nodes: SecureNodes) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import base64
 import json
 import os
+import sys
+import tempfile
 from collections.abc import Callable, Coroutine, Iterable
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
 from dledger.client import AdminClient, Client
 from dledger.common.limits import MAX_ANSWER_BYTES
-from dledger.rpc.mutual_tls import DIRECTORY_ENV, MutualTls, identity_of, speaks_tls
+from dledger.errors import InvalidArgument
+from dledger.rpc.mutual_tls import DIRECTORY_ENV, Identity, MutualTls, identity_of, speaks_tls
 
 _NOT_DONE: Final = 1
 _NAME_ENV: Final = "DLEDGER_NAME"
+_STDIN: Final = Path("-")
 _OWN: Final = "127.0.0.1:20911"
 PEER_PORT: Final = "any member's peer port (20911)"
 ANY_PORT: Final = "any member's peer port (20911) or client port (8081)"
@@ -41,8 +46,8 @@ def add_admin_arguments(
         type=Path,
         default=os.environ.get(DIRECTORY_ENV) or None,
         metavar="DIR",
-        help="ca.crt, tls.crt and tls.key for peer ports that speak TLS "
-        f"[{DIRECTORY_ENV}]; without it, plain text",
+        help="ca.crt, tls.crt and tls.key for peer ports that speak TLS, or - for a Secret with "
+        f"them as JSON on the standard input [{DIRECTORY_ENV}]; without it, plain text",
     )
     parser.add_argument(
         "--tls-name",
@@ -77,7 +82,22 @@ def tls_to(args: argparse.Namespace, address: str, name: str = "") -> MutualTls 
     if not name and address == args.endpoint:
         is_own = address.rpartition(":")[0] in ("127.0.0.1", "localhost", "[::1]")
         name = args.tls_name or (own if is_own else "")
-    return identity_of(args.tls_dir, own).way(address, name)
+    if not hasattr(args, "identity"):  # the standard input is there once
+        args.identity = identity_of(args.tls_dir, own) if args.tls_dir != _STDIN else _given()
+    return cast("Identity", args.identity).way(address, name)
+
+
+def _given() -> Identity:
+    """Return what the Secret on the standard input has. Raises InvalidArgument."""
+    with tempfile.TemporaryDirectory() as directory:  # for this user alone
+        try:
+            data = json.load(sys.stdin)["data"]
+            for name in ("ca.crt", "tls.crt", "tls.key", "mode"):
+                if name in data:
+                    (Path(directory) / name).write_bytes(base64.b64decode(data[name]))
+        except (ValueError, KeyError, TypeError) as error:
+            raise InvalidArgument("the standard input is no Secret in JSON") from error
+        return identity_of(Path(directory))
 
 
 def connect(args: argparse.Namespace, address: str = "", name: str = "") -> AdminClient:
