@@ -115,8 +115,9 @@ async def test_an_administrators_secret_can_come_by_the_standard_input(
 ) -> None:
     """So in a node's pod a command is an administrator's without a file left there."""
     await nodes.found(0, 1, 2)
-    files = Path(directory_of(nodes, "admin")).iterdir()
-    data = {file.name: base64.b64encode(file.read_bytes()).decode() for file in files}
+    pair = nodes.mounted.issue("admin")
+    files = {"ca.crt": nodes.mounted.trusted, "tls.crt": pair.chain, "tls.key": pair.key}
+    data = {name: base64.b64encode(text).decode() for name, text in files.items()}
     in_pod = {DIRECTORY_ENV: str(nodes.mounted.path), "DLEDGER_NAME": "orders-1"}
     to = ("group", "list", "--endpoint", nodes.peer_address(1), "--tls-dir", "-")
 
