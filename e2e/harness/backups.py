@@ -25,12 +25,15 @@ _POLL_S: Final = 1.0
 _EXEC_S: Final = 600.0
 
 _FIRST_ENTRY: Final = """
-import asyncio
-from dledger.client import AdminClient
+import asyncio, base64, json, os, sys
+from dledger.client import AdminClient, MutualTls
 from dledger.errors import Refused
 
 async def main():
-    client = AdminClient("127.0.0.1:20911")
+    trusted, chain, key = map(base64.b64decode, json.loads(sys.argv[1]))
+    name = os.environ["DLEDGER_NAME"]
+    tls = MutualTls(name=name, trusted=trusted, chain=chain, key=key)
+    client = AdminClient("127.0.0.1:20911", tls=tls)
     try:
         await client.export_size(1)
         print("kept")
@@ -211,7 +214,11 @@ def _phase(pod: dict[str, Any]) -> str:
 
 def has_dropped(group: BrokerGroup, pod: str) -> bool | None:
     """Say that a node has dropped the group's first entry, or None; asked in its own pod."""
-    said = group.namespace.kubectl("exec", pod, "--", PYTHON, "-c", _FIRST_ENTRY)
+    # A node's own certificate does not do: what a backup may ask for is a backup's.
+    secret = group.namespace.kubectl("get", "secret", f"{group.name}-backup-tls", "-o", "json")
+    files = json.loads(secret)["data"]
+    shown = json.dumps([files[name] for name in ("ca.crt", "tls.crt", "tls.key")])
+    said = group.namespace.kubectl("exec", pod, "--", PYTHON, "-c", _FIRST_ENTRY, shown)
     return said.startswith("dropped") or None
 
 

@@ -145,7 +145,11 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "prefixes of keys that labels and annotations of pods may not have: PREFIX,…; * is all",
     )
     add("pod-security", ENFORCED, f"{ENFORCED}, or {OVERRIDABLE} by the spec of a group")
-    add("peer-tls", "off", "on: nodes get certificates, and their peer ports speak mutual TLS")
+    add(
+        "peer-tls",
+        "on",
+        "on: nodes get certificates, and their peer ports speak mutual TLS; or off",
+    )
     add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")

@@ -16,6 +16,7 @@ import grpc.aio
 
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.server.peer_front import PeerFront
 
 
 @dataclass
@@ -52,6 +53,7 @@ class FakeGroup:
     def __post_init__(self) -> None:
         self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
         self._servers: dict[int, grpc.aio.Server] = {}
+        self._fronts: list[PeerFront] = []
 
     def ip(self, ordinal: int) -> str:
         """Return the address of a node; the whole of 127/8 is ours."""
@@ -62,21 +64,37 @@ class FakeGroup:
         for ordinal in range(3):
             await self._serve(ordinal, None)
 
-    async def encrypt(self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes) -> None:
-        """Have one node ask for certificates on its peer port from now on, and show its own."""
+    async def encrypt(
+        self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes, plain_too: bool = False
+    ) -> None:
+        """Have one node ask for certificates on its peer port from now on, and show its own.
+
+        With *plain_too*, it takes plain text there beside TLS.
+        """
         await self._servers.pop(ordinal).stop(None)
         pair = [(key, chain)]
-        await self._serve(
-            ordinal, grpc.ssl_server_credentials(pair, trusted, require_client_auth=True)
-        )
+        credentials = grpc.ssl_server_credentials(pair, trusted, require_client_auth=True)
+        await self._serve(ordinal, credentials, plain_too=plain_too)
 
-    async def _serve(self, ordinal: int, credentials: grpc.ServerCredentials | None) -> None:
+    async def _serve(
+        self,
+        ordinal: int,
+        credentials: grpc.ServerCredentials | None,
+        *,
+        plain_too: bool = False,
+    ) -> None:
         server = grpc.aio.server()
         pb_grpc.add_AdminServicer_to_server(_Admin(self, ordinal), server)
         pb_grpc.add_TopicsServicer_to_server(_Topics(self), server)
         peers, clients = (f"{self.ip(ordinal)}:{port}" for port in (20911, 8081))
         server.add_insecure_port(clients)
-        if credentials is None:
+        if plain_too:
+            front = PeerFront(self.ip(ordinal), 20911)
+            self._fronts.append(front)
+            server.add_insecure_port(front.plain)
+            server.add_secure_port(front.encrypted, credentials)
+            front.start()
+        elif credentials is None:
             server.add_insecure_port(peers)
         else:
             server.add_secure_port(peers, credentials)
@@ -88,6 +106,9 @@ class FakeGroup:
         for server in self._servers.values():
             await server.stop(None)
         self._servers.clear()
+        for front in self._fronts:
+            front.close()
+        self._fronts.clear()
 
     def elect(self, ordinal: int) -> None:
         """Make a node lead in the next term."""

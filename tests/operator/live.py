@@ -90,9 +90,16 @@ def volumes_of_class(name: str, *, grows: bool) -> list[dict[str, Any]]:
 
 
 class Operator:
-    """An operator process with the rights of the chart's service account."""
+    """An operator process with the rights of the chart's service account.
 
-    def __init__(self, server: ApiServer, identity: str, *args: str) -> None:
+    Without other *args* its groups have no certificates: most stories are not about them, and
+    their nodes speak plain text.
+    """
+
+    def __init__(
+        self, server: ApiServer, identity: str, *args: str, gives_certificates: bool = False
+    ) -> None:
+        args = (*(() if gives_certificates else ("--peer-tls", "off")), *args)
         with socket.socket() as listener:
             listener.bind(("127.0.0.1", 0))
             self._port = listener.getsockname()[1]

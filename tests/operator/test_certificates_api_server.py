@@ -26,7 +26,7 @@ _SECRETS = ("orders-ca", "orders-peer-tls", "orders-backup-tls", "orders-admin-t
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
     """An API server with the chart's contents for peers with TLS."""
-    with running(tmp_path_factory.mktemp("api-server"), first=chart("peerTls=true")) as made:
+    with running(tmp_path_factory.mktemp("api-server"), first=chart()) as made:
         for plural in ("brokergroups", "brokerbackups"):
             made.kubectl("wait", "--for=condition=Established", f"crd/{plural}.dledger.io")
         yield made
@@ -35,7 +35,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiServer]:
 @pytest.fixture(scope="module")
 def operator(server: ApiServer) -> Iterator[Operator]:
     """The operator, acting."""
-    made = Operator(server, "first", "--peer-tls", "on")
+    made = Operator(server, "first", gives_certificates=True)
     yield made
     assert made.stop() == 0
 

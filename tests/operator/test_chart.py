@@ -101,7 +101,7 @@ def test_with_namespaces_the_operator_has_rights_in_these_alone() -> None:
 
 def test_in_namespaces_alone_the_operator_needs_nothing_of_the_cluster() -> None:
     """Who may make nothing there installs it all the same; the CRDs are an administrator's."""
-    made = _made(IN_TWO, "peerTls=true", "rbac.aggregate=false", "admissionPolicy.enabled=false")
+    made = _made(IN_TWO, "rbac.aggregate=false", "admissionPolicy.enabled=false")
 
     cluster = {m["kind"] for m in made if "namespace" not in m["metadata"]}
     assert cluster <= {"CustomResourceDefinition"}
@@ -134,9 +134,9 @@ def test_the_operator_may_neither_make_pods_nor_write_roles(values: Any) -> None
     roles = [rule for rule in rules if {"roles", "clusterroles"} & {*rule["resources"]}]
     assert all(rule["verbs"] == ["bind"] for rule in roles)
     assert all(rule["resourceNames"] == ["dledger-operator-drivers"] for rule in roles)
-    assert not any("secrets" in rule["resources"] for rule in rules)
-    secure = _operators_rules(*values, "peerTls=true")
-    secrets = [rule["verbs"] for rule in secure if "secrets" in rule["resources"]]
+    plain = _operators_rules(*values, "peerTls=false")
+    assert not any("secrets" in rule["resources"] for rule in plain)
+    secrets = [rule["verbs"] for rule in rules if "secrets" in rule["resources"]]
     assert secrets
     assert all(verbs == ["get", "create", "patch"] for verbs in secrets)
 

@@ -12,7 +12,7 @@ from tests.operator.live import SYSTEM, Operator, chart, new_story
 pytestmark = [pytest.mark.e2e]
 
 VALUES = (
-    *("watchNamespaces={shop}", "peerTls=true"),
+    "watchNamespaces={shop}",
     *("rbac.aggregate=false", "admissionPolicy.enabled=false"),
 )
 
@@ -32,8 +32,8 @@ async def test_a_group_with_certificates_is_founded_by_rights_in_its_namespace_a
 ) -> None:
     """The operator's account may not even read Secrets elsewhere, nor Nodes."""
     role = "Role/dledger-operator-drivers"
-    args = ("--peer-tls", "on", "--namespaces", "shop", "--driver-role", role)
-    operator = Operator(server, "first", *args)
+    args = ("--namespaces", "shop", "--driver-role", role)
+    operator = Operator(server, "first", *args, gives_certificates=True)
 
     async with new_story(server, "shop", "orders") as story:
         await story.up_encrypted()

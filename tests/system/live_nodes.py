@@ -69,8 +69,11 @@ class LiveNodes:
         """Return where clients reach the running nodes, by number."""
         return [f"127.0.0.1:{self._port + number}" for number in sorted(self.nodes)]
 
+    def client_address(self, number: int) -> str:
+        return f"127.0.0.1:{self._port + number}"
+
     def client(self, number: int, timeout_s: float = 10) -> Client:
-        return Client(f"127.0.0.1:{self._port + number}", timeout_s=timeout_s)
+        return Client(self.client_address(number), timeout_s=timeout_s)
 
     def admin(self, number: int, timeout_s: float = 10) -> AdminClient:
         return AdminClient(self.peer_address(number), timeout_s=timeout_s)

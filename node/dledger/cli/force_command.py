@@ -8,7 +8,7 @@ import dataclasses
 import sys
 from typing import Any, Final
 
-from dledger.cli.admin_options import add_admin_arguments, tell
+from dledger.cli.admin_options import add_admin_arguments, connect, tell, tls_to
 from dledger.client import AdminClient, ForcedGroup
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError, InvalidArgument
@@ -41,14 +41,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def work(args: argparse.Namespace) -> int:
     """Show the survivor and the other members, ask for confirmation, and force the group."""
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with connect(args) as admin:
         found = await admin.status()
         if found.group_id != args.group_id:
             raise InvalidArgument(
                 f"{found.name} ({found.node_id}) belongs to group {found.group_id or '-'}, "
                 f"not {args.group_id}"
             )
-        others = await _others(found)
+        others = await _others(args, found)
         view = _view(found, others)
         if not args.json:
             print("\n".join(_found_lines(found, others)), flush=True)
@@ -73,16 +73,19 @@ async def _typed(args: argparse.Namespace) -> str:
     return (await asyncio.to_thread(input, "type the group's id to go on: ")).strip()
 
 
-async def _others(found: NodeStatus) -> list[tuple[Member, NodeStatus | None]]:
+async def _others(
+    args: argparse.Namespace, found: NodeStatus
+) -> list[tuple[Member, NodeStatus | None]]:
     """Ask the other members how they are; None for one that does not answer."""
     members = [row.member for row in found.members if row.member.id != found.node_id]
-    said = await asyncio.gather(*(_asked(member) for member in members))
+    said = await asyncio.gather(*(_asked(args, member) for member in members))
     return list(zip(members, said, strict=True))
 
 
-async def _asked(member: Member) -> NodeStatus | None:
+async def _asked(args: argparse.Namespace, member: Member) -> NodeStatus | None:
     try:
-        async with AdminClient(member.address, timeout_s=_OTHERS_S) as admin:
+        tls = await asyncio.to_thread(tls_to, args, member.address, member.name)
+        async with AdminClient(member.address, timeout_s=_OTHERS_S, tls=tls) as admin:
             return await admin.status()
     except DledgerError:
         return None

@@ -23,8 +23,7 @@ from dledger.cli import (
     node_command,
     topic_command,
 )
-from dledger.cli.admin_options import Action, add_admin_arguments
-from dledger.client import AdminClient
+from dledger.cli.admin_options import Action, add_admin_arguments, connect
 from dledger.common.failover import failover_line
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError, Unavailable
@@ -144,7 +143,7 @@ def _asking(
 
 
 async def _status(args: argparse.Namespace) -> int:
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with connect(args) as admin:
         status = await admin.status()
     if args.json:
         print(json.dumps(dataclasses.asdict(status)))

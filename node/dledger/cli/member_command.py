@@ -8,8 +8,7 @@ import dataclasses
 from functools import partial
 from typing import Any, Final
 
-from dledger.cli.admin_options import Action, add_admin_arguments, endpoint, tell
-from dledger.client import AdminClient
+from dledger.cli.admin_options import Action, add_admin_arguments, connect, endpoint, tell
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger.errors import InvalidArgument, Unavailable
 from dledger.types import Member, Membership, NodeId
@@ -49,7 +48,7 @@ def add_remove_arguments(parser: argparse.ArgumentParser) -> None:
 
 async def show(args: argparse.Namespace) -> int:
     """Print the members as the leader, or without one this node, sees them."""
-    status = await _leaders_view(args.endpoint, args.timeout)
+    status = await _leaders_view(args)
     lines = [f"{'NAME':20} {'ROLE':10} {'VOTER':5} {'MATCH':>10} {'LAG':>8}  ID"]
     for row in status.members:
         voter = "yes" if row.voter else "no"
@@ -60,12 +59,12 @@ async def show(args: argparse.Namespace) -> int:
 
 async def add(args: argparse.Namespace) -> int:
     """Add the node at an address as a learner."""
-    async with AdminClient(args.address, timeout_s=args.timeout) as node:
+    async with connect(args, args.address) as node:
         new = await node.status()
     known = await _refuse_another_group(new, args)
     member = Member(id=NodeId(new.node_id), name=new.name, address=args.address)
     remove = [await _id_of(args.replace, args)] if args.replace else []
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with connect(args) as admin:
         members = await admin.change_members(add=[member], remove=remove)
     if args.wait:
         await _wait_until_it_votes(member, args)
@@ -76,7 +75,7 @@ async def add(args: argparse.Namespace) -> int:
 async def remove(args: argparse.Namespace) -> int:
     """Remove a member permanently."""
     node_id = await _id_of(args.member, args)
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with connect(args) as admin:
         members = await admin.remove_member(node_id)
     return _tell_members(args, members, f"{args.member} removed", None)
 
@@ -99,7 +98,7 @@ async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bo
 
     Returns whether it is a member already.
     """
-    async with AdminClient(args.endpoint, timeout_s=args.timeout) as admin:
+    async with connect(args) as admin:
         status = await admin.status()
     group_id = status.group_id
     if not new.group_id and new.told_group_id != group_id:
@@ -112,20 +111,20 @@ async def _refuse_another_group(new: NodeStatus, args: argparse.Namespace) -> bo
 
 async def _id_of(name_or_id: str, args: argparse.Namespace) -> NodeId:
     """Return the id of a member; an unknown name is returned as an id, for the leader to check."""
-    rows = (await _leaders_view(args.endpoint, args.timeout)).members
+    rows = (await _leaders_view(args)).members
     named = [row.member.id for row in rows if row.member.name == name_or_id]
     if len(named) > 1:
         raise InvalidArgument(f"{name_or_id} names several members: {', '.join(named)}; use an id")
     return named[0] if named else NodeId(name_or_id)
 
 
-async def _leaders_view(endpoint: str, timeout_s: float) -> NodeStatus:
-    async with AdminClient(endpoint, timeout_s=timeout_s) as admin:
+async def _leaders_view(args: argparse.Namespace) -> NodeStatus:
+    async with connect(args) as admin:
         status = await admin.status()
     leader = next((r.member for r in status.members if r.member.id == status.leader_id), None)
     if leader is None or leader.id == status.node_id:
         return status
-    async with AdminClient(leader.address, timeout_s=timeout_s) as admin:
+    async with connect(args, leader.address, leader.name) as admin:
         return await admin.status()
 
 
@@ -134,7 +133,7 @@ async def _wait_until_it_votes(member: Member, args: argparse.Namespace) -> None
     deadline_s = loop.time() + args.timeout
     row: MemberStatus | None = None
     while loop.time() < deadline_s:
-        rows = (await _leaders_view(args.endpoint, args.timeout)).members
+        rows = (await _leaders_view(args)).members
         row = next((row for row in rows if row.member.id == member.id), None)
         if row is not None and row.voter:
             return

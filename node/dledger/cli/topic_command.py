@@ -13,11 +13,12 @@ from dledger.cli.admin_options import (
     add_admin_arguments,
     add_delete_arguments,
     admin_of,
+    client_of,
     positive,
     tell,
     tell_deleted,
 )
-from dledger.client import Client, TopicView
+from dledger.client import TopicView
 from dledger.errors import NotLeader
 
 EPILOG: Final = """\
@@ -48,23 +49,23 @@ async def create(args: argparse.Namespace) -> int:
     try:
         created = await _create(args, args.endpoint)
     except NotLeader as error:  # a peer port does not forward it to the leader
-        created = await _create(args, await _leader_address(args, error))
+        created = await _create(args, *await _leader_address(args, error))
     done = f"topic {args.name} {'created' if created else 'existed already'}"
     return tell(args, {"name": args.name, "created": created}, done)
 
 
-async def _create(args: argparse.Namespace, endpoint: str) -> bool:
-    async with Client(endpoint, timeout_s=args.timeout) as client:
+async def _create(args: argparse.Namespace, endpoint: str, name: str = "") -> bool:
+    async with client_of(args, endpoint, name) as client:
         return await client.create_topic(args.name, args.type, args.queues)
 
 
-async def _leader_address(args: argparse.Namespace, error: NotLeader) -> str:
-    """Return the peer address of the leader that *error* names. Raises *error* if unknown."""
+async def _leader_address(args: argparse.Namespace, error: NotLeader) -> tuple[str, str]:
+    """Return peer address and name of the leader that *error* names. Raises *error* if unknown."""
     async with admin_of(args) as admin:
         members = (await admin.status()).members
     for row in members:
         if row.member.id == error.leader:
-            return row.member.address
+            return row.member.address, row.member.name
     raise error
 
 
@@ -85,7 +86,7 @@ async def grow(args: argparse.Namespace) -> int:
 
 async def show(args: argparse.Namespace) -> int:
     """Print the topics as this node knows them."""
-    async with Client(args.endpoint, timeout_s=args.timeout) as client:
+    async with client_of(args, args.endpoint) as client:
         topics = await client.topics()
     lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}"]
     lines += [f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12}" for t in topics]

@@ -16,7 +16,8 @@ from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.status import Backlog
 from dledger.errors import MessageIdConflict, OutcomeUnknown
-from dledger.rpc.channel import MutualTls, error_of
+from dledger.rpc.channel import error_of
+from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.topic_sender import SendResult
@@ -47,4 +48,5 @@ __all__ = [
     "TopicView",
     "error_of",
     "follow",
+    "speaks_tls",
 ]

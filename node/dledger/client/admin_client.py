@@ -9,13 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
-from dledger.rpc.channel import Channel, MutualTls
+from dledger.rpc.channel import Channel
 from dledger.rpc.messages import same_fields
+from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Member, Membership, NodeId
@@ -87,6 +88,7 @@ class AdminClient(Channel):
     ) -> None:
         super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes, tls=tls)
         self._stub = pb_grpc.AdminStub(self.channel)
+        self._tls = tls
 
     async def call(self, method: Any, request: Any) -> Any:
         """Return the response to one request.
@@ -215,12 +217,13 @@ class AdminClient(Channel):
         """Send a request to the leader, found through any member; retry until the timeout."""
         loop = asyncio.get_running_loop()
         deadline_s = loop.time() + self.timeout_s
-        known: dict[str, str] = {}
-        address, attempt = self.address, 0
+        known: dict[str, tuple[str, MutualTls | None]] = {}
+        own, attempt = (self.address, self._tls), 0
+        address, tls = own
         while True:
             left_s = max(deadline_s - loop.time(), _RETRY_S)
             try:
-                async with AdminClient(address, timeout_s=left_s) as node:
+                async with AdminClient(address, timeout_s=left_s, tls=tls) as node:
                     return await node.call(getattr(node._stub, method), request)
             except Unavailable as error:
                 if loop.time() + _RETRY_S >= deadline_s:
@@ -230,17 +233,18 @@ class AdminClient(Channel):
                     leader not in known
                 ):  # the members may have changed, or the node may have just joined
                     known |= await self._addresses(deadline_s - loop.time())
-                others = (*known.values(), self.address)
-                address = known.get(leader or "") or others[attempt % len(others)]
+                others = (*known.values(), own)
+                address, tls = known.get(leader or "") or others[attempt % len(others)]
                 attempt += 1
             await asyncio.sleep(_RETRY_S)
 
-    async def _addresses(self, timeout_s: float) -> dict[str, str]:
-        """Return the members' addresses, by id, as this node knows them; none if it fails."""
+    async def _addresses(self, timeout_s: float) -> dict[str, tuple[str, MutualTls | None]]:
+        """Return how the members are called, by id, as this node knows them; none if it fails."""
         with contextlib.suppress(DledgerError):
-            async with AdminClient(self.address, timeout_s=timeout_s) as node:
-                members = (await node.status()).members
-            return {row.member.id: row.member.address for row in members}
+            async with AdminClient(self.address, timeout_s=timeout_s, tls=self._tls) as node:
+                members = [row.member for row in (await node.status()).members]
+            tls = self._tls
+            return {m.id: (m.address, tls and replace(tls, name=m.name)) for m in members}
         return {}
 
     async def force_new_group(

@@ -30,6 +30,7 @@ from dledger.errors import (
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
 from dledger.rpc.messages import same_fields
+from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Appended, Record, StoredRecord
@@ -79,8 +80,9 @@ class Client(Channel):
         timeout_s: float = 30.0,
         client_id: str = "",
         max_answer_bytes: int = 64 << 20,
+        tls: MutualTls | None = None,
     ) -> None:
-        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes)
+        super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes, tls=tls)
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._ids = MessageIds()
         self._ledger = pb_grpc.LedgerStub(self.channel)

@@ -53,6 +53,8 @@ class Sample:
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
+        peer_certificate_expiry_timestamp_seconds: None without a certificate.
+        peer_plain_text_accepted: None without a certificate.
     """
 
     role: str
@@ -89,6 +91,12 @@ class Sample:
     )
     remembered_message_ids_limit: int = _gauge(
         "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
+    )
+    peer_certificate_expiry_timestamp_seconds: float | None = _gauge(
+        "When the certificate that this node shows its peers ends, in Unix seconds"
+    )
+    peer_plain_text_accepted: bool | None = _gauge(
+        "1 while this node takes plain text on its peer ports beside TLS"
     )
 
 

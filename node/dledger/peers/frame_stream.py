@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from dledger.peers.framing import prefix
 from dledger.peers.outbox import Outbox
 from dledger.peers.replication_port import ConnectToken
+from dledger.rpc.peer_tls import PeerTls
 
 logger = logging.getLogger(__name__)
 
@@ -32,10 +33,13 @@ class FrameStream:
 
     Args:
         what: What this stream carries, and to which peer, for the log.
+        name: The peer's name, which its certificate must have.
+        tls: The certificates; None: plain text.
     """
 
-    def __init__(self, what: str) -> None:
+    def __init__(self, what: str, name: str = "", tls: PeerTls | None = None) -> None:
         self._what = what
+        self._name, self._tls = name, tls
         self._sender: _Sender | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
@@ -70,7 +74,13 @@ class FrameStream:
             began_s = loop.time()
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await loop.create_connection(lambda s=sender: s, host, connect_token.port)  # type: ignore[misc]
+                    secure = self._security()
+                    await loop.create_connection(
+                        lambda s=sender: s,  # type: ignore[misc]
+                        host,
+                        connect_token.port,
+                        **secure,
+                    )
                 self._last_error = ""
                 await sender.ended()
             except OSError as error:
@@ -78,6 +88,12 @@ class FrameStream:
             lasted = loop.time() - began_s > _RETRY_MAX_S
             wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(wait_s)
+
+    def _security(self) -> dict[str, Any]:
+        """Return asyncio's arguments for the newest certificates; none for plain text."""
+        if self._tls is None or self._tls.is_plain(self._name):
+            return {}
+        return {"ssl": self._tls.client_context, "server_hostname": self._name}
 
     def _note(self, error: str) -> None:
         if error != self._last_error:

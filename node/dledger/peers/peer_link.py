@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, Final, Protocol
 
 import grpc
@@ -31,8 +31,8 @@ from dledger.raft.messages import (
     Message,
 )
 from dledger.rpc.cancelled import is_cancelled
-from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.metadata import by_key
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.types import Member, NodeId
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class _ControlStream:
 
     def __init__(
         self,
-        open_call: Callable[[AsyncIterator[bytes]], Any],
+        open_call: Callable[[AsyncIterator[bytes]], Awaitable[Any]],
         peer: str,
         *,
         on_open: Callable[[ConnectToken], None],
@@ -140,7 +140,7 @@ class _ControlStream:
 
     async def _run_once(self) -> bool:
         """Run one stream until it breaks; return whether the peer had accepted it."""
-        call = self._open_call(self._outbox.frames())
+        call = await self._open_call(self._outbox.frames())
         try:
             answer = await call.initial_metadata()
             if call.done():
@@ -195,9 +195,11 @@ class PeerLink:
         encode: Encodes a message as a frame.
         replication_address: Maps (address, port of a connect token) to the host and port to use.
         on_token: Called with each connect token received from *address*.
+        tls: The certificates; None: plain text.
 
     Attributes:
         connect_token: The newest one.
+        is_plain: Whether the newest control stream is in plain text where there are certificates.
     """
 
     def __init__(
@@ -209,18 +211,22 @@ class PeerLink:
         replication_address: Callable[[str, int], tuple[str, int]],
         *,
         on_token: Callable[[PeerLink, ConnectToken], None],
+        tls: PeerTls | None = None,
     ) -> None:
         self._on_token = on_token
         self.connect_token: ConnectToken | None = None
         self.member = member
         self.address = address
+        self._tls = tls
+        self.is_plain = False
         self._events = events
         self._encode = encode
         self._replication_address = replication_address
-        self._admission_channel, self._question_channel = _dial(address), _dial(address)
+        self._admission_channel = PeerChannel(address, member.name, tls)
+        self._question_channel = PeerChannel(address, member.name, tls)
         peer = f"{member.name!r} at {address!r}"
-        self._replication = FrameStream(f"replication to {peer}")
-        self._control = FrameStream(f"control by TCP to {peer}")
+        self._replication = FrameStream(f"replication to {peer}", member.name, tls)
+        self._control = FrameStream(f"control by TCP to {peer}", member.name, tls)
         self._admission = _ControlStream(
             self._opener(),
             peer,
@@ -280,15 +286,13 @@ class PeerLink:
         self._replication.close()
         self._control.close()
 
-    def _opener(self) -> Callable[[AsyncIterator[bytes]], Any]:
-        call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
-
-        def open_call(frames: AsyncIterator[bytes]) -> Any:
+    def _opener(self) -> Callable[[AsyncIterator[bytes]], Awaitable[Any]]:
+        async def open_call(frames: AsyncIterator[bytes]) -> Any:
+            if self._tls is not None:
+                await self._tls.find_out(self.address, self.member.name)
+                self.is_plain = self._tls.is_plain(self.member.name)
             handshake = self._events.handshake_to(self.member).encode()
+            call = self._admission_channel.stream_stream(f"/{SERVICE}/Control")
             return call(frames, metadata=((METADATA_KEY, handshake),))
 
         return open_call
-
-
-def _dial(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=PEER_OPTIONS)

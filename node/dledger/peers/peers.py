@@ -32,7 +32,9 @@ from dledger.peers.handshake import METADATA_KEY, ClientAddress, Handshake
 from dledger.peers.peer_link import EPOCH_KEY, REMOVED_KEY, SERVICE, PeerEvents, PeerLink
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken, ReplicationPort
 from dledger.raft.messages import Message
+from dledger.rpc import callers
 from dledger.rpc.metadata import by_key
+from dledger.rpc.peer_tls import PeerTls
 from dledger.types import Member, Membership, NodeId
 
 logger = logging.getLogger(__name__)
@@ -53,6 +55,7 @@ class Peers:
         levels: MemberLevels | None = None,
         *,
         clients: ClientAddress | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         """Open no connection yet.
 
@@ -61,8 +64,10 @@ class Peers:
             events: Receives messages and events.
             levels: Where the peers' feature levels are recorded.
             clients: Where clients reach this node.
+            tls: The certificates; None: peers speak plain text, and are believed what they say.
         """
         self._node_id = node_id
+        self._tls = tls
         self._events = events
         self._encoder = peer_codec.Encoder()
         self._links: dict[NodeId, PeerLink] = {}
@@ -78,6 +83,7 @@ class Peers:
             self._lost,
             feature_level=self.levels.own,
             clients=clients,
+            tls=tls,
         )
 
     def connect(self, membership: Membership) -> None:
@@ -128,6 +134,16 @@ class Peers:
         """Return the replication host and port of a peer called at *address*: its host, *port*."""
         return address.rpartition(":")[0].strip("[]"), port
 
+    def refuse_plain(self) -> None:
+        """End all connections in plain text, from peers and to them; the links connect anew."""
+        self.replication.refuse_plain()
+        for link in list(self._links.values()):
+            if link.is_plain:
+                is_former = link.member.id in self._farewells
+                self._drop(link.member.id)
+                if not is_former:
+                    self._link(link.member)
+
     async def close(self) -> None:
         """Close every link, and the replication port."""
         self.replication.close()
@@ -159,6 +175,7 @@ class Peers:
             self._encoder.encode,
             self.replication_address,
             on_token=self._on_token,
+            tls=self._tls,
         )
 
     def _on_token(self, link: PeerLink, connect_token: ConnectToken) -> None:
@@ -187,7 +204,8 @@ class Peers:
         """Serve one inbound control stream until it breaks; only a connect token is sent back."""
         handshake, sender = await self._handshake(context)
         self.levels.told(handshake.sender_id, handshake.feature_level)
-        with self.replication.admitted(handshake) as connect_token:
+        role = None if self._tls is None else callers.role_of_call(context)
+        with self.replication.admitted(handshake, role) as connect_token:
             await context.send_initial_metadata(((CONNECT_TOKEN_KEY, connect_token.encode()),))
             self._heard_from(handshake, sender)
             self._streams[handshake.sender_id] += 1
@@ -248,9 +266,12 @@ class Peers:
         metadata = by_key(context.invocation_metadata())
         try:
             handshake = Handshake.decode(str(metadata.get(METADATA_KEY, "")))
+            is_proved = self._tls is not None and await _proved(context, handshake, self._tls)
             sender = await self._events.handshake_from(handshake)
         except DledgerError as error:
             await _refuse(context, error)
+        if is_proved and sender is not None and sender.name != handshake.sender_name:
+            await _deny(context, f"the disk {sender.id!r} is {sender.name!r}'s")
         return handshake, sender
 
     def _heard_from(self, handshake: Handshake, sender: Member | None) -> None:
@@ -267,6 +288,26 @@ class Peers:
             address = f"{handshake.endpoint.host}:{handshake.endpoint.port}"
             caller = Member(id=handshake.sender_id, name=handshake.sender_name, address=address)
             self._link(caller, is_here=True)
+
+
+async def _proved(
+    context: grpc.aio.ServicerContext[bytes, bytes], handshake: Handshake, tls: PeerTls
+) -> bool:
+    """Whether the sender has proved its name; ends a stream whose certificate is not its own.
+
+    Without a certificate it is believed only where plain text is accepted.
+    """
+    role, name = callers.role_of_call(context), handshake.sender_name
+    if role is None and tls.takes_plain:
+        return False
+    if role != callers.member(name):
+        await _deny(context, f"a certificate with the role {role!r} is not {name!r}'s")
+    return True
+
+
+async def _deny(context: grpc.aio.ServicerContext[bytes, bytes], reason: str) -> None:
+    logger.warning("refused a stream from %s: %s", context.peer(), reason)
+    await context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
 
 
 async def _refuse(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:

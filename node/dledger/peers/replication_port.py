@@ -18,19 +18,21 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import secrets
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Final, cast
+from typing import Any, Final, cast
 
 from dledger.common.features import LOWEST_LEVEL
 from dledger.common.limits import MAX_PEER_FRAME_BYTES
 from dledger.errors import InvalidArgument, MemberRemoved, NewerCommand, NotMember
+from dledger.peers.acceptor import GREETING_S, Acceptor, begins_tls, plain_token
 from dledger.peers.framing import BadFraming, FrameReader
 from dledger.peers.handshake import MAX_LEVEL, ClientAddress, Handshake
 from dledger.peers.peer_codec import BadFrame
+from dledger.rpc import callers
+from dledger.rpc.peer_tls import PeerTls
 
 logger = logging.getLogger(__name__)
 
@@ -99,6 +101,7 @@ class ReplicationPort:
         lost: Called when a connection of that node ended while its control stream lasts.
         feature_level: This node's feature level, sent in its connect tokens.
         clients: Where clients reach this node, sent in its connect tokens.
+        tls: The certificates; None: plain text.
     """
 
     def __init__(
@@ -108,12 +111,15 @@ class ReplicationPort:
         *,
         feature_level: int = LOWEST_LEVEL,
         clients: ClientAddress | None = None,
+        tls: PeerTls | None = None,
     ) -> None:
         self._take, self._lost = take, lost
+        self._tls = tls
+        self._acceptor = Acceptor("the replication port", self._greet) if tls else None
         self._feature_level, self._clients = feature_level, clients
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
-        self._handshakes: dict[bytes, Handshake] = {}
+        self._handshakes: dict[bytes, tuple[Handshake, str | None]] = {}
         self._connections: dict[_Connection, None] = {}  # oldest first
 
     @property
@@ -130,11 +136,16 @@ class ReplicationPort:
 
     async def start(self) -> None:
         """Accept connections."""
+        if self._acceptor is not None:
+            self._acceptor.start(self._bound())
+            return
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: _Connection(self), sock=self._bound())
 
     def close(self) -> None:
         """Stop accepting, and close all connections."""
+        if self._acceptor is not None:
+            self._acceptor.close()
         if self._server is not None:
             self._server.close()
         elif self._socket is not None:
@@ -142,11 +153,21 @@ class ReplicationPort:
         for connection in tuple(self._connections):
             connection.end()
 
+    def refuse_plain(self) -> None:
+        """End the connections in plain text; `tls` takes no new ones any more."""
+        for connection in tuple(self._connections):
+            if connection.role is None:
+                connection.end()
+
     @contextlib.contextmanager
-    def admitted(self, handshake: Handshake) -> Iterator[ConnectToken]:
-        """Let the node with that handshake connect inside the block; then close its connections."""
-        token = secrets.token_bytes(TOKEN_BYTES)
-        self._handshakes[token] = handshake
+    def admitted(self, handshake: Handshake, role: str | None = None) -> Iterator[ConnectToken]:
+        """Let the node with that handshake connect inside the block; then close its connections.
+
+        With the *role* that it has proved, over TLS only and to whoever has it; None: it has proved
+        none, and may connect in plain text.
+        """
+        token = plain_token(TOKEN_BYTES)
+        self._handshakes[token] = handshake, role
         try:
             yield ConnectToken(self.number, token, self._feature_level, self._clients)
         finally:
@@ -154,6 +175,16 @@ class ReplicationPort:
             for connection in tuple(self._connections):
                 if connection.token == token:
                     connection.end()
+
+    async def _greet(self, connection: socket.socket) -> None:
+        """Take a connection over: over TLS, or in plain text where that is accepted."""
+        tls = self._tls
+        is_tls = tls is None or not tls.takes_plain or await begins_tls(connection)
+        secure: dict[str, Any] = {}
+        if tls is not None and (is_tls or not tls.takes_plain):
+            secure = {"ssl": tls.server_context, "ssl_handshake_timeout": GREETING_S}
+        loop = asyncio.get_running_loop()
+        await loop.connect_accepted_socket(lambda: _Connection(self), connection, **secure)
 
     def _bound(self) -> socket.socket:
         if self._socket is None:
@@ -171,13 +202,20 @@ class ReplicationPort:
             most = max(by_host.values())
             next(each for each in waiting if by_host[each.host] == most).give_way()
 
-    def authenticated(self, token: bytes) -> Handshake | None:
-        """Return the handshake of a token; None if unknown. Closes the oldest of too many."""
-        handshake = self._handshakes.get(token)
-        if handshake is not None:
-            same = [c for c in self._connections if c.token == token and not c.is_superseded]
-            for each in same[:-_MAX_OF_TOKEN]:
-                each.supersede()
+    def authenticated(self, token: bytes, role: str | None) -> Handshake | None:
+        """Return the handshake of a token; None if unknown, or if it is not of who has *role*.
+
+        A role of None is plain text. Closes the oldest of too many.
+        """
+        handshake, proved = self._handshakes.get(token, (None, None))
+        if handshake is None:
+            return None
+        if role != (proved if role is None else callers.member(handshake.sender_name)):
+            logger.warning("refused the token of %r from %r", handshake.sender_name, role)
+            return None
+        same = [c for c in self._connections if c.token == token and not c.is_superseded]
+        for each in same[:-_MAX_OF_TOKEN]:
+            each.supersede()
         return handshake
 
     def received(self, handshake: Handshake, frame: memoryview) -> None:
@@ -187,17 +225,22 @@ class ReplicationPort:
     def closed(self, connection: _Connection) -> None:
         """Remove a connection; if its token is still valid, report its node as lost."""
         self._connections.pop(connection, None)
-        handshake = self._handshakes.get(connection.token)
+        handshake, _ = self._handshakes.get(connection.token, (None, None))
         if handshake is not None and not connection.is_superseded:
             self._lost(handshake)
 
 
 class _Connection(asyncio.BufferedProtocol):
-    """One connection: unauthenticated until it has sent a token."""
+    """One connection: unauthenticated until it has sent a token.
+
+    Attributes:
+        role: The one in its certificate; None in plain text.
+    """
 
     def __init__(self, port: ReplicationPort) -> None:
         self.token = b""
         self.host = ""
+        self.role: str | None = None
         self.is_superseded = self.is_unauthenticated = False
         self._port = port
         self._transport: asyncio.Transport | None = None
@@ -224,6 +267,8 @@ class _Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
         self.host = str((transport.get_extra_info("peername") or ("",))[0])
+        if transport.get_extra_info("sslcontext") is not None:
+            self.role = callers.role_of_certificate(transport.get_extra_info("peercert"))
         self.is_unauthenticated = True
         self._patience = asyncio.get_running_loop().call_later(
             _TOKEN_WITHIN_S, self._token_timed_out
@@ -258,7 +303,7 @@ class _Connection(asyncio.BufferedProtocol):
         self._token_space = self._token_space[count:]
         if self._token_space:
             return
-        handshake = self._port.authenticated(self.token)
+        handshake = self._port.authenticated(self.token, self.role)
         if handshake is None:
             self.end()
             return

@@ -33,8 +33,9 @@ from dledger.errors import (
 )
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import PassingOn
-from dledger.rpc.channel import PEER_OPTIONS, error_of
+from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.rpc.status import Relayed, from_rpc
 from dledger.types import Member, NodeId
 
@@ -158,14 +159,11 @@ def client_id_of(given: Mapping[str, str]) -> str:
 class Relay:
     """Runs requests on this node while it leads, and forwards them to the leader otherwise."""
 
-    def __init__(
-        self, engine: Engine, dial: Callable[[str], grpc.aio.Channel] | None = None
-    ) -> None:
-        """Use *dial* to reach a peer's ``host:port``; the default is plain text."""
+    def __init__(self, engine: Engine, tls: PeerTls | None = None) -> None:
+        """Call peers with the certificates of *tls*; the default is plain text."""
         self._engine = engine
-        self._dial = dial or _dial
-        self._channels: dict[str, grpc.aio.Channel] = {}
-        self._methods: dict[tuple[str, str], Any] = {}
+        self._tls = tls
+        self._channels: dict[str, PeerChannel] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()
         self._held_bytes = 0
@@ -192,7 +190,6 @@ class Relay:
                 await self._watcher
         channels = list(self._channels.values())
         self._channels.clear()
-        self._methods.clear()
         for channel in channels:
             await channel.close()
 
@@ -257,10 +254,7 @@ class Relay:
             Relayed: The leader refused, with a gRPC status for the caller.
         """
         channel, leader = self._to_leader(caller)
-        method = self._methods.get((leader.address, path))
-        if method is None:
-            method = self._methods[leader.address, path] = channel.unary_unary(path)
-        call = method(
+        call = channel.unary_unary(path)(
             request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
         )
         with self._watched(leader, call):
@@ -308,13 +302,16 @@ class Relay:
         for call in tuple(self._streams):
             self._supersede(call)
 
-    def _to_leader(self, caller: Caller) -> tuple[grpc.aio.Channel, Member]:
+    def _to_leader(self, caller: Caller) -> tuple[PeerChannel, Member]:
         leader = self._engine.leader()
         if leader is None or leader.id == self._engine.node_id or caller.forwarded:
             raise NotLeader(leader.id if leader else None)
         channel = self._channels.get(leader.address)
-        if channel is None:
-            channel = self._channels[leader.address] = self._dial(leader.address)
+        if channel is None or channel.name != leader.name:
+            if channel is not None:
+                channel.retire()
+            channel = PeerChannel(leader.address, leader.name, self._tls)
+            self._channels[leader.address] = channel
         return channel, leader
 
     def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
@@ -378,7 +375,3 @@ def _deadline_s(context: Any) -> float:
         remaining_s = _NO_DEADLINE_S
     margin_s = min(max(0.1 * remaining_s, 0.05), 0.5)
     return float(asyncio.get_running_loop().time() + remaining_s - margin_s)
-
-
-def _dial(address: str) -> grpc.aio.Channel:
-    return grpc.aio.insecure_channel(address, options=PEER_OPTIONS)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 import grpc
@@ -17,6 +16,7 @@ from dledger.common.limits import MAX_ANSWER_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.errors import DledgerError, InvalidArgument, NotServed, Unavailable
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, error_named, error_of_code
 from dledger.rpc.metadata import by_key
+from dledger.rpc.mutual_tls import MutualTls
 
 LEADER_KEY: Final = "dledger-leader"
 """Trailing metadata: the leader's client address, if the caller must connect to it itself."""
@@ -71,23 +71,6 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
     return nodes
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MutualTls:
-    """What is shown to a member, and how it is known, whatever its address is.
-
-    Attributes:
-        name: The member's name, as its certificate has it.
-        trusted: The authorities that are believed, as PEM.
-        chain: The certificate to show, as PEM.
-        key: Its key, as PEM.
-    """
-
-    name: str
-    trusted: bytes
-    chain: bytes
-    key: bytes = field(repr=False)
-
-
 class Channel:
     """A gRPC channel as an async context manager; in plain text without *tls*.
 
@@ -108,9 +91,7 @@ class Channel:
         if tls is None:
             self.channel = grpc.aio.insecure_channel(address, options=chosen)
         else:
-            proof = grpc.ssl_channel_credentials(tls.trusted, tls.key, tls.chain)
-            named = (*chosen, ("grpc.ssl_target_name_override", tls.name))
-            self.channel = grpc.aio.secure_channel(address, proof, options=named)
+            self.channel = tls.dial(address, chosen)
 
     async def __aenter__(self) -> Self:
         return self

@@ -77,6 +77,8 @@ class Settings:
         shutdown_grace_s: Longest time SIGTERM may take.
         tls_cert_file: PEM certificate chain; empty: self-signed.
         tls_key_file: PEM key of it.
+        peer_tls_dir: Directory with the certificates for TLS between peers (`rpc.peer_tls`); empty:
+            peers speak plain text.
         log_level: DEBUG, INFO, WARNING or ERROR.
     """
 
@@ -111,6 +113,7 @@ class Settings:
     shutdown_grace_s: int = 20  # below the 30 s after which Kubernetes kills
     tls_cert_file: str = ""
     tls_key_file: str = ""
+    peer_tls_dir: str = ""
     log_level: str = "INFO"
 
     def __post_init__(self) -> None:

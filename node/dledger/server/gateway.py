@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -32,6 +32,7 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rpc.peer_tls import PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
 
@@ -64,21 +65,21 @@ class Gateway:
     Args:
         engine: The node.
         config: Settings of the client protocol.
-        dial: Opens a channel to a peer's ``host:port``; the default is plaintext.
         metrics: Where responses are counted; by default in metrics that are not exported.
+        peer_tls: The certificates for calls to peers; None: plain text.
     """
 
     def __init__(
         self,
         engine: Engine,
         config: GatewayConfig,
-        dial: Callable[[str], grpc.aio.Channel] | None = None,
         metrics: NodeMetrics | None = None,
+        peer_tls: PeerTls | None = None,
     ) -> None:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.relay = Relay(engine, dial)
+        self.relay = Relay(engine, peer_tls)
         self.outflow = Outflow()
         self.queue_followers = QueueFollowers()
         self.locality = LeaderLocality(engine.node_id)

@@ -12,6 +12,7 @@ import logging
 import shutil
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Final
 
 import grpc
@@ -45,6 +46,7 @@ from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
 from dledger.requests.config import GatewayConfig
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.engine import NodeEngine
@@ -52,6 +54,7 @@ from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
 from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
+from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Servers
@@ -108,6 +111,9 @@ class Node:
         self._replica: Replica | None = None
         self._state = state if state is not None else BrokerState(features=features)
         self._metrics = NodeMetrics(settings.group, settings.name)
+        self._peer_tls = (
+            PeerTls(Path(settings.peer_tls_dir), settings.name) if settings.peer_tls_dir else None
+        )
         clients = ClientAddress(
             host=settings.advertise_host,
             port=settings.client_port,
@@ -132,7 +138,7 @@ class Node:
             removed=self._end,
         )
         self._levels = MemberLevels(self.node_id, features)
-        self._peers = Peers(self.node_id, self, self._levels, clients=clients)
+        self._peers = Peers(self.node_id, self, self._levels, clients=clients, tls=self._peer_tls)
         self._introductions = Introductions(self._peers.ask, lambda: self._joining.group_id)
         self.engine = NodeEngine(
             group=settings.group,
@@ -162,8 +168,16 @@ class Node:
                 leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
+            peer_tls=self._peer_tls,
         )
-        self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
+        self._front = (
+            PeerFront(settings.listen_host, settings.peer_port)
+            if self._peer_tls and self._peer_tls.takes_plain
+            else None
+        )
+        services = self._peer_services()
+        ports = listeners(settings, self._gateway, services, self._peer_tls, self._front)
+        self._servers = Servers(ports)
         self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
     @property
@@ -194,11 +208,15 @@ class Node:
         loop = asyncio.get_running_loop()
         duties = (self._check_disk(), self._keep_log_short(), self._publish_metrics())
         self._tasks += [loop.create_task(duty) for duty in duties]
+        if self._peer_tls is not None:
+            self._tasks.append(loop.create_task(self._keep_fresh(self._peer_tls)))
         self._loop_turns.start()
         self._health.start()
         self._gateway.start()
         await self._peers.replication.start()
         await self._servers.start()
+        if self._front is not None:
+            self._front.start()
 
     async def stop(self, *, drain: bool = False) -> None:
         """Transfer leadership, then close the ports, then the log.
@@ -212,6 +230,8 @@ class Node:
         self._closing = True
         self._gateway.drain()
         await self._servers.stop(_CALLS_GRACE_S)
+        if self._front is not None:
+            self._front.close()
         await self._gateway.close()
         await self._peers.close()
         self._loop_turns.stop()
@@ -476,6 +496,20 @@ class Node:
                 load,
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
+                peer_tls=self._peer_tls,
             )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)
+
+    async def _keep_fresh(self, tls: PeerTls) -> None:
+        """Every second: take new certificates, and refuse plain text once that is asked for."""
+        took_plain = tls.takes_plain
+        while True:
+            await asyncio.sleep(_HOUSEKEEPING_S)
+            await asyncio.to_thread(tls.refresh)
+            if took_plain and not tls.takes_plain:
+                took_plain = False
+                logger.info("peers and Admin speak TLS alone from now on")
+                if self._front is not None:
+                    self._front.refuse_plain()
+                self._peers.refuse_plain()

@@ -12,6 +12,7 @@ from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus, NodeStatus
 from dledger.raft import quorum
 from dledger.raft.core import Raft
 from dledger.replica.driver import Driver
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.gateway import Load
 from dledger.store.commit_log import CommitLog
 from dledger.types import Member, NodeId, Role
@@ -127,6 +128,7 @@ def node_sample(
     *,
     free_bytes: int,
     remembered_ids: int,
+    peer_tls: PeerTls | None = None,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
@@ -158,6 +160,8 @@ def node_sample(
         telemetry_streams=load.telemetry_streams,
         remembered_message_ids=remembered_ids,
         remembered_message_ids_limit=MAX_IDS,
+        peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
+        peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
     )
 
 

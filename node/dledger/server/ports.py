@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import ipaddress
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
@@ -15,13 +16,20 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
+from dledger.rpc.callers import guarded
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.config import Settings
 from dledger.server.gateway import Gateway
+from dledger.server.peer_front import PeerFront
 from dledger.server.servers import MAX_CLIENT_STREAMS, Listener
 
 
 def listeners(
-    settings: Settings, gateway: Gateway, peer_services: Sequence[grpc.GenericRpcHandler]
+    settings: Settings,
+    gateway: Gateway,
+    peer_services: Sequence[grpc.GenericRpcHandler],
+    peer_tls: PeerTls | None = None,
+    front: PeerFront | None = None,
 ) -> list[Listener]:
     """Return a node's ports: clients in plaintext, peers, and clients over TLS if enabled.
 
@@ -29,6 +37,8 @@ def listeners(
         settings: The node's settings.
         gateway: Serves clients, and forwarded client requests on the peer port.
         peer_services: The other services of the peer port.
+        peer_tls: The certificates of the peer port; None: it is plain text, and believes anyone.
+        front: Listens at the peer port instead, if plain text is accepted there beside TLS.
     """
     host = settings.listen_host
     clients = Listener(
@@ -37,12 +47,23 @@ def listeners(
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
     )
-    peers = Listener(
-        address=f"{host}:{settings.peer_port}",
-        handlers=[*peer_services, *gateway.handlers(peer_port=True)],
+    services = [*peer_services, *gateway.handlers(peer_port=True)]
+    at = f"{host}:{settings.peer_port}"
+    plain = Listener(
+        address=front.plain if front else at,
+        handlers=services,
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,  # that clients sent; peers' entries go elsewhere
     )
-    return [clients, peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
+    peers = [plain] if front or not peer_tls else []
+    if peer_tls:
+        proved = replace(
+            plain,
+            address=front.encrypted if front else at,
+            handlers=[guarded(each) for each in services],
+            credentials=peer_tls.server_credentials(),
+        )
+        peers.append(proved)
+    return [clients, *peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
 
 
 def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
@@ -57,7 +78,7 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
         handlers=gateway.handlers(tls=True),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
-        tls=pair,
+        credentials=grpc.ssl_server_credentials([pair]),
     )
 
 

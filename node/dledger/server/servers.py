@@ -53,14 +53,14 @@ class Listener:
         handlers: The services of the port.
         max_request_bytes: The largest message it accepts; a larger one is refused unread.
         max_streams: Calls in progress on one connection; None: no limit.
-        tls: The pair (key, chain) if the port uses TLS.
+        credentials: For TLS; None: the port is plain text.
     """
 
     address: str
     handlers: Sequence[grpc.GenericRpcHandler]
     max_request_bytes: int
     max_streams: int | None = None
-    tls: tuple[bytes, bytes] | None = None
+    credentials: grpc.ServerCredentials | None = None
 
 
 class Servers:
@@ -104,11 +104,10 @@ def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
-        if listener.tls is None:
+        if listener.credentials is None:
             port = server.add_insecure_port(listener.address)
         else:
-            credentials = grpc.ssl_server_credentials([listener.tls])
-            port = server.add_secure_port(listener.address, credentials)
+            port = server.add_secure_port(listener.address, listener.credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listener.address}: {error}") from error
     if port == 0:

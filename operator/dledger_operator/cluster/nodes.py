@@ -178,6 +178,7 @@ class Nodes:
         await asyncio.gather(*(self._ask_one(pod) for pod in pods))
 
     async def _ask_one(self, pod: Pod) -> None:
+        await self.channels.look(_address(pod, names.PEER_PORT), pod.name)
         admin = await self._admin_of(pod)
         self._disbelieved.pop(pod.name, None)
         asked_s = self._monotonic_s()
@@ -188,8 +189,6 @@ class Nodes:
             if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
                 # gRPC reports an answer that is too long with the code of a busy node.
                 self._disbelieved[pod.name] = _cut(str(error))
-            elif self.channels.turn(pod.name):
-                log.debug("%s is asked another way next time", pod.name)
             view = None
         if view is None:
             self._views.pop(pod.name, None)
@@ -270,6 +269,7 @@ async def log_since(
         if not pod.ip:
             continue
         address = _address(pod, names.PEER_PORT)
+        await channels.look(address, pod.name)
         client = channels.connect(address, pod.name, timeout_s=CALL_TIMEOUT_S)
         try:
             last_index, size_bytes = await _export_size(client, first_index)

@@ -1,15 +1,17 @@
 """Connections to the peer ports of one group's nodes: over TLS with the group's credentials.
 
 A node is verified by the name of its pod, whatever its address is. Where the group still accepts
-plain text, a node that does not speak TLS is asked in plain text. Used by `nodes`.
+plain text, it is looked before each question whether a node speaks TLS, and one that does not is
+asked in plain text: a node that takes both would answer that for ever. Used by `nodes`.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from dledger.client import AdminClient, MutualTls
+from dledger.client import AdminClient, MutualTls, speaks_tls
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +62,11 @@ class PeerChannels:
         )
         return AdminClient(address, timeout_s=timeout_s, tls=tls)
 
-    def turn(self, name: str) -> bool:
-        """Try a silent node the other way next time; False if there is only one way."""
+    async def look(self, address: str, name: str) -> None:
+        """Look whether the node *name* at ``host:port`` speaks TLS, where it need not."""
         if self.credentials is None or not self.credentials.plain_too:
-            return False
-        self._plain ^= {name}
-        return True
+            return
+        speaks = await asyncio.to_thread(speaks_tls, address)
+        if speaks is not None:
+            self._plain -= {name}
+            self._plain |= set() if speaks else {name}

@@ -277,16 +277,14 @@ class CertificateKeeper:
             return []
         changed = {place_of(group.name, holder)[0] for holder in step.issue}
         bundle = _bundle(held, step)
-        own = names.authority(group.name)
+        own, mode = names.authority(group.name), self._mode(wanted).encode()
         for name in names.own_secrets(group.name):
             files = found.files.get(name, {})
             if name == own:
                 if step.forget or (name not in found.files and held.held.own):
                     changed.add(name)
-            elif files.get("ca.crt") != bundle:
+            elif (files.get("ca.crt"), files.get("mode")) != (bundle, mode):
                 changed.add(name)
-        if _mode_of(group, found) != self._mode(wanted):
-            changed.add(names.peer_tls(group.name))
         if not step.signer and not found.files.get(names.peer_tls(group.name)):
             return []  # nobody can sign, and nothing is there: pods wait for their Secret
         return [name for name in names.own_secrets(group.name) if name in changed]
@@ -299,8 +297,7 @@ class CertificateKeeper:
         bundle = _bundle(held, step)
         files: dict[str, dict[str, bytes]] = {name: {} for name in names.own_secrets(group.name)}
         for name in names.own_secrets(group.name)[1:]:
-            files[name]["ca.crt"] = bundle
-        files[names.peer_tls(group.name)]["mode"] = self._mode(wanted).encode()
+            files[name] |= {"ca.crt": bundle, "mode": self._mode(wanted).encode()}
         pairs = dict(held.pairs)
         for holder in step.issue:
             signer = held.keyed[step.signer]

@@ -21,7 +21,7 @@ CLIENT_VOLUME: Final = "client-tls"
 DIRECTORY_ENV: Final[tuple[dict[str, Any], ...]] = (
     {"name": "DLEDGER_PEER_TLS_DIR", "value": PEER_TLS_DIR},
 )
-"""Where a pod of a backup has its certificate for the nodes."""
+"""Where commands in a pod, of a node or of a backup, have a certificate for the nodes."""
 
 
 def secret(group: BrokerGroup, name: str, data: Mapping[str, bytes]) -> Manifest:

@@ -11,7 +11,7 @@ from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.resources.certificates import node_mounts, node_volumes
+from dledger_operator.resources.certificates import DIRECTORY_ENV, node_mounts, node_volumes
 from dledger_operator.resources.common import metadata
 from dledger_operator.resources.configmap import CONFIG_DIR, DATA_DIR, GROUP_ID_KEY
 from dledger_operator.resources.pods import (
@@ -122,6 +122,7 @@ def _container(group: BrokerGroup, image: str) -> Manifest:
                 "value": "$(DLEDGER_NAME)-client.$(POD_NAMESPACE).svc",
             },
             from_pod("DLEDGER_PEER_HOST", "status.podIP"),
+            *(DIRECTORY_ENV if group.has_peer_tls else ()),  # for commands in the pod
         ],
         "ports": [
             {"name": name, "containerPort": port, "protocol": "TCP"}

@@ -6,6 +6,7 @@ the backup job.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from dledger.rpc.channel import in_words
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
 from dledger.rpc.messages import same_fields
 from dledger.rpc.metadata import by_key
+from dledger.rpc.mutual_tls import identity_from
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.rpc.wire import taken_out
@@ -108,6 +110,18 @@ class ExportedPlaces:
     topics: dict[int, str]
 
 
+def _channel(address: str) -> Any:
+    """Return a channel to a peer port: over TLS if the environment names a certificate for it.
+
+    The node is then known by the host of the address. Raises InvalidArgument.
+    """
+    identity = identity_from(os.environ)
+    tls = None if identity is None else identity.way(address, "")
+    if tls is None:
+        return grpc.insecure_channel(address, options=_OPTIONS)
+    return grpc.secure_channel(address, tls.credentials(), options=tls.options(_OPTIONS))
+
+
 class ExportClient:
     """Reads from one node through its peer port (20911). A context manager."""
 
@@ -117,10 +131,13 @@ class ExportClient:
         Args:
             address: ``host:port`` of the node's peer port.
             timeout_s: For a plan; a stream lives as long as the node answers pings.
+
+        Raises:
+            InvalidArgument: The directory with the certificate for nodes lacks a file.
         """
         self.address = address
         self.timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=_OPTIONS)
+        self._channel = _channel(address)
         self._stub = pb_grpc.AdminStub(self._channel)
         self._export = self._channel.unary_stream(
             _EXPORT, pb.ExportRequest.SerializeToString, response_deserializer=None
@@ -342,10 +359,7 @@ def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
     """Return the statuses of the nodes that are in a group, and for the others the reasons."""
-    channels = {
-        address: grpc.insecure_channel(address, options=_OPTIONS)
-        for address in dict.fromkeys(addresses)
-    }
+    channels = {address: _channel(address) for address in dict.fromkeys(addresses)}
     calls = {
         address: pb_grpc.AdminStub(channel).Status.future(
             pb.StatusRequest(), timeout=timeout_s, wait_for_ready=False
