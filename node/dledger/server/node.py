@@ -163,6 +163,7 @@ class Node:
             ),
             metrics=self._metrics,
         )
+        self._admin = AdminServicer(self)
         self._servers = Servers(listeners(settings, self._gateway, self._peer_services()))
         self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
@@ -174,7 +175,7 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
-            AdminServicer(self).handler(),
+            self._admin.handler(),
             TopicAdminServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -211,6 +212,7 @@ class Node:
             await self._drain()
         self._closing = True
         self._gateway.drain()
+        self._admin.close()
         await self._servers.stop(_CALLS_GRACE_S)
         await self._gateway.close()
         await self._peers.close()
@@ -426,6 +428,13 @@ class Node:
             told_group_id=self._settings.group_id,
         )
         return node_status(facts, self._driver, self._log, self._peers)
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when role, leader or members change, or after *timeout_s*."""
+        if self._driver is None:
+            await asyncio.sleep(timeout_s)
+        else:
+            await self._driver.wait_change(timeout_s)
 
     def _live_problem(self) -> str:
         """Return why the process should be restarted; empty: no reason. On the health thread."""
