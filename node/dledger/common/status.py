@@ -101,7 +101,7 @@ def without_counters(status: NodeStatus) -> NodeStatus:
     A member's lag is reduced to whether it has caught up (0) or not (1), the volume to whole
     percents in use.
     """
-    capacity_bytes = status.storage_capacity_bytes
+    capacity_bytes = status.storage_capacity_bytes or 1
     return replace(
         status,
         commit_index=0,
