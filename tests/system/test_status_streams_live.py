@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Callable
 
+import pytest
+
 from dledger.common.status import NodeStatus
+from dledger.server import node
 from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
 
 
@@ -21,9 +24,10 @@ async def _until(
 
 
 async def test_a_stream_tells_of_the_founding_of_an_election_and_of_the_end(
-    unfounded: LiveNodes,
+    unfounded: LiveNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From an empty disk on, over one stream to each node; it ends when its node stops."""
+    monkeypatch.setattr(node, "_CALLS_GRACE_S", 1)  # calls are not cut off
     live = unfounded
     await live.start(0, 1, 2)
     admins = [live.admin(number) for number in range(3)]
@@ -77,8 +81,8 @@ async def test_a_node_with_watchers_stops_at_once(live: LiveNodes) -> None:
     async with live.admin(number) as admin:
         news = admin.watch_status()
         await anext(news)
-        node = live.nodes[number]
+        stopped = live.nodes[number]
 
         await live.stop(number)
 
-        assert await eventually(lambda: node.status().not_ready_reason) == "shutting down"
+        assert await eventually(lambda: stopped.status().not_ready_reason) == "shutting down"

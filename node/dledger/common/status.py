@@ -111,9 +111,7 @@ def without_counters(status: NodeStatus) -> NodeStatus:
         synced_index=0,
         commit_waits_ms=0,
         now_ms=0,
-        storage_used_bytes=100 * status.storage_used_bytes // capacity_bytes
-        if capacity_bytes
-        else 0,
+        storage_used_bytes=100 * status.storage_used_bytes // capacity_bytes,
         members=tuple(
             replace(row, match_index=0, lag=int(row.lag > CAUGHT_UP_ENTRIES))
             for row in status.members

@@ -198,6 +198,15 @@ class Reconciler:
         self._memory.seen = seen
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the next round is due only when a watch or a node tells something."""
+        return self._memory.at_rest and self._nodes.tell_changes
+
+    def call_on_news(self, wake: Callable[[], None]) -> None:
+        """Have *wake* called when a node tells something."""
+        self._nodes.on_news = wake
+
+    @property
     def channels(self) -> PeerChannels:
         """How the peer ports of the group's nodes are reached."""
         return self._nodes.channels
