@@ -1,5 +1,7 @@
 """Nodes that only answer Admin and Topics calls, over real gRPC, on loopback addresses.
 
+They tell what changes, too, as real nodes do, unless they are *old*.
+
 Bootstrap on one makes all its members join at once and the lowest ordinal lead, as a real group
 would a moment later. What a disk holds outlives `restart`, as a volume does; after `lose_disk` it
 takes a change of the members to let the new one in, as a learner until `catch_up`.
@@ -7,6 +9,9 @@ takes a change of the members to let the new one in, as a learner until `catch_u
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +20,7 @@ import grpc.aio
 
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.services.status_stream import HEARTBEAT_S
 
 
 @dataclass
@@ -44,14 +50,17 @@ class FakeGroup:
     learners: set[str] = field(default_factory=set)
     told_group_id: str = ""
     changes: list[tuple[str, str]] = field(default_factory=list)
+    net: str = "127.0"
+    old: bool = False
 
     def __post_init__(self) -> None:
+        self.changed = asyncio.Event()
         self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
         self._servers: dict[int, grpc.aio.Server] = {}
 
     def ip(self, ordinal: int) -> str:
         """Return the address of a node; the whole of 127/8 is ours."""
-        return f"127.0.{self.first_octet}.{ordinal + 1}"
+        return f"{self.net}.{self.first_octet}.{ordinal + 1}"
 
     async def start(self) -> None:
         """Listen on the ports that pods have."""
@@ -88,17 +97,25 @@ class FakeGroup:
     def elect(self, ordinal: int) -> None:
         """Make a node lead in the next term."""
         self.leader, self.term = ordinal, self.term + 1
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Have the streams say what is so now, before they look again by themselves."""
+        happened, self.changed = self.changed, asyncio.Event()
+        happened.set()
 
     def lose_disk(self, ordinal: int) -> str:
         """Give a node an empty disk; return the id of the lost one."""
         lost = self.disks[ordinal]
         self.told_group_id = self.told_group_id or lost.group_id
         self.disks[ordinal] = Disk(lost.name, f"{lost.node_id}-again")
+        self.note_change()
         return lost.node_id
 
     def catch_up(self) -> None:
         """Make voters of the learners."""
         self.learners.clear()
+        self.note_change()
 
     def row(self, member: Any) -> Any:
         """Return what the leader says of a member."""
@@ -129,6 +146,22 @@ class _Admin(pb_grpc.AdminServicer):
             said.members.append(group.row(member))
         return said
 
+    async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        if self._group.old:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        told = None
+        while True:
+            changed = self._group.changed
+            said = await self.Status(request, context)
+            if said != told:
+                told = said
+                yield pb.StatusNews(status=said)
+            elif said.role == "leader":
+                yield pb.StatusNews()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await changed.wait()
+
     async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = self._group
         if group.disks[self._ordinal].group_id:
@@ -153,6 +186,7 @@ class _Admin(pb_grpc.AdminServicer):
             for disk in group.disks:
                 if disk.node_id == new.id:
                     disk.group_id = group.told_group_id
+        group.note_change()
         group.changes += [(a.id, r) for a, r in zip(request.add, request.remove, strict=True)]
         voters = [one for one in group.members if one.id not in group.learners]
         learners = [one for one in group.members if one.id in group.learners]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -119,7 +119,7 @@ class AdminClient(Channel):
         """
         return self._checked(await self.call(self._stub.Status, pb.StatusRequest()))
 
-    async def watch_status(self) -> AsyncIterator[NodeStatus | None]:
+    async def watch_status(self) -> AsyncGenerator[NodeStatus | None, None]:
         """Yield the status of the node at once, and then whenever more than counters changed.
 
         None says that the last one holds, but for counters: a leader says so each second. Ends when

@@ -7,7 +7,7 @@ Used by `admin`.
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Final, Protocol
 
 from dledger.common.status import NodeStatus, without_counters
@@ -49,7 +49,7 @@ class StatusStreams:
         """End all streams within `LOOK_S`, and refuse new ones."""
         self._closing = True
 
-    async def follow(self) -> AsyncIterator[NodeStatus | None]:
+    async def follow(self) -> AsyncGenerator[NodeStatus | None, None]:
         """Yield the status now and whenever it is news; None: a leader's heartbeat.
 
         Raises:
