@@ -65,11 +65,16 @@ class FakeGroup:
     async def start(self) -> None:
         """Listen on the ports that pods have."""
         for ordinal in range(3):
-            await self._serve(ordinal, None)
+            await self.serve(ordinal)
+
+    async def serve(self, ordinal: int) -> None:
+        """Have one node listen, in plain text."""
+        await self._serve(ordinal, None)
 
     async def encrypt(self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes) -> None:
         """Have one node ask for certificates on its peer port from now on, and show its own."""
-        await self._servers.pop(ordinal).stop(None)
+        if running := self._servers.pop(ordinal, None):
+            await running.stop(None)
         pair = [(key, chain)]
         await self._serve(
             ordinal, grpc.ssl_server_credentials(pair, trusted, require_client_auth=True)
