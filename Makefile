@@ -16,7 +16,7 @@ BENCH_ARGS ?=
 BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
-GROUPS_OF_SCALE = $(if $(filter file command environment,$(origin GROUPS)),$(GROUPS),500)
+GROUPS ?= 500
 SCALE_ARGS ?=
 GROWTH_ARGS ?=
 HOSTILE_ARGS ?=
@@ -141,7 +141,7 @@ overload: $(STAMP) ## More than a group can take, four ways, and how it is after
 
 .PHONY: scale
 scale: tools ## What many groups cost the operator: make scale GROUPS=500 [SCALE_ARGS="--idle-s 60 --peer-tls"]
-	$(PY) -m tests.scale --groups $(GROUPS_OF_SCALE) $(SCALE_ARGS)
+	$(PY) -m tests.scale --groups $(GROUPS) $(SCALE_ARGS)
 
 .PHONY: growth
 growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]

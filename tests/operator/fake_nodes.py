@@ -52,6 +52,8 @@ class FakeGroup:
     changes: list[tuple[str, str]] = field(default_factory=list)
     net: str = "127.0"
     old: bool = False
+    asked: int = 0
+    watchers: int = 0
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Event()
@@ -135,6 +137,10 @@ class _Admin(pb_grpc.AdminServicer):
         self._ordinal = ordinal
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
+        self._group.asked += 1
+        return self._said()
+
+    def _said(self) -> Any:
         group, disk = self._group, self._group.disks[self._ordinal]
         said = pb.StatusResponse(
             node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
@@ -155,17 +161,21 @@ class _Admin(pb_grpc.AdminServicer):
         if self._group.old:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
         told = None
-        while True:
-            changed = self._group.changed
-            said = await self.Status(request, context)
-            if said != told:
-                told = said
-                yield pb.StatusNews(status=said)
-            elif said.role == "leader":
-                yield pb.StatusNews()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await changed.wait()
+        self._group.watchers += 1
+        try:
+            while True:
+                changed = self._group.changed
+                said = self._said()
+                if said != told:
+                    told = said
+                    yield pb.StatusNews(status=said)
+                elif said.role == "leader":
+                    yield pb.StatusNews()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await changed.wait()
+        finally:
+            self._group.watchers -= 1
 
     async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = self._group

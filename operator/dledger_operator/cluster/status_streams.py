@@ -19,13 +19,13 @@ from dledger.errors import DledgerError, NotServed, Unavailable
 
 log: Final = logging.getLogger(__name__)
 
-FIRST_WORD_S: Final = 1.0
-"""A stream begins with a status, from memory."""
+FIRST_WORD_S: Final = 5.0
+"""A stream begins with a status; its node answered a moment ago, so there is no hurry."""
 SILENCE_S: Final = 2.5
 """A leader says each second that it leads; one that is silent for so long is not believed to."""
 STEADY_S: Final = 10.0
 """A stream that ends sooner after its begin than this is not opened again for `AVOIDED_S`."""
-AVOIDED_S: Final = 60.0
+AVOIDED_S: Final = 15.0
 """For so long a node is asked instead that does not know the call, or does not keep a stream up."""
 _BURST: Final = 20
 _WORDS_PER_S: Final = 4.0
