@@ -5,6 +5,7 @@ Nothing is kept in memory that could not be lost: what has to be remembered is i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -124,9 +125,11 @@ class Reconciler:
         platform: Platform,
         metrics: Metrics,
         lease_s: Callable[[], float],
+        turns: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.body = body
+        self._turns = turns or asyncio.Semaphore()
         self._cluster = cluster
         self._nodes = nodes
         self._watched = watched
@@ -169,6 +172,13 @@ class Reconciler:
         seen = self.body, observed, self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
+        async with self._turns:
+            await self._go_on(group, observed, seen)
+
+    async def _go_on(
+        self, group: BrokerGroup, observed: Observed, seen: tuple[Json, Observed, str]
+    ) -> None:
+        """Plan, act and report. Raises ApiError."""
         facts = self._facts(group, observed)
         await self._members.tell(group, observed)
         children = desired(facts.group, self._platform)
