@@ -11,6 +11,7 @@ import base64
 import json
 import ssl
 from collections.abc import Iterable
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,6 +25,7 @@ NAMESPACE: Final = "scale"
 FAILING: Final = "failing"
 _AT_ONCE: Final = 16
 _LOOK_S: Final = 1.0
+_WAIT_S: Final = 0.5
 
 # A status that is refused ends a round in an error, each time.
 REFUSAL: Final[list[dict[str, Any]]] = [
@@ -147,13 +149,22 @@ class World:
         if not self._peer_tls:
             await nodes.serve(number)
             return
-        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{nodes.group}-peer-tls"
-        files = {
-            name: base64.b64decode(text)
-            for name, text in (await self.request("GET", path))["data"].items()
-        }
+        files = await self._mounted(f"{nodes.group}-peer-tls")
         chain, key = (files[f"{nodes.group}-{number}.{kind}"] for kind in ("crt", "key"))
         await nodes.encrypt(number, trusted=files["ca.crt"], chain=chain, key=key)
+
+    async def _mounted(self, secret: str) -> dict[str, bytes]:
+        """Return the files of a Secret once there is one, as a kubelet would wait for it."""
+        path = f"/api/v1/namespaces/{NAMESPACE}/secrets/{secret}"
+        while True:
+            try:
+                found = await self.request("GET", path)
+            except aiohttp.ClientResponseError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                await asyncio.sleep(_WAIT_S)
+            else:
+                return {name: base64.b64decode(text) for name, text in found["data"].items()}
 
     async def delete_service(self, name: str) -> None:
         """Delete the leader's Service of a group."""
