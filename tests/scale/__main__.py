@@ -66,14 +66,14 @@ def _measured(arguments: argparse.Namespace, directory: Path) -> dict[str, Any]:
         "kube-controller-manager": _CONTROLLERS,
     }
     first = [
-        *chart(),
+        *chart(*(("peerTls=true",) if arguments.peer_tls else ())),
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         *(REFUSAL if arguments.failing else ()),
     ]
     with running(directory, first=first, more=more) as server:
         for plural in ("brokergroups", "brokerbackups"):
             server.kubectl("wait", "--for=condition=Established", f"crd/{plural}.dledger.io")
-        operator = Operator(server, "scale")
+        operator = Operator(server, "scale", "--peer-tls", "on" if arguments.peer_tls else "off")
         try:
             return asyncio.run(_run(arguments, directory, server, operator))
         finally:
