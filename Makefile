@@ -16,6 +16,8 @@ BENCH_ARGS ?=
 BESIDE ?=
 SOAK_ARGS ?=
 OVERLOAD_ARGS ?=
+GROUPS ?= 500
+SCALE_ARGS ?=
 GROWTH_ARGS ?=
 HOSTILE_ARGS ?=
 FUZZ_ARGS ?=
@@ -136,6 +138,10 @@ soak: $(STAMP) ## Steady load with a fault each minute: make soak MINUTES=30 [SO
 .PHONY: overload
 overload: $(STAMP) ## More than a group can take, four ways, and how it is afterwards
 	$(PY) -m e2e.bench.overload $(OVERLOAD_ARGS)
+
+.PHONY: scale
+scale: tools ## What many groups cost the operator: make scale GROUPS=500 [SCALE_ARGS="--idle-s 60 --peer-tls"]
+	$(PY) -m tests.scale --groups $(GROUPS) $(SCALE_ARGS)
 
 .PHONY: growth
 growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS="--only polls,storm"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import signal
 import sys
 import time
@@ -172,7 +173,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.getLogger("kopf").setLevel(max(logging.getLogger().level, logging.WARNING))
     # It logs a traceback for each answer that cannot be parsed, which a condition reports already.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
+    _allow_many_files()
     return asyncio.run(_main(options))
+
+
+def _allow_many_files() -> None:
+    """Allow as many open files as the process may have: each node of each group is a connection."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 async def _main(options: Options) -> int:

@@ -10,7 +10,7 @@ import json
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +25,15 @@ READY_S = 60.0
 
 
 class ApiServer:
-    """A running API server and its administrator's kubectl."""
+    """A running API server and its administrator's kubectl.
 
-    def __init__(self, directory: Path) -> None:
+    Args:
+        directory: For its files.
+        more: Further arguments of a program, by its name.
+    """
+
+    def __init__(self, directory: Path, more: Mapping[str, Sequence[str]] | None = None) -> None:
+        self._more = more or {}
         layout = default_layout()
         for program in (golang.ETCD, golang.KUBERNETES):
             golang.ensure(layout, program, Steps())
@@ -164,9 +170,13 @@ class ApiServer:
         ]
 
     def _spawn(self, program: str, args: Sequence[str]) -> None:
+        more = self._more.get(program, ())
         with (self._directory / f"{program}.log").open("wb") as log:
             process = subprocess.Popen(
-                [self._binaries / program, *args], stdout=log, stderr=log, cwd=self._directory
+                [self._binaries / program, *args, *more],
+                stdout=log,
+                stderr=log,
+                cwd=self._directory,
             )
         self._processes[program] = process
 
@@ -181,9 +191,14 @@ class ApiServer:
 
 
 @contextlib.contextmanager
-def running(directory: Path, *, first: Sequence[Any] = ()) -> Iterator[ApiServer]:
+def running(
+    directory: Path,
+    *,
+    first: Sequence[Any] = (),
+    more: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[ApiServer]:
     """Run an API server with some manifests in it while the block runs."""
-    server = ApiServer(directory)
+    server = ApiServer(directory, more)
     try:
         server.start(first)
         yield server

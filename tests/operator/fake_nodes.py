@@ -1,5 +1,7 @@
 """Nodes that only answer Admin and Topics calls, over real gRPC, on loopback addresses.
 
+They tell what changes, too, as real nodes do, unless they are *old*.
+
 Bootstrap on one makes all its members join at once and the lowest ordinal lead, as a real group
 would a moment later. What a disk holds outlives `restart`, as a volume does; after `lose_disk` it
 takes a change of the members to let the new one in, as a learner until `catch_up`.
@@ -7,7 +9,9 @@ takes a change of the members to let the new one in, as a learner until `catch_u
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +21,7 @@ import grpc.aio
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.server.peer_front import PeerFront
+from dledger.services.status_stream import HEARTBEAT_S
 
 
 @dataclass
@@ -49,20 +54,29 @@ class FakeGroup:
     silent: set[int] = field(default_factory=set)
     epoch: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)
+    net: str = "127.0"
+    old: bool = False
+    asked: int = 0
+    watchers: int = 0
 
     def __post_init__(self) -> None:
+        self.changed = asyncio.Event()
         self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
         self._servers: dict[int, grpc.aio.Server] = {}
         self._fronts: list[PeerFront] = []
 
     def ip(self, ordinal: int) -> str:
         """Return the address of a node; the whole of 127/8 is ours."""
-        return f"127.0.{self.first_octet}.{ordinal + 1}"
+        return f"{self.net}.{self.first_octet}.{ordinal + 1}"
 
     async def start(self) -> None:
         """Listen on the ports that pods have."""
         for ordinal in range(3):
-            await self._serve(ordinal, None)
+            await self.serve(ordinal)
+
+    async def serve(self, ordinal: int) -> None:
+        """Have one node listen, in plain text."""
+        await self._serve(ordinal, None)
 
     async def encrypt(
         self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes, plain_too: bool = False
@@ -71,7 +85,8 @@ class FakeGroup:
 
         With *plain_too*, it takes plain text there beside TLS.
         """
-        await self._servers.pop(ordinal).stop(None)
+        if running := self._servers.pop(ordinal, None):
+            await running.stop(None)
         pair = [(key, chain)]
         credentials = grpc.ssl_server_credentials(pair, trusted, require_client_auth=True)
         await self._serve(ordinal, credentials, plain_too=plain_too)
@@ -113,17 +128,25 @@ class FakeGroup:
     def elect(self, ordinal: int) -> None:
         """Make a node lead in the next term."""
         self.leader, self.term = ordinal, self.term + 1
+        self.note_change()
+
+    def note_change(self) -> None:
+        """Have the streams say what is so now, before they look again by themselves."""
+        happened, self.changed = self.changed, asyncio.Event()
+        happened.set()
 
     def lose_disk(self, ordinal: int) -> str:
         """Give a node an empty disk; return the id of the lost one."""
         lost = self.disks[ordinal]
         self.told_group_id = self.told_group_id or lost.group_id
         self.disks[ordinal] = Disk(lost.name, f"{lost.node_id}-again")
+        self.note_change()
         return lost.node_id
 
     def catch_up(self) -> None:
         """Make voters of the learners."""
         self.learners.clear()
+        self.note_change()
 
     def row(self, member: Any) -> Any:
         """Return what the leader says of a member."""
@@ -142,9 +165,16 @@ class _Admin(pb_grpc.AdminServicer):
         self._ordinal = ordinal
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
-        group, disk = self._group, self._group.disks[self._ordinal]
-        if self._ordinal in group.silent:
+        self._group.asked += 1
+        await self._answers(context)
+        return self._said()
+
+    async def _answers(self, context: Any) -> None:
+        if self._ordinal in self._group.silent:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "silent")
+
+    def _said(self) -> Any:
+        group, disk = self._group, self._group.disks[self._ordinal]
         said = pb.StatusResponse(
             node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
         )
@@ -161,6 +191,27 @@ class _Admin(pb_grpc.AdminServicer):
         for member in group.members:
             said.members.append(group.row(member))
         return said
+
+    async def WatchStatus(self, request: Any, context: Any) -> AsyncIterator[Any]:  # noqa: N802
+        if self._group.old:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "")
+        told = None
+        self._group.watchers += 1
+        try:
+            while True:
+                await self._answers(context)
+                changed = self._group.changed
+                said = self._said()
+                if said != told:
+                    told = said
+                    yield pb.StatusNews(status=said)
+                elif said.role == "leader":
+                    yield pb.StatusNews()
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(HEARTBEAT_S):
+                        await changed.wait()
+        finally:
+            self._group.watchers -= 1
 
     async def Bootstrap(self, request: Any, context: Any) -> Any:  # noqa: N802
         group = self._group
@@ -187,6 +238,7 @@ class _Admin(pb_grpc.AdminServicer):
                 if disk.node_id == new.id:
                     disk.group_id = group.told_group_id
         removed = request.remove or [""]
+        group.note_change()
         group.changes += [(a.id, r) for a, r in zip(request.add, removed, strict=True)]
         group.acted()
         voters = [one for one in group.members if one.id not in group.learners]

@@ -279,6 +279,7 @@ class FakeNodes:
         self.channels = PeerChannels()
 
     disbelieved: ClassVar[dict[str, str]] = {}
+    tell_changes = False
 
     @property
     def over_tls(self) -> frozenset[str]:

@@ -125,6 +125,11 @@ class Operator:
         return text
 
     @property
+    def pid(self) -> int:
+        """The id of its process."""
+        return self._process.pid
+
+    @property
     def running(self) -> bool:
         """Whether it is the process that was started."""
         return self._process.poll() is None

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError, NotJoined, OffsetOutOfRange, Unavailable
+from dledger.errors import DledgerError, NotJoined, NotServed, OffsetOutOfRange, Unavailable
 from dledger.types import Member
 from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, bounded, log_since
 from dledger_operator.observed.observed import Pod
@@ -27,6 +28,8 @@ class Net:
     asked: list[str] = field(default_factory=list)
     opened: list[str] = field(default_factory=list)
     closed: list[str] = field(default_factory=list)
+    words: dict[str, asyncio.Queue[Any]] = field(default_factory=dict)
+    streams: list[str] = field(default_factory=list)
 
     def admin(self, address: str) -> Any:
         self.opened.append(address)
@@ -43,6 +46,17 @@ class _Admin:
         if self._address not in self._net.said:
             raise Unavailable("no answer")
         return self._net.said[self._address]
+
+    async def watch_status(self) -> AsyncIterator[NodeStatus | None]:
+        words = self._net.words.get(self._address)
+        if words is None:
+            raise NotServed("too old")
+        self._net.streams.append(self._address)
+        while True:
+            word = await words.get()
+            if isinstance(word, DledgerError):
+                raise word
+            yield word
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
         raise NotImplementedError

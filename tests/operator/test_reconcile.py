@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -29,6 +30,7 @@ class Operator:
     now_s: float = 0.0
     now: str = NOW
     ids: list[str] = field(default_factory=list)
+    turns: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(
@@ -39,6 +41,7 @@ class Operator:
             platform=PLATFORM,
             metrics=Metrics(),
             lease_s=lambda: self.world.lease_s,
+            turns=self.turns,
             clock=Clock(
                 monotonic_s=lambda: self.now_s, now=lambda: self.now, fresh_id=self._fresh_id
             ),
@@ -66,6 +69,27 @@ def _world(spec: dict[str, Any] | None = None) -> World:
 def _condition(world: World, kind: str) -> tuple[str, str]:
     row = next(row for row in world.status["conditions"] if row["type"] == kind)
     return row["status"], row["reason"]
+
+
+async def test_a_group_waits_for_its_turn_to_act_but_not_to_look() -> None:
+    """A round that has nothing to do takes no turn: it is over before."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    await operator.turns.acquire()
+    await operator.reconciler.reconcile()
+    world.put_group({**SPEC, "replicas": 1})
+    operator.reconciler.update(world.group)
+
+    waiting = asyncio.create_task(operator.reconciler.reconcile())
+    for _ in range(100):
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    assert _condition(world, "SpecValid")[0] == "True"
+    operator.turns.release()
+    await waiting
+
+    assert _condition(world, "SpecValid")[0] == "False"
 
 
 async def test_a_new_group_is_built_founded_and_given_its_topics() -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
-from dledger_operator.controllers.reconcile_loop import GroupLoop
+from dledger_operator.controllers.reconcile_loop import RESYNC_S, SETTLED_S, GroupLoop
 from dledger_operator.metrics.metrics import Metrics
 
 
@@ -15,6 +16,11 @@ class CountingReconciler:
         self.body = {"metadata": {"namespace": "shop", "name": "orders", "uid": "uid-1"}}
         self.rounds = 0
         self.began = asyncio.Event()
+        self.is_settled = False
+        self.wake: Callable[[], None] = lambda: None
+
+    def call_on_news(self, wake: Callable[[], None]) -> None:
+        self.wake = wake
 
     async def reconcile(self) -> None:
         self.rounds += 1
@@ -40,3 +46,21 @@ async def test_a_task_that_is_woken_and_closed_at_once_ends() -> None:
     loop.wake()
     await asyncio.sleep(0.01)
     assert reconciler.rounds == rounds
+
+
+async def test_a_node_that_tells_something_causes_a_round_at_once() -> None:
+    """While nothing is under way, nothing else would for a while."""
+    reconciler = CountingReconciler()
+    loop = GroupLoop(reconciler, Metrics())  # type: ignore[arg-type]
+    assert loop.pause_s() == RESYNC_S
+    reconciler.is_settled = True
+    assert loop.pause_s() == SETTLED_S
+    await reconciler.began.wait()
+    await asyncio.sleep(0)
+    reconciler.began.clear()
+
+    reconciler.wake()
+
+    async with asyncio.timeout(5):
+        await reconciler.began.wait()
+    await loop.close()

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+import grpc.aio
+
 from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
-from dledger.rpc.channel import Channel
+from dledger.rpc.channel import Channel, error_of
 from dledger.rpc.messages import same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -117,7 +119,32 @@ class AdminClient(Channel):
             Unavailable: It does not answer.
             DledgerError: Its response names more members than a group can have.
         """
-        response = await self.call(self._stub.Status, pb.StatusRequest())
+        return self._checked(await self.call(self._stub.Status, pb.StatusRequest()))
+
+    async def watch_status(self) -> AsyncGenerator[NodeStatus | None, None]:
+        """Yield the status of the node at once, and then whenever more than counters changed.
+
+        None says that the last one holds, but for counters: a leader says so each second. Ends when
+        the node stops, and has no timeout of its own.
+
+        Raises:
+            NotServed: The node is too old for this.
+            Overloaded: It has as many such streams as it takes.
+            Unavailable: It does not answer, or the connection broke.
+            DledgerError: As of `status`.
+        """
+        news = self._stub.WatchStatus(pb.WatchStatusRequest())
+        try:
+            async for said in news:
+                if said is None:
+                    raise DledgerError(f"{self.address}: its response cannot be parsed")
+                yield self._checked(said.status) if said.HasField("status") else None
+        except grpc.aio.AioRpcError as error:
+            raise error_of(error, self.address) from error
+        finally:
+            news.cancel()
+
+    def _checked(self, response: pb.StatusResponse) -> NodeStatus:
         if (named := len(response.members)) > MOST_MEMBERS:
             raise DledgerError(
                 f"{self.address}: names {named} members; a group has at most {MOST_MEMBERS}"

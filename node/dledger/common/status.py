@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dledger.types import Member
@@ -93,6 +93,30 @@ class NodeStatus:
     now_ms: int = 0
     last_term: int = 0
     epoch: int = 0
+
+
+def without_counters(status: NodeStatus) -> NodeStatus:
+    """Return a status without what moves with each message: two that then differ are news.
+
+    A member's lag is reduced to whether it has caught up (0) or not (1), the volume to whole
+    percents in use.
+    """
+    capacity_bytes = status.storage_capacity_bytes or 1
+    return replace(
+        status,
+        commit_index=0,
+        applied_index=0,
+        last_index=0,
+        last_term=0,
+        synced_index=0,
+        commit_waits_ms=0,
+        now_ms=0,
+        storage_used_bytes=100 * status.storage_used_bytes // capacity_bytes,
+        members=tuple(
+            replace(row, match_index=0, lag=int(row.lag > CAUGHT_UP_ENTRIES))
+            for row in status.members
+        ),
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

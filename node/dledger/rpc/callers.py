@@ -45,7 +45,7 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
-            "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader"
+            "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader WatchStatus"
         ),
     ),
 )

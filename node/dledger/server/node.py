@@ -175,6 +175,7 @@ class Node:
             if self._peer_tls and self._peer_tls.takes_plain
             else None
         )
+        self._admin = AdminServicer(self)
         services = self._peer_services()
         ports = listeners(settings, self._gateway, services, self._peer_tls, self._front)
         self._servers = Servers(ports)
@@ -188,7 +189,7 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
-            AdminServicer(self).handler(),
+            self._admin.handler(),
             TopicAdminServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -229,6 +230,7 @@ class Node:
             await self._drain()
         self._closing = True
         self._gateway.drain()
+        self._admin.close()
         await self._servers.stop(_CALLS_GRACE_S)
         if self._front is not None:
             self._front.close()
@@ -453,6 +455,13 @@ class Node:
             told_group_id=self._settings.group_id,
         )
         return node_status(facts, self._driver, self._log, self._peers)
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when role, leader or members change, or after *timeout_s*."""
+        if self._driver is None:
+            await asyncio.sleep(timeout_s)
+        else:
+            await self._driver.wait_change(timeout_s)
 
     def _live_problem(self) -> str:
         """Return why the process should be restarted; empty: no reason. On the health thread."""

@@ -19,6 +19,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import check_size, parsed
 from dledger.rpc.status import abort
 from dledger.services.export import CommittedLog, Export
+from dledger.services.status_stream import StatusStreams
 from dledger.types import Member, NodeId
 
 _NO_DEADLINE_S: Final = 10.0
@@ -31,6 +32,9 @@ class AdminBackend(Protocol):
 
     def status(self) -> NodeStatus:
         """Return the node's view of itself and its group."""
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when role, leader or members change, or after *timeout_s*."""
 
     async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
         """Bootstrap a group."""
@@ -57,6 +61,11 @@ class AdminServicer:
     def __init__(self, backend: AdminBackend) -> None:
         self._backend = backend
         self._export = Export(backend.committed_log)
+        self._streams = StatusStreams(backend)
+
+    def close(self) -> None:
+        """End the streams of the node's status; other calls are still served."""
+        self._streams.close()
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service to register on the peer port's server."""
@@ -101,6 +110,19 @@ class AdminServicer:
         """Return this node's status."""
         del request, context
         return status_response(self._backend.status())
+
+    async def WatchStatus(
+        self, request: pb.WatchStatusRequest, context: Any
+    ) -> AsyncIterator[bytes]:
+        """Stream this node's status."""
+        del request
+        try:
+            async with aclosing(self._streams.follow()) as news:
+                async for status in news:
+                    said = pb.StatusNews(status=status_response(status) if status else None)
+                    yield said.SerializeToString()
+        except DledgerError as error:
+            await abort(context, error)
 
     async def TransferLeader(
         self, request: pb.TransferLeaderRequest, context: Any

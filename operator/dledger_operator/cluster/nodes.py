@@ -1,7 +1,9 @@
 """The nodes of one group: their statuses, and the calls that plans ask for, over gRPC.
 
-Keeps a connection to each node and its last answer. While all nodes follow one leader, mostly only
-the leader is asked; when it is silent or its answer changes, all nodes are.
+Keeps a connection to each node and its last word. Nodes tell what changes over a stream
+(`status_streams`), the leader also that nothing does; while it finds the others connected, they are
+asked once a minute. Nodes that are too old for that are asked instead: mostly only the leader, all
+when it is silent or its answer changes.
 
 A group's user decides what runs in its pods, and one operator serves many groups: an answer has a
 time limit and a size limit, its texts and numbers have bounds, and one that contradicts itself is
@@ -18,13 +20,14 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from dledger.client import AdminClient, Client
-from dledger.common.status import NodeStatus
+from dledger.common.status import NodeStatus, without_counters
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
 from dledger_operator.cluster.peer_channels import Credentials, PeerChannels
+from dledger_operator.cluster.status_streams import StatusStreams
 from dledger_operator.observed.observed import Pod, TopicSeen
 from dledger_operator.resources.backup import LogRange
 
@@ -38,6 +41,8 @@ FORCE_TIMEOUT_S: Final = 15.0
 """A survivor asks every other member first, and waits for silent ones."""
 POLL_ALL_EVERY: Final = 5
 """All nodes are asked at least once in so many rounds, since followers answer for themselves."""
+ASK_ALL_S: Final = 60.0
+"""Where all nodes tell what changes, each is asked this often nevertheless."""
 TOPICS_BYTES: Final = 2 << 20
 """Longest list of topics: 10,000, the most a group may have, with names of the greatest length."""
 LONGEST_TEXT: Final = 1024
@@ -82,6 +87,16 @@ class Nodes:
         self._disbelieved: dict[str, str] = {}
         self._over_tls: set[str] = set()
         self._polls = 0
+        self._asked_all_s = float("-inf")
+        self._streams = StatusStreams(heard=self._hear, ended=self._miss, monotonic_s=monotonic_s)
+        self.on_news: Callable[[], None] = lambda: None
+        """Called when a node tells something new, or its stream breaks."""
+
+    @property
+    def tell_changes(self) -> bool:
+        """Whether every node that was seen last tells what changes, a leader among them."""
+        leads = any(view.role == "leader" for view in self._views.values())
+        return leads and all(map(self._streams.tells, self._admins))
 
     @property
     def disbelieved(self) -> Mapping[str, str]:
@@ -105,16 +120,36 @@ class Nodes:
             for name, pod in pods.items()
             if pod.ip and names.is_replica(self._group, name)
         }
-        await self._forget(name for name in list(self._admins) if name not in reachable)
+        known = self._admins.items()
+        await self._forget(
+            name
+            for name, (way, _) in list(known)
+            if name not in reachable or way != self._way(reachable[name])
+        )
         leader = self._settled_leader(reachable)
         self._polls += 1
-        if everyone or leader is None or self._polls % POLL_ALL_EVERY == 0:
+        if everyone or leader is None or self._is_time_for_all():
             await self._ask(reachable.values())
+            self._asked_all_s = self._monotonic_s()
         else:
-            await self._ask([reachable[leader]])
+            doubted = self._doubted(leader)
+            await self._ask(reachable[name] for name in doubted)
             if self._settled_leader(reachable) != leader:
-                await self._ask(pod for name, pod in reachable.items() if name != leader)
+                await self._ask(pod for name, pod in reachable.items() if name not in doubted)
+        for name in self._views:
+            self._streams.open(name, self._admins[name][1])
         return dict(self._views)
+
+    def _is_time_for_all(self) -> bool:
+        if self.tell_changes:
+            return self._monotonic_s() - self._asked_all_s >= ASK_ALL_S
+        return self._polls % POLL_ALL_EVERY == 0
+
+    def _doubted(self, leader: str) -> list[str]:
+        """Return whose last word does not stand: the leader's without a stream, and by its word."""
+        apart = {row.member.name for row in self._views[leader].members if not row.connected}
+        is_heard = self._streams.tells(leader)
+        return [name for name in self._views if name in apart or (name == leader and not is_heard)]
 
     async def bootstrap(
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]
@@ -183,7 +218,7 @@ class Nodes:
         self._disbelieved.pop(pod.name, None)
         asked_s = self._monotonic_s()
         try:
-            view = self._believed(pod, await admin.status())
+            view = self._believed(pod.name, await admin.status())
         except DledgerError as error:
             log.debug("%s does not answer: %s", pod.name, error)
             if isinstance(error, Overloaded) or not isinstance(error, Unavailable):
@@ -192,30 +227,58 @@ class Nodes:
             view = None
         if view is None:
             self._views.pop(pod.name, None)
-        else:
-            self._views[pod.name] = view
-            self._over_tls -= {pod.name}
-            self._over_tls |= set() if self.channels.is_plain(pod.name) else {pod.name}
-            self._seen_at_s[pod.name] = asked_s
+            await self._streams.close([pod.name])
+        elif pod.name not in self._views or self._seen_at_s[pod.name] <= asked_s:
+            # Else its stream told something meanwhile, which may be the newer of the two.
+            self._take(pod.name, view, asked_s)
 
-    def _believed(self, pod: Pod, said: NodeStatus) -> NodeStatus | None:
-        """Return a node's status within bounds; None if another node than *pod* answered.
+    def _take(self, name: str, view: NodeStatus, at_s: float) -> None:
+        self._views[name] = view
+        self._over_tls -= {name}
+        self._over_tls |= set() if self.channels.is_plain(name) else {name}
+        self._seen_at_s[name] = at_s
+
+    def _hear(self, name: str, said: NodeStatus | None) -> None:
+        """Take a word of a node's stream. Raises DledgerError if it cannot be a node's."""
+        known, now_s = self._views.get(name), self._monotonic_s()
+        if known is None:
+            raise Unavailable(f"{name} does not answer otherwise")
+        if said is None:
+            self._seen_at_s[name] = now_s
+            return
+        try:
+            view = self._believed(name, said)
+        except DledgerError as error:
+            self._disbelieved[name] = _cut(str(error))
+            raise
+        if view is None:
+            raise Unavailable(f"{name} is another node")
+        self._take(name, view, now_s)
+        if without_counters(view) != without_counters(known):
+            self.on_news()
+
+    def _miss(self, name: str) -> None:
+        """Stop believing a node whose stream broke, until it answers."""
+        self._views.pop(name, None)
+        self.on_news()
+
+    def _believed(self, name: str, said: NodeStatus) -> NodeStatus | None:
+        """Return a node's status within bounds; None if another node than that of *name* spoke.
 
         Raises:
             DledgerError: It cannot be a node's.
         """
-        if (said.group, said.name) == (self._group, pod.name):
+        if (said.group, said.name) == (self._group, name):
             return bounded(said)
-        who, group = _cut(said.name), _cut(said.group)
-        log.warning("%s at %s is %r of group %r", pod.name, pod.ip, who, group)
+        log.warning("%s is %r of group %r", name, _cut(said.name), _cut(said.group))
         return None
 
+    def _way(self, pod: Pod) -> _Way:
+        address = _address(pod, names.PEER_PORT)
+        return address, self.channels.credentials, self.channels.is_plain(pod.name)
+
     async def _admin_of(self, pod: Pod) -> AdminClient:
-        way = (
-            _address(pod, names.PEER_PORT),
-            self.channels.credentials,
-            self.channels.is_plain(pod.name),
-        )
+        way = self._way(pod)
         known = self._admins.get(pod.name)
         if known and known[0] == way:
             return known[1]
@@ -229,7 +292,10 @@ class Nodes:
         return self.channels.connect(address, pod.name, timeout_s=timeout_s)
 
     async def _forget(self, gone: Iterable[str]) -> None:
+        gone = list(gone)
+        await self._streams.close(gone)
         for name in gone:
+            self._streams.forget(name)
             self._views.pop(name, None)
             self._disbelieved.pop(name, None)
             if known := self._admins.pop(name, None):

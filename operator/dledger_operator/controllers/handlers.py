@@ -6,6 +6,7 @@ finalizer and an annotation on our objects, so a `GroupLoop` does their work. Bu
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -57,6 +58,9 @@ _CHILDREN: Final = (
     ("rbac.authorization.k8s.io", "v1", "rolebindings"),
 )
 _WATCHED: Final = (*_CHILDREN, _PODS, _VOLUMES)
+MOST_AT_ONCE: Final = 16
+"""So many groups are worked on at the same time; looking at nodes does not count. All at once would
+keep the event loop from the Lease, and none would be ready before the last."""
 _LABELLED: Final = {names.GROUP_LABEL: kopf.PRESENT}
 _JOB_PODS: Final = "workers"
 
@@ -111,6 +115,7 @@ class Manager:
         self._platform = platform
         self._lease_s = lease_s
         self._metrics = metrics
+        self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
         self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
@@ -189,6 +194,7 @@ class Manager:
             platform=self._platform,
             metrics=self._metrics,
             lease_s=self._lease_s,
+            turns=self._turns,
         )
 
     def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:

@@ -5,6 +5,7 @@ Nothing is kept in memory that could not be lost: what has to be remembered is i
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 import uuid
@@ -125,10 +126,12 @@ class Reconciler:
         platform: Platform,
         metrics: Metrics,
         lease_s: Callable[[], float],
+        turns: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.body = body
         self.facts: Facts | None = None
+        self._turns = turns or asyncio.Semaphore()
         self._cluster = cluster
         self._nodes = nodes
         self._watched = watched
@@ -172,6 +175,13 @@ class Reconciler:
         seen = self.body, observed, self._clock.now()[:_MINUTE]
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
+        async with self._turns:
+            await self._go_on(group, observed, seen)
+
+    async def _go_on(
+        self, group: BrokerGroup, observed: Observed, seen: tuple[Json, Observed, str]
+    ) -> None:
+        """Plan, act and report. Raises ApiError."""
         facts = self.facts = self._facts(group, observed)
         await self._members.tell(group, observed)
         children = desired(facts.group, self._platform)
@@ -199,6 +209,15 @@ class Reconciler:
             reported and not actions and not is_waiting and known == observed.certificates
         )
         self._memory.seen = seen
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the next round is due only when a watch or a node tells something."""
+        return self._memory.at_rest and self._nodes.tell_changes
+
+    def call_on_news(self, wake: Callable[[], None]) -> None:
+        """Have *wake* called when a node tells something."""
+        self._nodes.on_news = wake
 
     @property
     def channels(self) -> PeerChannels:

@@ -22,8 +22,13 @@ from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
 log: Final = logging.getLogger(__name__)
 
 RESYNC_S: Final = 1.0
-"""A group is reconciled this often even if nothing wakes its loop: nodes have no watch, so only
-asking them shows a failover, which takes about a second (docs/performance.md)."""
+"""A group is reconciled this often while something is under way, or while one of its nodes has to
+be asked: then only that shows a failover, which takes about a second (docs/performance.md)."""
+SETTLED_S: Final = 10.0
+"""The same while its nodes tell what changes and nothing is under way: for what only time changes,
+such as a backup that is due, or a refusal that is over."""
+RETRY_S: Final = 2.0
+"""A round that failed is tried again after this, and twice and four times this."""
 BACKUP_RESYNC_S: Final = 5.0
 """The same for its unfinished backups: a Job of minutes, whose pods are watched."""
 EXPIRY_S: Final = 3600.0
@@ -61,7 +66,7 @@ class ReconcileLoop:
             self._woken.clear()
             failures = 0 if await self._round() else min(failures + 1, 3)
             if failures:
-                await asyncio.sleep(RESYNC_S * 2**failures)
+                await asyncio.sleep(RETRY_S * 2 ** (failures - 1))
             else:
                 await self._wait(self.pause_s())
 
@@ -120,6 +125,11 @@ class GroupLoop(ReconcileLoop):
         self.uid = str(reconciler.body["metadata"]["uid"])
         self._metrics = metrics
         super().__init__(reconciler)
+        reconciler.call_on_news(self.wake)
+
+    def pause_s(self) -> float:
+        """Return how long to wait for being woken before the next round."""
+        return SETTLED_S if self.reconciler.is_settled else RESYNC_S
 
     def update(self, body: Json) -> None:
         """Do a round with this form of the object."""

@@ -23,7 +23,8 @@ _GROUP: Final = ("namespace", "group")
 _VALUES: Final = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
 _WINDOW_S: Final = 60.0
 RUNAWAY_ROUNDS: Final = 300
-"""A group has about one round a second; with more than this in a minute its own writes wake it."""
+"""A group has at most about one round a second; with more than this in a minute its own writes, or
+its nodes, wake it."""
 
 
 @dataclass(slots=True)
@@ -118,7 +119,7 @@ class Metrics:
         )
         self._rounds = counter(
             "dledger_operator_rounds_total",
-            "Rounds of a group: about one a second, more while things change.",
+            "Rounds of a group: one each ten seconds while nothing changes, more while things do.",
         )
         self._errors = counter(
             "dledger_operator_reconcile_errors_total",

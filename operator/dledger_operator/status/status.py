@@ -16,9 +16,9 @@ from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
 
-VOLATILE_S: Final = 15.0
-"""If only counters changed, the status is written at most this often: a busy group's move each
-second, and each write goes to etcd and to everyone who watches."""
+VOLATILE_S: Final = 60.0
+"""If only how full the volumes are changed, the status is written at most this often: each write
+goes to etcd and to everyone who watches. What moves all the time is a metric of the nodes."""
 
 _PLANNED: Final = frozenset({"Bootstrap", "Transfer"})
 """Causes of a change of leader by which no leader was lost."""
@@ -27,8 +27,6 @@ _AFTER_ROLLOUT: Final = (Reason.COMPLETE, Reason.GROWING, Reason.TOPICS_PENDING)
 
 _LATEST_MS: Final = 253402300799000
 """The last second of the year 9999, after which RFC 3339 has no times."""
-
-_COUNTERS: Final = frozenset({"commitIndex", "matchIndex", "lag", "storage"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +48,6 @@ def status(facts: Facts, *, now: str) -> Manifest:
     group, observed = facts.group, facts.observed
     before = group.status
     pods = observed.pods.values()
-    commits = [node.commit_index for node in observed.nodes.values()]
     term, leader = _leadership(group, observed)
     result: Manifest = {
         "observedGeneration": group.generation,
@@ -60,7 +57,6 @@ def status(facts: Facts, *, now: str) -> Manifest:
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready and not pod.terminating for pod in pods),
         "selector": ",".join(f"{k}={v}" for k, v in sorted(names.selector(group.name).items())),
-        "commitIndex": max(commits, default=int(before.get("commitIndex") or 0)),
         "members": _members(group, observed),
         "conditions": dated(
             before, conditions(facts, now=now), now=now, generation=group.generation
@@ -74,7 +70,7 @@ def status(facts: Facts, *, now: str) -> Manifest:
 
 
 def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
-    """Whether *after* should be written: at once if it is news, counters rarely."""
+    """Whether *after* should be written: at once if it is news, how full volumes are rarely."""
     old, new = _canonical(before), _canonical(after)
     if old == new:
         return False
@@ -136,13 +132,10 @@ def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
 
 def _member(name: str, member: MemberStatus | None, before: Json, observed: Observed) -> Manifest:
     node, pod = observed.nodes.get(name), observed.pods.get(name)
-    counted = member if observed.leader else None
     return {
         "name": name,
         "id": member.member.id if member else node.node_id if node else before.get("id", ""),
         "role": node.role if node else "unknown",
-        "matchIndex": counted.match_index if counted else before.get("matchIndex", 0),
-        "lag": counted.lag if counted else before.get("lag", 0),
         "featureLevel": _feature_level(node, member) or before.get("featureLevel", 0),
         "zone": pod.zone if pod else before.get("zone", ""),
         "storage": _storage(node) if node else before.get("storage", {}),
@@ -196,9 +189,9 @@ def _canonical(value: Json) -> Manifest:
 
 
 def _steady(value: Manifest) -> Manifest:
-    """Return the status without the counters that move with every write."""
-    rows = [{k: v for k, v in row.items() if k not in _COUNTERS} for row in value["members"]]
-    return {**{k: v for k, v in value.items() if k not in _COUNTERS}, "members": rows}
+    """Return the status without how full the volumes are."""
+    rows = [{k: v for k, v in row.items() if k != "storage"} for row in value["members"]]
+    return {**value, "members": rows}
 
 
 def _condition(value: Json, kind: str) -> Any:

@@ -418,6 +418,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.StatusRequest.SerializeToString,
                 response_deserializer=dledger__pb2.StatusResponse.FromString,
                 _registered_method=True)
+        self.WatchStatus = channel.unary_stream(
+                '/dledger.v1.Admin/WatchStatus',
+                request_serializer=dledger__pb2.WatchStatusRequest.SerializeToString,
+                response_deserializer=dledger__pb2.StatusNews.FromString,
+                _registered_method=True)
         self.TransferLeader = channel.unary_unary(
                 '/dledger.v1.Admin/TransferLeader',
                 request_serializer=dledger__pb2.TransferLeaderRequest.SerializeToString,
@@ -513,6 +518,15 @@ class AdminServicer:
 
     def Status(self, request, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def WatchStatus(self, request, context):
+        """Streams the asked node's status: at once, and then whenever more of it changed than counters,
+        the newest only. A leader says each second that nothing has. Ends when the node stops;
+        RESOURCE_EXHAUSTED if 8 streams are open.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -652,6 +666,11 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=dledger__pb2.StatusRequest.FromString,
                     response_serializer=dledger__pb2.StatusResponse.SerializeToString,
             ),
+            'WatchStatus': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchStatus,
+                    request_deserializer=dledger__pb2.WatchStatusRequest.FromString,
+                    response_serializer=dledger__pb2.StatusNews.SerializeToString,
+            ),
             'TransferLeader': grpc.unary_unary_rpc_method_handler(
                     servicer.TransferLeader,
                     request_deserializer=dledger__pb2.TransferLeaderRequest.FromString,
@@ -788,6 +807,33 @@ class Admin:
             '/dledger.v1.Admin/Status',
             dledger__pb2.StatusRequest.SerializeToString,
             dledger__pb2.StatusResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/dledger.v1.Admin/WatchStatus',
+            dledger__pb2.WatchStatusRequest.SerializeToString,
+            dledger__pb2.StatusNews.FromString,
             options,
             channel_credentials,
             insecure,
