@@ -260,6 +260,13 @@ class BrokerGroup:
         """Return the uid of each of its pods, by name."""
         return {name: str(each["metadata"]["uid"]) for name, each in self.nodes().items()}
 
+    def told(self, reason: str) -> list[str]:
+        """Return the messages of the group's Events with that reason, in their order."""
+        which = f"involvedObject.name={self.name},reason={reason}"
+        text = self.namespace.kubectl("get", "events", "--field-selector", which, "-o", "json")
+        found = sorted(json.loads(text)["items"], key=lambda each: str(each["firstTimestamp"]))
+        return [str(each["message"]) for each in found]
+
     def nodes(self) -> dict[str, dict[str, Any]]:
         """Return the manifests of its pods, by name."""
         selector = f"dledger.io/group={self.name},app.kubernetes.io/component=node"
