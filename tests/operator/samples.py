@@ -148,13 +148,13 @@ def volumes(*ordinals: int, size: str = "10Gi") -> dict[str, Volume]:
 
 def converged(of: BrokerGroup, **changes: Any) -> Observed:
     """Return what is seen when everything is as the spec wants it."""
-    image = of.image or PLATFORM.image
+    image = "" if of.spec.image else of.kept_image
     observed = Observed(
         children={
             ref_of(manifest): manifest
             for manifest in (accepted_revision(of, image=image), *desired(of, PLATFORM))
         },
-        pods=pods(0, 1, 2, spec_hash=wish(of, image)),
+        pods=pods(0, 1, 2, spec_hash=wish(of)),
         volumes=volumes(0, 1, 2),
         nodes=joined(0, 1, 2),
         topics={one.name: TopicSeen(one.type, one.queues) for one in of.spec.topics},

@@ -346,7 +346,7 @@ def test_the_restored_claim_is_the_one_that_the_first_node_will_use() -> None:
     """Same name, same request, no owner: it stays when the group goes."""
     of = group({"storage": {"size": "20Gi", "storageClassName": "fast"}, **_SPEC})
     claim = recovery_claim(of)
-    template = stateful_set(of, default_image="i")["spec"]["volumeClaimTemplates"][0]
+    template = stateful_set(of)["spec"]["volumeClaimTemplates"][0]
 
     assert claim["metadata"]["name"] == "data-orders-0"
     assert claim["spec"] == template["spec"]
@@ -366,7 +366,7 @@ _SPEC: dict[str, Any] = {
 def test_the_restoring_pod_has_the_place_and_the_user_of_the_node() -> None:
     """A local volume stays where it was first used, and its files belong to who wrote them."""
     of = group(_SPEC)
-    node = _pod(stateful_set(of, default_image="i"))
+    node = _pod(stateful_set(of))
 
     pod = _pod(recovery_job(of))
 

@@ -10,11 +10,12 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason, Reason
+from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.disruptions import Footing, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import LookAgain, plan
+from dledger_operator.decisions.plan import Action, Create, LookAgain, plan
 from dledger_operator.decisions.rollout import ALONE, BROKEN, OLDER, healing, rollout
-from dledger_operator.observed.observed import Observed, Pod
+from dledger_operator.observed.observed import Observed, Pod, ref_of
 from dledger_operator.resources.wish import wish
 from dledger_operator.status.conditions import conditions
 from dledger_operator.status.status import events, status
@@ -32,7 +33,7 @@ from tests.operator.samples import (
 
 NOW = "2031-05-06T07:08:09Z"
 NEW = bootstrapped({"image": "dledger:2"})
-HASH = wish(NEW, "dledger:2")
+HASH = wish(NEW)
 PULL = "ImagePullBackOff: no such image"
 
 
@@ -221,6 +222,37 @@ def test_a_newer_operator_restarts_nothing() -> None:
     assert facts.group.image == "dledger:test"
     assert facts.older == ()
     assert facts_of(bootstrapped(), unmarked).older == ()
+
+
+def _plan(group: BrokerGroup, observed: Observed) -> tuple[Action, ...]:
+    return plan(facts_of(group, observed), (), fresh_id=FRESH_ID)
+
+
+def _recorded(group: BrokerGroup, observed: Observed) -> Observed:
+    """Return the same once the spec is recorded as accepted, and nothing else was done."""
+    made = [each for each in _plan(group, observed) if isinstance(each, Create)]
+    kept = {ref: each for ref, each in observed.children.items() if ref[0] != "ControllerRevision"}
+    return replace(
+        observed, children=kept | {ref_of(each.manifest): each.manifest for each in made}
+    )
+
+
+def test_an_image_that_is_taken_back_gives_way_to_the_one_of_before() -> None:
+    """The spec names none again, so the nodes run what they ran when it named none."""
+    bad = bootstrapped({"image": "dledger:bad"})
+
+    observed = _recorded(bad, converged(bootstrapped()))
+
+    assert facts_of(bad, observed).group.image == "dledger:bad"
+    assert facts_of(bootstrapped(), observed).group.image == "dledger:test"
+    assert facts_of(bootstrapped(), _recorded(bootstrapped(), observed)).older == ()
+
+
+def test_a_group_that_always_named_its_image_gets_the_default_once_it_names_none() -> None:
+    """That of the operator that runs then."""
+    named = converged(bootstrapped({"image": "dledger:7"}))
+
+    assert facts_of(bootstrapped(), named).group.image == "dledger:test"
 
 
 def test_progress_says_how_far_it_is_and_what_is_next() -> None:

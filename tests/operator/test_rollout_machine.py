@@ -65,7 +65,7 @@ def _seen(replicas: int, template: int) -> Observed:
 
 @cache
 def _hash(template: int) -> str:
-    return wish(_group(1, template), f"dledger:{template}")
+    return wish(_group(1, template))
 
 
 class Roller(RuleBasedStateMachine):

@@ -39,7 +39,7 @@ def _selectors(of: BrokerGroup) -> dict[str, dict[str, str] | None]:
         "local": driver(SMALL),
         "executor": json.loads(template["data"]["executor.json"])["spec"],
         "recovery": recovery_job(of)["spec"]["template"]["spec"],
-        "node": stateful_set(of, default_image="i")["spec"]["template"]["spec"],
+        "node": stateful_set(of)["spec"]["template"]["spec"],
     }
     return {name: pod.get("nodeSelector") for name, pod in pods.items()}
 

@@ -281,8 +281,8 @@ class BrokerGroup:
         status: The last status this operator wrote, as the CRD has it.
         created_at: RFC 3339.
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
-        kept_image: The image that its nodes run if the spec names none, once that is recorded: a
-            newer operator's default is for new groups.
+        kept_image: The image that its nodes run while the spec names none: the recorded one, since
+            a newer operator's default is for new groups.
         policy: What the installation of the operator lets the spec ask for.
         has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
     """
@@ -309,6 +309,7 @@ class BrokerGroup:
         cls,
         body: Json,
         *,
+        image: str = "",
         spark_image: str = "",
         spark_node_selector: Mapping[str, str] | None = None,
         policy: Policy | None = None,
@@ -316,7 +317,8 @@ class BrokerGroup:
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
-        *spark_image* is used where the spec names none; the other arguments are the operator's own.
+        *image* and *spark_image* are used where the spec names none; the other arguments are the
+        operator's own.
         """
         meta = body["metadata"]
         unknown: list[str] = []
@@ -340,6 +342,7 @@ class BrokerGroup:
             status=body.get("status") or {},
             created_at=meta.get("creationTimestamp", ""),
             spark_node_selector=spark_node_selector or {},
+            kept_image=image,
             policy=policy or Policy(),
             has_peer_tls=has_peer_tls,
         )
@@ -351,7 +354,7 @@ class BrokerGroup:
 
     @property
     def image(self) -> str:
-        """The image of its nodes; empty if it is the operator's default."""
+        """The image of its nodes."""
         return self.spec.image or self.kept_image
 
     @property

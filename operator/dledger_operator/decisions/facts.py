@@ -84,7 +84,7 @@ def facts_of(
     if found and accepted is not None:
         paused = accepted.spec.paused if group.unreadable else group.spec.paused
         group = replace(accepted, spec=replace(accepted.spec, paused=paused))
-    group = replace(group, kept_image=_kept_image(group, observed))
+    group = replace(group, kept_image=_kept_image(group, observed) or group.kept_image)
     rows = [row for row in observed.membership if row.voter]
     leader = _followed_leader(group, observed)
     in_sync = tuple(_in_sync(observed, rows)) if leader else ()
@@ -147,9 +147,15 @@ def _wanted(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
 
 
 def _kept_image(group: BrokerGroup, observed: Observed) -> str:
-    """Return the image that is recorded; if the record is lost, the one that pods are made with."""
+    """Return the image that is recorded; if the record is lost, the one that pods are made with.
+
+    One that the spec names is not recorded: when the spec names none again, that is taken back.
+    """
+    recorded = accepted_image(observed.children.values())
+    if recorded is not None:
+        return recorded
     built = observed.children.get(("StatefulSet", group.name))
-    return accepted_image(observed.children.values()) or (image_of(built) if built else "")
+    return image_of(built) if built and not group.spec.image else ""
 
 
 def _older_template(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
@@ -157,7 +163,7 @@ def _older_template(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
 
     What no pod says cannot be compared: the first operator to write hashes restarts nothing.
     """
-    wanted, asked_at = wish(group, group.image), _annotation(group, observed, names.RESTARTED_AT)
+    wanted, asked_at = wish(group), _annotation(group, observed, names.RESTARTED_AT)
     return tuple(
         pod.name
         for pod in sorted(observed.pods.values(), key=lambda pod: pod.name)
@@ -170,7 +176,7 @@ def _is_templated(group: BrokerGroup, observed: Observed) -> bool:
     if built is None or "deletionTimestamp" in built["metadata"]:
         return False
     seen = int(built.get("status", {}).get("observedGeneration", 0))
-    is_current = _annotation(group, observed, names.SPEC_ANNOTATION) == wish(group, group.image)
+    is_current = _annotation(group, observed, names.SPEC_ANNOTATION) == wish(group)
     return is_current and seen >= int(built["metadata"].get("generation", 0))
 
 

@@ -45,7 +45,6 @@ from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.common import hash_of
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.statefulset import image_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +253,7 @@ def plan(
     blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
-        *_accepted(facts, desired),
+        *_accepted(facts),
         *(action for m in wanted for action in _child(facts, m)),
         *_recover(facts),
         *_found(facts, fresh_id),
@@ -285,12 +284,13 @@ def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | Disrupti
         yield action if footing.carries(action) else LookAgain(action)
 
 
-def _accepted(facts: Facts, desired: Sequence[Manifest]) -> Iterator[Create | Forget]:
+def _accepted(facts: Facts) -> Iterator[Create | Forget]:
     """Keep the spec that a group is built by, and no older one."""
     if facts.problems or not _is_built(facts.group, facts.observed):
         return
-    made = (image_of(manifest) for manifest in desired if manifest["kind"] == "StatefulSet")
-    wanted = accepted.accepted_revision(facts.group, image=facts.group.image or next(made))
+    recorded = accepted.accepted_image(facts.observed.children.values())
+    image = recorded or ("" if facts.group.spec.image else facts.group.kept_image)
+    wanted = accepted.accepted_revision(facts.group, image=image)
     if ref_of(wanted) not in facts.observed.children:
         yield Create(wanted)
         return

@@ -49,6 +49,7 @@ class Platform:
         own = tuple(repository(image) for image in (self.image, self.spark_image) if image)
         return BrokerGroup.parse(
             body,
+            image=self.image,
             spark_image=self.spark_image,
             spark_node_selector=self.spark_node_selector,
             policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
@@ -67,6 +68,6 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         budget(group),
         network_policy(group, operator_namespace=platform.namespace),
         job_policy(group),
-        stateful_set(group, default_image=platform.image),
+        stateful_set(group),
     )
     return tuple(hashed(manifest) for manifest in manifests)

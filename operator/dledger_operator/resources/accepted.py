@@ -18,7 +18,7 @@ KIND: Final = "ControllerRevision"
 def accepted_revision(group: BrokerGroup, *, image: str) -> Manifest:
     """Return the object that keeps the spec of *group*, named after its contents.
 
-    *image* is the one its nodes run, whether or not the spec names it.
+    *image* is the one its nodes run while the spec names none; empty if it always named one.
     """
     data = {"spec": group.raw_spec, "image": image}
     return {
@@ -36,9 +36,10 @@ def accepted_spec(children: Iterable[Manifest]) -> Json | None:
     return spec
 
 
-def accepted_image(children: Iterable[Manifest]) -> str:
-    """Return the image that was recorded with it; empty if none was."""
-    return str(_newest(children).get("image") or "")
+def accepted_image(children: Iterable[Manifest]) -> str | None:
+    """Return the image that was recorded with it; None without a record."""
+    newest = _newest(children)
+    return str(newest["image"]) if "image" in newest else None
 
 
 def _newest(children: Iterable[Manifest]) -> Json:

@@ -27,9 +27,8 @@ from dledger_operator.resources.wish import wish
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
 
 
-def stateful_set(group: BrokerGroup, *, default_image: str) -> Manifest:
-    """Return the StatefulSet; *default_image* is for a group that none is recorded of."""
-    image = group.image or default_image
+def stateful_set(group: BrokerGroup) -> Manifest:
+    """Return the StatefulSet."""
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
@@ -42,8 +41,8 @@ def stateful_set(group: BrokerGroup, *, default_image: str) -> Manifest:
             "persistentVolumeClaimRetentionPolicy": dict(_RETAIN),
             "selector": {"matchLabels": names.selector(group.name)},
             "template": {
-                "metadata": _pod_metadata(group, image),
-                "spec": _pod_spec(group, image),
+                "metadata": _pod_metadata(group),
+                "spec": _pod_spec(group),
             },
             "volumeClaimTemplates": [claim_template(group)],
         },
@@ -72,15 +71,15 @@ def image_of(stateful_set: Json) -> str:
     return str(stateful_set["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def _pod_metadata(group: BrokerGroup, image: str) -> Manifest:
+def _pod_metadata(group: BrokerGroup) -> Manifest:
     spec = group.spec
     return {
         "labels": {**spec.pod_labels, **names.labels(group.name)},
-        "annotations": {**spec.pod_annotations, names.SPEC_ANNOTATION: wish(group, image)},
+        "annotations": {**spec.pod_annotations, names.SPEC_ANNOTATION: wish(group)},
     }
 
 
-def _pod_spec(group: BrokerGroup, image: str) -> Manifest:
+def _pod_spec(group: BrokerGroup) -> Manifest:
     spec = group.spec
     named = {"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}
     return {
@@ -90,7 +89,7 @@ def _pod_spec(group: BrokerGroup, image: str) -> Manifest:
         "securityContext": pod_security(group),
         "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
         or [_over(group, key) for key in (names.ZONE_LABEL, names.HOST_LABEL)],
-        "containers": [_container(group, image)],
+        "containers": [_container(group)],
         "volumes": [
             {"name": "config", "configMap": {"name": names.config_map(group.name)}},
             TMP_VOLUME,
@@ -101,10 +100,10 @@ def _pod_spec(group: BrokerGroup, image: str) -> Manifest:
     }
 
 
-def _container(group: BrokerGroup, image: str) -> Manifest:
+def _container(group: BrokerGroup) -> Manifest:
     return {
         "name": "node",
-        "image": image,
+        "image": group.image,
         "imagePullPolicy": "IfNotPresent",
         "command": ["/opt/dledger/bin/dledger"],
         "args": ["node", "--config", f"{CONFIG_DIR}/node.toml"],

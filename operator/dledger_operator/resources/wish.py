@@ -25,9 +25,9 @@ certificates for its peers are mounted into it."""
 _DEFAULTS: Final = Spec()
 
 
-def wish(group: BrokerGroup, image: str) -> str:
-    """Return the hash of what the pods of *group* are made from, with this image."""
-    asked: dict[str, Any] = {"image": image}
+def wish(group: BrokerGroup) -> str:
+    """Return the hash of what the pods of *group* are made from."""
+    asked: dict[str, Any] = {"image": group.image}
     if group.has_peer_tls:
         asked["has_peer_tls"] = True
     for one in fields(Spec):
