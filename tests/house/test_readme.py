@@ -65,6 +65,21 @@ EVIDENCE = {
         "tests/operator/test_status.py::test_each_situation_has_its_reason",
         "tests/operator/test_lease.py::test_of_two_that_start_together_one_acts",
         "e2e/stories/test_failover.py::test_every_acknowledged_message_survives_the_leaders_pod",
+        "e2e/stories/test_changes.py::test_a_new_image_rolls_out_and_the_leader_comes_last",
+        "tests/operator/test_lost_disk_api_server.py::test_a_disk_that_is_gone_with_its_machine_is_given_up",
+    ),
+    "Mutual TLS": (
+        "tests/system/test_peer_tls_both.py::test_a_plain_group_gets_to_tls_by_one_restart_of_each_node",
+        "tests/system/test_peer_tls_strangers.py::test_a07_a_strangers_entries_and_votes_are_not_read",
+        "tests/operator/test_way_to_tls_api_server.py::test_an_operator_that_gives_certificates_rolls_them_out_and_ends_plain_text",
+        "tests/operator/test_certificate_keeper.py::test_a_plain_group_accepts_both_until_every_pod_answers_over_tls",
+    ),
+    "`BrokerOperation`": (
+        "tests/operator/test_operations.py::test_an_operation_that_is_interrupted_anywhere_ends_as_asked",
+        "tests/operator/test_operation_api_server.py::test_a_transfer_is_done_and_then_deleted",
+        "tests/operator/test_operation_api_server.py::test_a_suspect_disk_is_given_up_and_made_anew",
+        "tests/operator/test_operation_api_server.py::test_a_lost_majority_goes_on_from_the_survivor_when_told_to",
+        "e2e/stories/test_changes.py::test_leadership_is_handed_over_as_asked",
     ),
     "Backups by Spark": (
         "e2e/stories/test_backup_and_restore.py::test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time",

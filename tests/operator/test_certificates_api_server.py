@@ -85,7 +85,7 @@ async def test_a_converged_group_with_certificates_causes_no_write(
     rounds = sum(operator.metric("dledger_operator_rounds_total"))
 
     async def later() -> bool:
-        return sum(operator.metric("dledger_operator_rounds_total")) > rounds + 15
+        return sum(operator.metric("dledger_operator_rounds_total")) > rounds + 2
 
     await eventually("it did more rounds", later)
     assert versions == [
