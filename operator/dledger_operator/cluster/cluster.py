@@ -54,7 +54,10 @@ class Cluster:
         return await self.applied(group, manifest, known=known) is not None
 
     async def applied(self, group: Subject, manifest: Manifest, *, known: bool) -> Manifest | None:
-        """Do what `apply_child` does; return the object as written, None if it was not."""
+        """Do what `apply_child` does; return the object as written, None if it was not.
+
+        A manifest with a resourceVersion is for that version of the object only.
+        """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if not known:
             present = await self._api.get(kind, group.namespace, name)
@@ -64,7 +67,12 @@ class Cluster:
                 raise ApiError(409, f"the name is taken by {_whose(present)}")
         if kind == "StatefulSet":
             await self._check_claims(group, manifest)
-        written = await self._api.apply(manifest)
+        try:
+            written = await self._api.apply(manifest)
+        except ApiError as error:
+            if error.status == 409 and "resourceVersion" in manifest["metadata"]:
+                return None
+            raise
         self._wrote(kind)
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return written

@@ -43,8 +43,8 @@ def removal_held(facts: Facts, name: str) -> str:
     """Return why a member that the spec does not ask for may not leave now; empty if it may.
 
     All voters that stay for good must be in sync, whatever is wrong with others that are to leave;
-    and those that are left for now must have a majority in sync. A learner has no say, so that it
-    may go at any time.
+    and there must be a majority in sync of the voters before, and of those after. A learner has no
+    say, so that it may go at any time.
     """
     rows = facts.observed.membership
     known = [row.member.name for row in rows]
@@ -66,11 +66,11 @@ def _not_without(facts: Facts, name: str, voters: list[str]) -> str:
     apart = [one for one in voters if one not in facts.leaving and one not in facts.in_sync]
     if apart:
         return f"not in sync: {', '.join(apart)}"
-    left = [one for one in voters if one != name]
-    there = [one for one in left if one in facts.in_sync]
-    if 2 * len(there) > len(left):
+    there = [one for one in voters if one in facts.in_sync]
+    left = [one for one in there if one != name]
+    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:
         return ""
-    return f"{len(there)} of {len(left)} voters would be in sync without it, no majority"
+    return f"{len(there)} of {len(voters)} voters are in sync, too few to lose one"
 
 
 def unsettled(facts: Facts) -> str:

@@ -345,7 +345,18 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
         told = tuple(each for each in found if each.writer or not is_new)
         yield Repair(wanted, correction(present, wanted), told)
     if is_new:
-        yield Apply(wanted)
+        yield Apply(_as_seen(wanted, present))
+
+
+def _as_seen(wanted: Manifest, present: Manifest) -> Manifest:
+    """Return a StatefulSet that is applied only to what was seen.
+
+    Its number of pods rests on that: one asked for more meanwhile must not lose members' pods.
+    """
+    version = present["metadata"].get("resourceVersion")
+    if wanted["kind"] != "StatefulSet" or not version:
+        return wanted
+    return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
 
 
 def differs(present: Manifest | None, wanted: Manifest) -> bool:

@@ -11,6 +11,7 @@ and a marked one is given up before its pod joins again.
 
 from __future__ import annotations
 
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.decisions.disruptions import (
     AddMember,
@@ -61,16 +62,25 @@ def _enter(facts: Facts) -> AddMember | ReplaceClaim | Held | None:
     for pod in facts.entering:
         if pod in known:
             return None
-        volume = observed.volumes.get(_claim(facts, pod))
-        if volume is not None and volume.removed:
+        volume, node = observed.volumes.get(_claim(facts, pod)), observed.nodes.get(pod)
+        if volume is not None and volume.removed in _disk(node, volume):
             return _give_up(facts, pod, volume)
-        node = observed.nodes.get(pod)
         if node is None or node.group_id:
             continue
         if why := unfit(facts, pod) or change_held(facts, frozenset()):
             return Held(pod, why)
         return _add(facts, pod, node.node_id)
     return None
+
+
+def _disk(node: NodeStatus | None, volume: Volume) -> tuple[str, ...]:
+    """Return the node ids that the disk of a marked claim may have; none if it is not marked.
+
+    The node that answers knows better than the mark: its member's disk may have been lost before.
+    """
+    if not volume.removed:
+        return ()
+    return (node.node_id,) if node is not None else (volume.removed,)
 
 
 def _add(facts: Facts, pod: str, member_id: str) -> AddMember:
