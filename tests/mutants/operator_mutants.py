@@ -73,9 +73,9 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="a member leaves that the majority needs",
         file="decisions/membership.py",
-        old='    if 2 * len(there) > len(left):\n        return ""\n',
-        new='    if left:\n        return ""\n',
-        why="of five with two lost that are to leave, one in sync goes first",
+        old="    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:\n",
+        new="    if left:\n",
+        why="the change can never be committed, and nor can anything after it",
         checks=("tests/operator/test_scaling.py",),
     ),
     _mutant(

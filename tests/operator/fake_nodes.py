@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import grpc
@@ -29,7 +30,11 @@ class Disk:
 
 @dataclass
 class FakeGroup:
-    """Three nodes of one group, with their disks."""
+    """Nodes of one group, with their disks; three unless more are asked for.
+
+    A node that was removed does not answer any more until it has another disk. *faults* are changes
+    of the members that no operator may ask for.
+    """
 
     group: str
     first_octet: int
@@ -48,9 +53,12 @@ class FakeGroup:
     silent: set[int] = field(default_factory=set)
     epoch: int = 0
     changes: list[tuple[str, str]] = field(default_factory=list)
+    size: int = 3
+    removed: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
+        self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(self.size)]
         self._servers: dict[int, grpc.aio.Server] = {}
 
     def ip(self, ordinal: int) -> str:
@@ -59,7 +67,7 @@ class FakeGroup:
 
     async def start(self) -> None:
         """Listen on the ports that pods have."""
-        for ordinal in range(3):
+        for ordinal in range(self.size):
             await self._serve(ordinal, None)
 
     async def encrypt(self, ordinal: int, *, trusted: bytes, chain: bytes, key: bytes) -> None:
@@ -118,7 +126,7 @@ class _Admin(pb_grpc.AdminServicer):
 
     async def Status(self, request: Any, context: Any) -> Any:  # noqa: N802
         group, disk = self._group, self._group.disks[self._ordinal]
-        if self._ordinal in group.silent:
+        if self._ordinal in group.silent or disk.node_id in group.removed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "silent")
         said = pb.StatusResponse(
             node_id=disk.node_id, name=disk.name, group=group.group, role="unjoined"
@@ -143,8 +151,9 @@ class _Admin(pb_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "founded already")
         group.bootstraps += 1
         group.members = list(request.members)
+        ids = {member.id for member in request.members}
         for disk in group.disks:
-            disk.group_id = request.group_id
+            disk.group_id = request.group_id if disk.node_id in ids else ""
         group.elect(0)
         return pb.BootstrapResponse()
 
@@ -152,17 +161,25 @@ class _Admin(pb_grpc.AdminServicer):
         group = self._group
         if group.leader != self._ordinal:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node does not lead")
-        if group.learners:
+        if group.learners - set(request.remove):
+            group.faults.append(f"two changes at once: {request}")
             await context.abort(grpc.StatusCode.UNAVAILABLE, "another change is under way")
+        if group.removed & {new.id for new in request.add}:
+            group.faults.append(f"removed before: {request}")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "removed before")
+        if group.disks[self._ordinal].node_id in request.remove:
+            group.faults.append(f"the leader is removed: {request}")
         group.members = [one for one in group.members if one.id not in request.remove]
+        group.learners -= set(request.remove)
+        group.removed |= set(request.remove)
         for new in request.add:
             group.members.append(new)
             group.learners.add(new.id)
             for disk in group.disks:
                 if disk.node_id == new.id:
                     disk.group_id = group.told_group_id
-        removed = request.remove or [""]
-        group.changes += [(a.id, r) for a, r in zip(request.add, removed, strict=True)]
+        added = [new.id for new in request.add]
+        group.changes += [*zip_longest(added, request.remove, fillvalue="")]
         group.acted()
         voters = [one for one in group.members if one.id not in group.learners]
         learners = [one for one in group.members if one.id in group.learners]
@@ -172,6 +189,7 @@ class _Admin(pb_grpc.AdminServicer):
         group = self._group
         ids = [disk.node_id for disk in group.disks]
         group.elect(ids.index(request.target_id) if request.target_id else 1)
+        group.acted()
         return pb.TransferLeaderResponse(leader_id=ids[group.leader or 0])
 
     async def ForceNewGroup(self, request: Any, context: Any) -> Any:  # noqa: N802
