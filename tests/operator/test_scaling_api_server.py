@@ -16,7 +16,7 @@ import pytest
 
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
-from tests.operator.live import Operator, Story, eventually, new_story
+from tests.operator.live import Operator, Story, eventually, group, new_story
 from tests.operator.test_powers_api_server import OPERATOR, Power, _bound
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
@@ -153,7 +153,7 @@ async def test_a_change_of_mind_is_met_by_what_is_there(
     server: ApiServer, operators: list[Operator], namespace: str
 ) -> None:
     """Out and back while one learns; in and back with one gone: neither waits for the other."""
-    async with new_story(server, namespace, "orders", nodes=5) as story:
+    async with new_story(server, namespace, "orders", nodes=5) as story:  # noqa: SIM117
         async with _running(story, 3) as kubelet:
             kubelet.is_catching_up = False
             await story.kubectl("scale", "brokergroup/orders", "--replicas=5")
@@ -195,9 +195,10 @@ def _claim(name: str, group: str, **marks: str) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
 
 
-def _service(name: str, *, is_owned: bool = True) -> dict[str, Any]:
-    owner = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "orders", "uid": "x"}
-    owners = [{**owner, "controller": True}] if is_owned else []
+def _service(name: str, owner: str = "") -> dict[str, Any]:
+    """Return a Service of the group with the uid *owner*; of nobody if that is empty."""
+    who = {"apiVersion": names.API_VERSION, "kind": names.KIND, "name": "orders"}
+    owners = [{**who, "uid": owner, "controller": True}] if owner else []
     metadata = {"name": name, "labels": names.labels("orders"), "ownerReferences": owners}
     spec = {"selector": names.selector("orders"), "ports": [{"port": 8081}]}
     return {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": spec}
@@ -208,14 +209,16 @@ async def test_the_account_marks_claims_and_deletes_services_of_pods_and_no_more
 ) -> None:
     """What scaling takes, and what the admission policy keeps from it with any right."""
     power = Power(server, namespace)
+    power.put(group("orders"))
+    owner = server.get("bg", "orders", "-n", namespace)["metadata"]["uid"]
     power.put(
         _bound("dledger-operator", namespace, "cluster-admin"),
         _claim("data-orders-0", "orders", **{names.REMOVED_ANNOTATION: "node-9", "theirs": "x"}),
         _claim("data-db-0", ""),
-        _service("orders-3-client"),
-        _service("orders"),
-        _service("orders-4-client", is_owned=False),
-        _service("db-3-client"),
+        _service("orders-3-client", owner),
+        _service("orders", owner),
+        _service("orders-4-client"),
+        _service("db-3-client", owner),
     )
 
     async def in_force() -> bool:
