@@ -7,7 +7,7 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
-_SCALING = "tests/operator/test_scaling_machine.py"
+_SCALING = "tests/operator/test_scaling.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
@@ -68,7 +68,7 @@ OPERATOR_MUTANTS = (
         old="        if pod in known:\n            return None\n",
         new="        if pod in known:\n            continue\n",
         why="two changes at once, unless another rule sees it",
-        checks=("tests/operator/test_scaling.py",),
+        checks=(_SCALING,),
     ),
     _mutant(
         name="a member leaves that the majority needs",
@@ -76,7 +76,7 @@ OPERATOR_MUTANTS = (
         old="    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:\n",
         new="    if left:\n",
         why="the change can never be committed, and nor can anything after it",
-        checks=("tests/operator/test_scaling.py",),
+        checks=(_SCALING,),
     ),
     _mutant(
         name="a removed disk is not marked",
