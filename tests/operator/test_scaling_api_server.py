@@ -187,6 +187,23 @@ async def test_a_change_of_mind_is_met_by_what_is_there(
     assert "node-4" not in ids, "it left as a voter"
 
 
+async def test_somebody_elses_claim_is_no_new_pods_disk(
+    server: ApiServer, operators: list[Operator], namespace: str
+) -> None:
+    """Kubernetes would mount any claim of the right name; taken back, nothing is wrong."""
+    async with new_story(server, namespace, "orders", nodes=5) as story:  # noqa: SIM117
+        async with _running(story, 3):
+            await story.kubectl("apply", "-f", "-", manifest=_claim("data-orders-4", ""))
+            await story.kubectl("scale", "brokergroup/orders", "--replicas=5")
+            await story.until_condition("Degraded", "True/ApplyRefused")
+            assert "data-orders-4 is taken by" in await story.message("Degraded")
+            assert (await story.get("statefulset", "orders"))["spec"]["replicas"] == 3
+            await _scaled(story, 3)
+
+    assert operators[-1].running
+    assert story.nodes.changes == []
+
+
 def _claim(name: str, group: str, **marks: str) -> dict[str, Any]:
     spec = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
     labels = names.labels(group) if group else {}
