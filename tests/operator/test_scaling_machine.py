@@ -149,22 +149,13 @@ class Scaler(RuleBasedStateMachine):
         self._empty(self._name(at))
         self._pass()
 
-    @rule(at=st.integers(0, MOST - 1))
-    def cut_off_or_connect(self, at: int) -> None:
-        """A node falls behind, or catches up."""
-        self.cut_off ^= {self._name(at)}
-        self._pass()
-
-    @rule(at=st.integers(0, MOST - 1))
-    def silence_or_hear(self, at: int) -> None:
-        """The operator alone does not reach a node."""
-        self.silent ^= {self._name(at)}
-        self._pass()
-
-    @rule(at=st.integers(0, MOST - 1))
-    def terminate_or_not(self, at: int) -> None:
-        """A pod is being deleted, by somebody else."""
-        self.going ^= {self._name(at)}
+    @rule(
+        at=st.integers(0, MOST - 1), what=st.sampled_from(["cut_off", "silent", "going", "silent"])
+    )
+    def fault_or_no_more(self, at: int, what: str) -> None:
+        """A node falls behind, only the operator does not reach it, or its pod is deleted."""
+        faults: set[str] = getattr(self, what)
+        faults ^= {self._name(at)}
         self._pass()
 
     @rule()
