@@ -67,6 +67,7 @@ EVIDENCE = {
         "e2e/stories/test_failover.py::test_every_acknowledged_message_survives_the_leaders_pod",
         "e2e/stories/test_changes.py::test_a_new_image_rolls_out_and_the_leader_comes_last",
         "tests/operator/test_lost_disk_api_server.py::test_a_disk_that_is_gone_with_its_machine_is_given_up",
+        "tests/operator/test_scaling_api_server.py::test_one_three_five_three_one_whatever_becomes_of_the_operator",
     ),
     "Mutual TLS": (
         "tests/system/test_peer_tls_both.py::test_a_plain_group_gets_to_tls_by_one_restart_of_each_node",
@@ -96,7 +97,6 @@ EVIDENCE = {
     ),
     "`spec` fields": (
         "tests/operator/test_checks.py::test_a_field_that_nothing_acts_on_is_named",
-        "tests/operator/test_checks.py::test_scaling_a_built_group_is_not_implemented_yet",
         "tests/house/test_crd_fields.py::test_the_documentation_says_which_fields_are_acted_on",
     ),
     "`FIFO`": (

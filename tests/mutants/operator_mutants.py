@@ -8,6 +8,7 @@ from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
+_SCALING = "tests/operator/test_scaling.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
@@ -45,6 +46,46 @@ OPERATOR_MUTANTS = (
         old="    if learners or len(set(known)) < len(known):\n",
         new="    if False:\n",
         why="a second learner joins before the first has caught up",
+    ),
+    _mutant(
+        name="a leader leaves before it hands over",
+        file="decisions/scaling.py",
+        old="    if name == leader[0]:\n",
+        new="    if False:\n",
+        why="writes stop for an election for no reason",
+        checks=(_SCALING,),
+    ),
+    _mutant(
+        name="pods go before their members have left",
+        file="decisions/scaling.py",
+        old="max(group.spec.replicas, 1 + highest(group, members)), pods_asked",
+        new="group.spec.replicas, pods_asked",
+        why="voters are lost at once: from five to one, the majority",
+        checks=(_SCALING,),
+    ),
+    _mutant(
+        name="a member joins while another learns",
+        file="decisions/scaling.py",
+        old="        if pod in known:\n            return None\n",
+        new="        if pod in known:\n            continue\n",
+        why="two changes at once, unless another rule sees it",
+        checks=(_SCALING,),
+    ),
+    _mutant(
+        name="a member leaves that the majority needs",
+        file="decisions/membership.py",
+        old="    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:\n",
+        new="    if left:\n",
+        why="the change can never be committed, and nor can anything after it",
+        checks=(_SCALING,),
+    ),
+    _mutant(
+        name="a removed disk is not marked",
+        file="decisions/scaling.py",
+        old='        claim=claim.name if claim else "",\n',
+        new='        claim="",\n',
+        why="the group can never grow again: the disk refuses to start",
+        checks=(_SCALING,),
     ),
     _mutant(
         name="acts on a paused group",

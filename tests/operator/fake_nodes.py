@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any
 
 import grpc
@@ -35,7 +36,11 @@ class Disk:
 
 @dataclass
 class FakeGroup:
-    """Three nodes of one group, with their disks."""
+    """Nodes of one group, with their disks; three unless more are asked for.
+
+    A node that was removed does not answer any more until it has another disk. *faults* are changes
+    of the members that no operator may ask for.
+    """
 
     group: str
     first_octet: int
@@ -58,10 +63,13 @@ class FakeGroup:
     old: bool = False
     asked: int = 0
     watchers: int = 0
+    size: int = 3
+    removed: set[str] = field(default_factory=set)
+    faults: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.changed = asyncio.Event()
-        self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(3)]
+        self.disks = [Disk(f"{self.group}-{n}", f"node-{n}") for n in range(self.size)]
         self._servers: dict[int, grpc.aio.Server] = {}
         self._fronts: list[PeerFront] = []
 
@@ -71,7 +79,7 @@ class FakeGroup:
 
     async def start(self) -> None:
         """Listen on the ports that pods have."""
-        for ordinal in range(3):
+        for ordinal in range(self.size):
             await self.serve(ordinal)
 
     async def serve(self, ordinal: int) -> None:
@@ -170,7 +178,8 @@ class _Admin(pb_grpc.AdminServicer):
         return self._said()
 
     async def _answers(self, context: Any) -> None:
-        if self._ordinal in self._group.silent:
+        group, disk = self._group, self._group.disks[self._ordinal]
+        if self._ordinal in group.silent or disk.node_id in group.removed:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "silent")
 
     def _said(self) -> Any:
@@ -219,8 +228,9 @@ class _Admin(pb_grpc.AdminServicer):
             await context.abort(grpc.StatusCode.ALREADY_EXISTS, "founded already")
         group.bootstraps += 1
         group.members = list(request.members)
+        ids = {member.id for member in request.members}
         for disk in group.disks:
-            disk.group_id = request.group_id
+            disk.group_id = request.group_id if disk.node_id in ids else ""
         group.elect(0)
         return pb.BootstrapResponse()
 
@@ -228,18 +238,26 @@ class _Admin(pb_grpc.AdminServicer):
         group = self._group
         if group.leader != self._ordinal:
             await context.abort(grpc.StatusCode.UNAVAILABLE, "this node does not lead")
-        if group.learners:
+        if group.learners - set(request.remove):
+            group.faults.append(f"two changes at once: {request}")
             await context.abort(grpc.StatusCode.UNAVAILABLE, "another change is under way")
+        if group.removed & {new.id for new in request.add}:
+            group.faults.append(f"removed before: {request}")
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, "removed before")
+        if group.disks[self._ordinal].node_id in request.remove:
+            group.faults.append(f"the leader is removed: {request}")
         group.members = [one for one in group.members if one.id not in request.remove]
+        group.learners -= set(request.remove)
+        group.removed |= set(request.remove)
         for new in request.add:
             group.members.append(new)
             group.learners.add(new.id)
             for disk in group.disks:
                 if disk.node_id == new.id:
                     disk.group_id = group.told_group_id
-        removed = request.remove or [""]
+        added = [new.id for new in request.add]
         group.note_change()
-        group.changes += [(a.id, r) for a, r in zip(request.add, removed, strict=True)]
+        group.changes += [*zip_longest(added, request.remove, fillvalue="")]
         group.acted()
         voters = [one for one in group.members if one.id not in group.learners]
         learners = [one for one in group.members if one.id in group.learners]
@@ -249,6 +267,7 @@ class _Admin(pb_grpc.AdminServicer):
         group = self._group
         ids = [disk.node_id for disk in group.disks]
         group.elect(ids.index(request.target_id) if request.target_id else 1)
+        group.acted()
         return pb.TransferLeaderResponse(leader_id=ids[group.leader or 0])
 
     async def ForceNewGroup(self, request: Any, context: Any) -> Any:  # noqa: N802

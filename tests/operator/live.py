@@ -153,11 +153,12 @@ class Operator:
 class Story:
     """A group of the story's own, with nodes behind its pods."""
 
-    def __init__(self, server: ApiServer, namespace: str, name: str) -> None:
+    def __init__(self, server: ApiServer, namespace: str, name: str, nodes: int = 3) -> None:
         self.server = server
         self.namespace = namespace
         self.name = name
-        self.nodes = FakeGroup(name, first_octet=abs(hash(namespace)) % 250 + 1)
+        octet = abs(hash(namespace)) % 250 + 1
+        self.nodes = FakeGroup(name, first_octet=octet, size=nodes)
 
     async def kubectl(self, *args: str, manifest: Any = None) -> str:
         """Run kubectl in the namespace."""
@@ -215,16 +216,21 @@ class Story:
         for ordinal in range(3):
             pod = f"{self.name}-{ordinal}"
             await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
-            status = {
-                "phase": "Running",
-                "podIP": self.nodes.ip(ordinal),
-                "podIPs": [{"ip": self.nodes.ip(ordinal)}],
-                "conditions": [{"type": "Ready", "status": "True"}],
-            }
-            patch = json.dumps({"status": status})
-            await self.kubectl(
-                *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
-            )
+            await self.run_pod(ordinal)
+
+    async def run_pod(self, ordinal: int) -> None:
+        """Give a pod its node's address and say it is ready; one that is gone needs neither."""
+        status = {
+            "phase": "Running",
+            "podIP": self.nodes.ip(ordinal),
+            "podIPs": [{"ip": self.nodes.ip(ordinal)}],
+            "conditions": [{"type": "Ready", "status": "True"}],
+        }
+        patch = json.dumps({"status": status})
+        pod = f"{self.name}-{ordinal}"
+        await self.tried(
+            *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
+        )
 
     async def secret(self, name: str) -> dict[str, bytes]:
         """Return the files of a Secret, once there is one."""
@@ -258,9 +264,11 @@ async def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 60
 
 
 @contextlib.asynccontextmanager
-async def new_story(server: ApiServer, namespace: str, name: str) -> AsyncIterator[Story]:
-    """Run a story of a group while the block runs."""
-    made = Story(server, namespace, name)
+async def new_story(
+    server: ApiServer, namespace: str, name: str, nodes: int = 3
+) -> AsyncIterator[Story]:
+    """Run a story of a group, for which there are so many nodes, while the block runs."""
+    made = Story(server, namespace, name, nodes)
     await made.nodes.start()
     try:
         yield made

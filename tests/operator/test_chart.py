@@ -123,6 +123,7 @@ def test_the_operator_may_neither_make_pods_nor_write_roles(values: Any) -> None
         "brokerbackups",
         "brokeroperations",
         "persistentvolumeclaims",
+        "services",
         "statefulsets",
         "controllerrevisions",
         "pods",

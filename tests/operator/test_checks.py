@@ -12,7 +12,7 @@ from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
 from dledger_operator.observed.observed import Observed, TopicSeen
 from tests.operator.backup_samples import ON_CLAIM, STORE
-from tests.operator.samples import body, bootstrapped, converged, group, joined, members, volumes
+from tests.operator.samples import GROUP_ID, body, bootstrapped, converged, group, volumes
 
 TIME = "2031-05-06T07:08:09Z"
 NOT_YET: list[tuple[str, dict[str, Any]]] = [
@@ -161,23 +161,23 @@ def test_a_name_that_no_service_can_have_is_refused() -> None:
     assert "metadata.name" in verdict(problems(bad, Observed())).message
 
 
-def test_scaling_a_built_group_is_not_implemented_yet() -> None:
-    """The sentence says what to set it back to."""
+@pytest.mark.parametrize("replicas", [1, 3, 5, 7, 9])
+def test_a_founded_group_may_have_any_odd_size(replicas: int) -> None:
+    """Up to what the CRD allows."""
     observed = converged(bootstrapped())
 
-    said = verdict(problems(bootstrapped({"replicas": 5}), observed))
-
-    assert said.reason is Reason.NOT_IMPLEMENTED_YET
-    assert "spec.replicas=5: changing the size of a running group" in said.message
-    assert "set it back to 3" in said.message
+    assert problems(bootstrapped({"replicas": replicas}), observed) == ()
 
 
-def test_adopted_volumes_of_a_smaller_group_are_not_a_larger_one() -> None:
-    """Re-applied with other replicas, the membership on the disks counts."""
-    nodes = joined(0, 1, 2, members=members(0, 1, 2))
-    observed = Observed(nodes=nodes, volumes=volumes(0, 1, 2))
+def test_a_group_does_not_shrink_before_it_is_founded() -> None:
+    """Its first node may be about to found it with all that were asked for."""
+    observed = converged(group(groupId=GROUP_ID), nodes={})
 
-    assert "set it back to 3" in verdict(problems(bootstrapped({"replicas": 5}), observed)).message
+    said = verdict(problems(group({"replicas": 1}, groupId=GROUP_ID), observed))
+
+    assert said.reason is Reason.INVALID_SPEC
+    assert "set it back to 3 until it is" in said.message
+    assert problems(group({"replicas": 5}, groupId=GROUP_ID), observed) == ()
 
 
 def test_volumes_may_grow_and_not_shrink() -> None:

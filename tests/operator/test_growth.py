@@ -69,7 +69,7 @@ def test_what_was_refused_is_not_asked_for_and_nothing_is_deleted() -> None:
 
 def test_nothing_grows_while_paused_or_refused() -> None:
     """As with everything else."""
-    for spec in ({**LARGER, "paused": True}, {**LARGER, "replicas": 5}):
+    for spec in ({**LARGER, "paused": True}, {**LARGER, "replicas": 2}):
         of = bootstrapped(spec)
         found = plan(facts_of(of, _seen()), desired(of, PLATFORM), fresh_id=FRESH_ID)
         assert not [each for each in found if isinstance(each, GrowClaim | ReleasePods)]

@@ -100,7 +100,8 @@ async def test_a_refused_spec_does_not_stop_the_care_of_a_group(story: Story) ->
     await story.up()
     forms = await _forms(story)
 
-    await story.kubectl("scale", f"brokergroup/{story.name}", "--replicas=5")
+    refused = json.dumps({"spec": {"tls": {"enabled": True}}})
+    await story.kubectl("patch", "bg", story.name, "--type=merge", "-p", refused)
     await story.until_condition("SpecValid", "False/NotImplementedYet")
     for child in (f"service/{story.name}", f"configmap/{story.name}-config"):
         await story.kubectl("delete", child)
@@ -109,7 +110,8 @@ async def test_a_refused_spec_does_not_stop_the_care_of_a_group(story: Story) ->
     name = f"statefulset/{story.name}"
     await _until_undone(story, "the size of", name, forms[name])
 
-    await story.kubectl("scale", f"brokergroup/{story.name}", "--replicas=3")
+    set_back = json.dumps({"spec": {"tls": {"enabled": False}}})
+    await story.kubectl("patch", "bg", story.name, "--type=merge", "-p", set_back)
     await story.until_condition("SpecValid", "True/Accepted")
     kept = await story.list("controllerrevision", "-l", f"dledger.io/group={story.name}")
     assert len([one for one in kept if "accepted" in one["metadata"]["name"]]) == 1

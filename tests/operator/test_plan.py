@@ -153,7 +153,7 @@ def test_a_change_of_ours_is_applied_but_what_others_added_goes_first() -> None:
 
 def test_a_refused_spec_leaves_the_last_accepted_one_in_care() -> None:
     """A deleted Service comes back as the group was built, whatever else is asked for meanwhile."""
-    kept, asked = bootstrapped({"image": "dledger:2"}), bootstrapped({"replicas": 5})
+    kept, asked = bootstrapped({"image": "dledger:2"}), bootstrapped({"replicas": 2})
     observed = converged(kept)
     children = {ref: one for ref, one in observed.children.items() if ref != ("Service", "orders")}
     facts = facts_of(asked, replace(observed, children=children), accepted=kept)
@@ -377,7 +377,7 @@ def test_a_paused_group_is_never_touched(observed: Observed) -> None:
 
 INVALID: list[dict[str, Any]] = [
     {"tls": {"enabled": True}},
-    {"replicas": 5},
+    {"replicas": 11},
     {"storage": {"size": "5Gi"}},
     {"replicas": 2},
 ]

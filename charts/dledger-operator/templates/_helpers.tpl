@@ -76,7 +76,7 @@ without having itself what that one allows.
   resources: [configmaps, persistentvolumeclaims, serviceaccounts, services]
   verbs: [get, list, watch, create, patch]
 - apiGroups: [""]
-  resources: [persistentvolumeclaims]
+  resources: [persistentvolumeclaims, services]
   verbs: [delete]
 {{- if .Values.peerTls }}
 - apiGroups: [""]

@@ -27,6 +27,10 @@ HOST_LABEL: Final = "kubernetes.io/hostname"
 HASH_ANNOTATION: Final = f"{API_GROUP}/desired-hash"
 SPEC_ANNOTATION: Final = f"{API_GROUP}/spec-hash"
 """On pods and their template: the hash of what of the spec they are made from."""
+PODS_ANNOTATION: Final = f"{API_GROUP}/pods"
+"""On the StatefulSet: how many pods the operator asked for, as against what others scale it to."""
+REMOVED_ANNOTATION: Final = f"{API_GROUP}/removed-member"
+"""On a volume claim: the node id of its disk, which left the group or is about to."""
 RESTARTED_AT: Final = "kubectl.kubernetes.io/restartedAt"
 """What ``kubectl rollout restart`` writes to a template, and Kubernetes to the pods made of it."""
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"
@@ -50,8 +54,9 @@ MANAGED_SELECTOR: Final = f"app.kubernetes.io/managed-by={MANAGER},{GROUP_LABEL}
 
 _LONGEST_LABEL: Final = 63
 """Kubernetes' limit for the value of a label; a Job's name labels its pods."""
+MOST_REPLICAS: Final = 9
+"""A StatefulSet of ours has no more."""
 _ORDINAL: Final = re.compile(r"[0-9]{1,2}")
-"""A StatefulSet of ours has nine replicas at most."""
 
 
 def pod(group: str, ordinal: int) -> str:
@@ -63,6 +68,14 @@ def is_replica(group: str, pod_name: str) -> bool:
     """Whether a pod has the name of a replica; anybody can put a group's labels on a pod."""
     ordinal = pod_name.removeprefix(f"{group}-")
     return pod_name == pod(group, int(ordinal)) if _ORDINAL.fullmatch(ordinal) else False
+
+
+def ordinal(group: str, pod_name: str) -> int:
+    """Return the ordinal of a replica; -1 for a name that no replica can have."""
+    if not is_replica(group, pod_name):
+        return -1
+    found = int(pod_name.removeprefix(f"{group}-"))
+    return found if found < MOST_REPLICAS else -1
 
 
 def claim(group: str, ordinal: int) -> str:
@@ -130,14 +143,14 @@ def accepted(group: str, digest: str) -> str:
     return f"{group}-accepted-{digest}"
 
 
-def children(group: str, replicas: int) -> tuple[tuple[str, str], ...]:
+def children(group: str, pods: int) -> tuple[tuple[str, str], ...]:
     """Return kind and name of every child, in the order they are applied."""
     return (
         ("ConfigMap", config_map(group)),
         ("Service", nodes_service(group)),
         ("Service", group),
         ("Service", leader_service(group)),
-        *(("Service", pod_service(group, ordinal)) for ordinal in range(replicas)),
+        *(("Service", pod_service(group, ordinal)) for ordinal in range(pods)),
         ("PodDisruptionBudget", group),
         ("NetworkPolicy", group),
         ("NetworkPolicy", job_policy(group)),

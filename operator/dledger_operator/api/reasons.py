@@ -30,6 +30,8 @@ class Reason(StrEnum):
     DEADLINE_EXCEEDED = "DeadlineExceeded"
     ROLLING_OUT = "RollingOut"
     ROLLOUT_HALTED = "RolloutHalted"
+    SCALING_OUT = "ScalingOut"
+    SCALING_IN = "ScalingIn"
     GROWING = "Growing"
     TOPICS_PENDING = "TopicsPending"
     BLOCKED = "Blocked"

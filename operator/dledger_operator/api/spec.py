@@ -283,6 +283,8 @@ class BrokerGroup:
         spark_node_selector: The operator's labels of machines that run backups and recoveries.
         kept_image: The image that its nodes run while the spec names none: the recorded one, since
             a newer operator's default is for new groups.
+        kept_pods: How many pods there should be now, once that is known: a group that is scaled has
+            its pods before, and keeps them after, they are members.
         policy: What the installation of the operator lets the spec ask for.
         has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
     """
@@ -301,6 +303,7 @@ class BrokerGroup:
     created_at: str = ""
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
     kept_image: str = ""
+    kept_pods: int = 0
     policy: Policy = field(default_factory=Policy)
     has_peer_tls: bool = False
 
@@ -356,6 +359,11 @@ class BrokerGroup:
     def image(self) -> str:
         """The image of its nodes."""
         return self.spec.image or self.kept_image
+
+    @property
+    def pods(self) -> int:
+        """How many pods there should be now; see `decisions.extent`."""
+        return self.kept_pods or self.spec.replicas
 
     @property
     def recovers(self) -> bool:

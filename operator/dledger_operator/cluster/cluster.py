@@ -17,7 +17,6 @@ from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.observed.parsers import uncreated_pods
-from dledger_operator.resources.accepted import KIND
 from dledger_operator.resources.recovery import DONE
 from dledger_operator.status.status import Event
 
@@ -55,7 +54,10 @@ class Cluster:
         return await self.applied(group, manifest, known=known) is not None
 
     async def applied(self, group: Subject, manifest: Manifest, *, known: bool) -> Manifest | None:
-        """Do what `apply_child` does; return the object as written, None if it was not."""
+        """Do what `apply_child` does; return the object as written, None if it was not.
+
+        A manifest with a resourceVersion is for that version of the object only.
+        """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
         if not known:
             present = await self._api.get(kind, group.namespace, name)
@@ -63,9 +65,14 @@ class Cluster:
                 if left_over(present, group):
                     return None
                 raise ApiError(409, f"the name is taken by {_whose(present)}")
-        if not known and kind == "StatefulSet":
+        if kind == "StatefulSet":
             await self._check_claims(group, manifest)
-        written = await self._api.apply(manifest)
+        try:
+            written = await self._api.apply(manifest)
+        except ApiError as error:
+            if error.status == 409 and "resourceVersion" in manifest["metadata"]:
+                return None
+            raise
         self._wrote(kind)
         log.info("%s %s/%s: applied %s %s", *_who(group), kind, name)
         return written
@@ -81,13 +88,8 @@ class Cluster:
             ApiError: The API server refused it.
         """
         kind, name = manifest["kind"], manifest["metadata"]["name"]
-        try:
-            await self._api.merge(kind, group.namespace, name, patch)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
+        if not await self._merged(group, kind, name, patch):
             return False
-        self._wrote(kind)
         log.info("%s %s/%s: repaired %s %s", *_who(group), kind, name)
         return True
 
@@ -150,6 +152,43 @@ class Cluster:
         body = {"metadata": {"annotations": {names.RECOVERY_ANNOTATION: DONE}}}
         await self._api.merge("PersistentVolumeClaim", group.namespace, claim, body)
         self._wrote("PersistentVolumeClaim")
+
+    async def mark_removed(self, group: BrokerGroup, claim: str, *, uid: str, node_id: str) -> bool:
+        """Mark a volume claim: its disk, which has this node id, leaves the group for good.
+
+        False if that claim is gone.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        marks = {names.REMOVED_ANNOTATION: node_id}
+        body: Manifest = {"metadata": {"uid": uid, "annotations": marks}}
+        return await self._merged(group, "PersistentVolumeClaim", claim, body)
+
+    async def retire_pods(self, group: BrokerGroup, name: str, *, uid: str, pods: int) -> bool:
+        """Have a StatefulSet keep so many of its pods; False if that StatefulSet is gone.
+
+        Raises:
+            ApiError: The API server refused it.
+        """
+        marks = {names.PODS_ANNOTATION: str(pods)}
+        metadata: Manifest = {"uid": uid, "annotations": marks}
+        body: Manifest = {"metadata": metadata, "spec": {"replicas": pods}}
+        done = await self._merged(group, "StatefulSet", name, body)
+        if done:
+            log.info("%s %s/%s: StatefulSet %s keeps %d pods", *_who(group), name, pods)
+        return done
+
+    async def _merged(self, group: Subject, kind: str, name: str, body: Manifest) -> bool:
+        """Merge *body* into the object with its uid; False if that is gone."""
+        try:
+            await self._api.merge(kind, group.namespace, name, body)
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise
+            return False
+        self._wrote(kind)
+        return True
 
     async def grow_claim(self, group: BrokerGroup, claim: str, size: str) -> None:
         """Ask for more in a volume claim.
@@ -230,9 +269,10 @@ class Cluster:
             await self._delete(group, "Pod", pod, uid=pod_uid)
         return done
 
-    async def forget_spec(self, group: BrokerGroup, name: str, *, uid: str) -> None:
-        """Delete the record of an older accepted spec; one that is gone needs none."""
-        await self._delete(group, KIND, name, uid=uid)
+    async def forget(self, group: BrokerGroup, kind: str, name: str, *, uid: str) -> None:
+        """Delete a child that is for nothing any more; one that is gone needs none."""
+        if await self._delete(group, kind, name, uid=uid):
+            log.info("%s %s/%s: deleted %s %s", *_who(group), kind, name)
 
     async def restart_pod(self, group: BrokerGroup, name: str, *, uid: str) -> bool:
         """Delete a pod, which its StatefulSet makes anew; False if that pod is gone."""

@@ -25,6 +25,7 @@ from dledger_operator.decisions.disruptions import (
     ReplaceClaim,
     ReplaceMember,
     RestartPod,
+    RetirePods,
     TransferLeader,
 )
 from dledger_operator.observed.observed import Observed, Ref
@@ -101,8 +102,10 @@ class MemberKeeper:
                 leader = observed.pods[action.leader]
                 await self._nodes.change_members(leader, add=(new,), remove=old)
             case RemoveMember():
-                leader = observed.pods[action.leader]
-                await self._nodes.change_members(leader, remove=(action.member_id,))
+                await self._remove(group, observed, action)
+            case RetirePods():
+                name = action.stateful_set
+                await self._cluster.retire_pods(group, name, uid=action.uid, pods=action.pods)
             case TransferLeader():
                 leader = observed.pods[action.leader]
                 taker = await self._nodes.transfer_leader(leader, action.to_id)
@@ -126,6 +129,15 @@ class MemberKeeper:
                 await self._post(group, Event(EventReason.GROUP_FORCED, said, warning=True))
             case unknown:
                 assert_never(unknown)
+
+    async def _remove(self, group: BrokerGroup, observed: Observed, action: RemoveMember) -> None:
+        """Mark the claim, whose disk can then never be taken for a member's, and only then ask."""
+        if action.claim and not await self._cluster.mark_removed(
+            group, action.claim, uid=action.claim_uid, node_id=action.member_id
+        ):
+            return
+        leader = observed.pods[action.leader]
+        await self._nodes.change_members(leader, remove=(action.member_id,))
 
     async def _replace_claim(self, group: BrokerGroup, action: ReplaceClaim) -> None:
         who = action.pod, action.pod_uid

@@ -232,7 +232,7 @@ class Reconciler:
         """Return what follows from what is seen, and for how long already if that is too little."""
         facts, now_s = self._of(group, observed), self._clock.monotonic_s()
         memory = self._memory
-        if len(facts.in_sync) >= len(facts.wanted):
+        if facts.is_whole:
             memory.short_since_s = None
             return facts
         if memory.short_since_s is None:
@@ -341,8 +341,8 @@ class Reconciler:
                 return await self._record(group, action)
             case Bootstrap():
                 await self._bootstrap(group, observed, action)
-            case Forget(name, uid):
-                await self._cluster.forget_spec(group, name, uid=uid)
+            case Forget(name, uid, kind):
+                await self._cluster.forget(group, kind, name, uid=uid)
             case LabelRole(pod, role):
                 await self._cluster.label_role(group, pod, role)
             case CreateTopic() | GrowTopic():

@@ -100,7 +100,7 @@ def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
     if cloned := _cloned(nodes):
         return Cloned(cloned)
     carried = {name: node.group_id for name, node in nodes.items() if node.group_id}
-    wanted = [names.pod(group.name, n) for n in range(group.spec.replicas)]
+    wanted = [names.pod(group.name, n) for n in range(group.pods)]
     missing = tuple(name for name in wanted if name not in nodes)
     if not carried:
         if missing:
@@ -111,7 +111,7 @@ def bootstrap_state(group: BrokerGroup, observed: Observed) -> BootstrapState:
         return Inconsistent(carried)
     if ids == {group.group_id}:
         return _bootstrapped(observed)
-    enough = not missing or 2 * len(carried) > group.spec.replicas
+    enough = not missing or 2 * len(carried) > group.pods
     return Adoptable(ids.pop()) if enough else Waiting(missing, carried)
 
 

@@ -36,6 +36,7 @@ from dledger_operator.api.texts import (
     Shape,
 )
 from dledger_operator.observed.observed import Observed
+from dledger_operator.resources.statefulset import pods_asked
 
 ACTED_ON: Final = frozenset(
     {
@@ -86,7 +87,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
         *_volume_contradictions(group, observed),
         *_topic_contradictions(group, observed),
         *_not_built_yet(group),
-        *_changes_not_built_yet(group, observed),
+        *_too_early(group, observed),
     )
 
 
@@ -380,18 +381,16 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
         )
 
 
-def _changes_not_built_yet(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
-    recorded = group.status.get("members") if group.bootstrapped else ()
+def _too_early(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    """Yield that a group that is being founded cannot lose pods: it may be by those very pods."""
     built = observed.children.get(("StatefulSet", group.name))
-    as_built = built["spec"].get("replicas", 0) if built else 0
-    # A group that was forced from one survivor grows back to what it was built with.
-    is_forced = any(node.epoch for node in observed.nodes.values())
-    members = (is_forced and as_built) or len(observed.membership or recorded or ()) or as_built
-    if members and members != group.spec.replicas:
-        yield Problem(
-            Reason.NOT_IMPLEMENTED_YET,
-            f"spec.replicas={group.spec.replicas}: changing the size of a running group is not "
-            f"implemented yet; set it back to {members}",
+    if built is None or group.bootstrapped or observed.membership:
+        return
+    asked = pods_asked(built)
+    if group.spec.replicas < asked:
+        yield _invalid(
+            f"spec.replicas={group.spec.replicas}: the group is not founded yet, and may be about "
+            f"to be, with {asked} members; set it back to {asked} until it is, or delete it"
         )
 
 

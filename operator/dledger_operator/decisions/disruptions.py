@@ -72,22 +72,50 @@ class AddMember:
 class RemoveMember:
     """Ask the leader to remove a member that the spec does not ask for any more.
 
+    Its claim is marked before, since its disk can never be used again, and outlives the pod.
+
     Attributes:
         pod: Its name.
         member_id: Its node id, which can never return.
         leader: The pod to ask.
         term: In which it leads.
+        claim: The claim with its disk; empty if it has none any more.
+        claim_uid: The uid of that claim; another claim of that name is not marked.
     """
 
     pod: str
     member_id: str
     leader: str
     term: int
+    claim: str = ""
+    claim_uid: str = ""
 
     @property
     def why(self) -> str:
         """Return what it is for."""
         return f"the spec does not ask for {self.pod} any more: its node {self.member_id} leaves"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetirePods:
+    """Have the StatefulSet keep fewer pods, since the members of the others have left.
+
+    Attributes:
+        pod: The highest of those that go.
+        stateful_set: Its name.
+        uid: Its uid; another StatefulSet of that name is not touched.
+        pods: How many stay.
+    """
+
+    pod: str
+    stateful_set: str
+    uid: str
+    pods: int
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"{self.stateful_set} keeps {self.pods} pods: no other is a member"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,6 +218,7 @@ Disruption = (
     ReplaceMember
     | AddMember
     | RemoveMember
+    | RetirePods
     | TransferLeader
     | RestartPod
     | ReplaceClaim

@@ -10,12 +10,14 @@ from dataclasses import dataclass, replace
 
 from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus
 from dledger_operator.api import names
+from dledger_operator.api.brokeroperation import RUNNING, Kind
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.bootstrap_state import (
     BootstrapState,
     bootstrap_state,
 )
 from dledger_operator.decisions.checks import Problem, problems
+from dledger_operator.decisions.extent import entering, leaving, pods_now
 from dledger_operator.decisions.recovery import Recovery, recovery
 from dledger_operator.observed.observed import Observed
 from dledger_operator.resources.accepted import accepted_image
@@ -31,7 +33,9 @@ class Facts:
         group: The group with the spec that is acted on.
         problems: What keeps the spec that is asked for from being acted on.
         is_kept: Whether the spec is the last that was accepted, in place of the one asked for.
-        wanted: The pods there should be: as built, since changing their number is refused.
+        wanted: The pods there should be now: those of the spec, and of members that have to leave.
+        entering: Those of them that are to become voters since the group grows.
+        leaving: The members, learners too, that are to leave since it shrinks, from the top.
         leader: The name of the leader that a majority of the members follows; empty without one.
         voters: How many members vote; before there are any, how many the spec asks for.
         in_sync: The names of the voters that the leader reaches and that have all but the newest
@@ -48,6 +52,8 @@ class Facts:
     recovery: Recovery
     problems: tuple[Problem, ...]
     wanted: tuple[str, ...]
+    entering: tuple[str, ...]
+    leaving: tuple[str, ...]
     leader: str
     voters: int
     in_sync: tuple[str, ...]
@@ -58,9 +64,38 @@ class Facts:
     is_kept: bool = False
 
     @property
+    def asked(self) -> tuple[str, ...]:
+        """The pods that the spec asks for."""
+        return self.wanted[: self.group.spec.replicas]
+
+    @property
+    def expected(self) -> tuple[str, ...]:
+        """The pods that should vote now: all that are asked for or vote, but for those entering.
+
+        While an operation grows a group again from one survivor, all that are asked for.
+        """
+        voters = {row.member.name for row in self.observed.membership if row.voter}
+        absent = () if self._is_regrowing else self.entering
+        return tuple(
+            name
+            for name in self.wanted
+            if name in voters or (name in self.asked and name not in absent)
+        )
+
+    @property
+    def _is_regrowing(self) -> bool:
+        running = (one for one in self.observed.operations if one.phase == RUNNING)
+        return any(one.spec.kind == Kind.FORCE_NEW_GROUP for one in running)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all that should vote now do, and are in sync."""
+        return set(self.expected) <= set(self.in_sync)
+
+    @property
     def is_short(self) -> bool:
         """Whether a founded group has fewer voters in sync than there should be."""
-        return self.group.bootstrapped and len(self.in_sync) < len(self.wanted)
+        return self.group.bootstrapped and not self.is_whole
 
     @property
     def margin(self) -> int:
@@ -84,18 +119,26 @@ def facts_of(
     if found and accepted is not None:
         paused = accepted.spec.paused if group.unreadable else group.spec.paused
         group = replace(accepted, spec=replace(accepted.spec, paused=paused))
-    group = replace(group, kept_image=_kept_image(group, observed) or group.kept_image)
     rows = [row for row in observed.membership if row.voter]
     leader = _followed_leader(group, observed)
+    is_led = leader != "" and observed.leader is not None and observed.leader[0] == leader
+    group = replace(
+        group,
+        kept_image=_kept_image(group, observed) or group.kept_image,
+        kept_pods=pods_now(group, observed, is_led=is_led),
+    )
+    wanted = tuple(names.pod(group.name, ordinal) for ordinal in range(group.pods))
     in_sync = tuple(_in_sync(observed, rows)) if leader else ()
-    voters = [row.member.name for row in rows] or _wanted(group, observed)
+    voters = [row.member.name for row in rows] or wanted
     return Facts(
         group=group,
         observed=observed,
         bootstrap=bootstrap_state(group, observed),
         recovery=recovery(group, observed),
         problems=found,
-        wanted=_wanted(group, observed),
+        wanted=wanted,
+        entering=entering(group, observed) if group.bootstrapped else (),
+        leaving=leaving(group, observed) if group.bootstrapped else (),
         leader=leader,
         voters=len(rows) or group.spec.replicas,
         in_sync=in_sync,
@@ -138,12 +181,6 @@ def _in_sync(observed: Observed, rows: Iterable[MemberStatus]) -> Iterable[str]:
             is_there = name == leader[0] or (row.connected and row.lag <= CAUGHT_UP_ENTRIES)
         if is_there:
             yield name
-
-
-def _wanted(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
-    built = observed.children.get(("StatefulSet", group.name))
-    count = built["spec"].get("replicas", 1) if built else group.spec.replicas
-    return tuple(names.pod(group.name, n) for n in range(count))
 
 
 def _kept_image(group: BrokerGroup, observed: Observed) -> str:

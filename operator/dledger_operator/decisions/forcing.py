@@ -2,8 +2,8 @@
 
 Nothing here happens by itself: an operation with the group's id typed in asks for it. First the
 survivor becomes the only member; then the claims of all others are given up, whose node ids are
-removed for good; then pods with empty disks join, one after the other. Where that stands is seen
-from the nodes and claims, so each step can be interrupted and repeated.
+removed for good; then pods with empty disks join, as in every group that grows (`scaling`). Where
+that stands is seen from the nodes and claims, so each step can be interrupted and repeated.
 """
 
 from __future__ import annotations
@@ -18,14 +18,12 @@ from dledger_operator.api.brokeroperation import ForceSpec
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Json, Manifest
 from dledger_operator.decisions.disruptions import (
-    AddMember,
     Disruption,
     ForceGroup,
     Held,
     ReplaceClaim,
 )
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
 
 ADVICE: Final = (
@@ -100,11 +98,11 @@ def progress(facts: Facts, record: Json) -> Outcome:
     fences = [row["pod"] for row in record.get("fenced") or () if _old_claim(facts, row)]
     if fences:
         return Going(f"{name} is the group; disks to be given up: {', '.join(fences)}")
-    left = [pod for pod in facts.wanted if pod not in facts.in_sync]
+    left = [pod for pod in facts.asked if pod not in facts.in_sync]
     if left:
         return Going(f"{name} leads and takes writes; to join: {', '.join(left)}")
     kept = f"entry {chosen['lastIndex']} of term {chosen['lastTerm']}"
-    return Done(f"the group goes on from {name}, {kept}; all {len(facts.wanted)} vote")
+    return Done(f"the group goes on from {name}, {kept}; all {len(facts.asked)} vote")
 
 
 def secure(facts: Facts, record: Json) -> Disruption | Held | None:
@@ -117,31 +115,6 @@ def secure(facts: Facts, record: Json) -> Disruption | Held | None:
     for row in record.get("fenced") or ():
         if _old_claim(facts, row):
             return _fence(facts, row, chosen)
-    return None
-
-
-def regrow(facts: Facts, record: Json) -> Disruption | Held | None:
-    """Return the next pod with an empty disk that is to join the forced group."""
-    chosen = record.get("chosen")
-    if not chosen or not _is_forced(facts, chosen) or facts.observed.leader is None:
-        return None
-    known = {row.member.name for row in facts.observed.membership}
-    for pod in facts.wanted:
-        node = facts.observed.nodes.get(pod)
-        if pod in known or node is None or node.group_id or node.recovered_to:
-            continue
-        if node.told_group_id != facts.group.group_id:
-            continue
-        if why := change_held(facts, frozenset()):
-            return Held(pod, why)
-        leader, view = facts.observed.leader
-        return AddMember(
-            pod=pod,
-            member_id=node.node_id,
-            address=names.peer_address(facts.group.namespace, facts.group.name, pod),
-            leader=leader,
-            term=view.term,
-        )
     return None
 
 

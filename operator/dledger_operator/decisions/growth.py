@@ -59,7 +59,7 @@ def growth(group: BrokerGroup, observed: Observed) -> Iterator[GrowClaim | Relea
 def too_small(group: BrokerGroup, observed: Observed) -> list[Volume]:
     """Return the replicas' claims that ask for less than the spec, in order."""
     wanted = quantity.parse(group.spec.storage.size)
-    claims = [names.claim(group.name, n) for n in range(group.spec.replicas)]
+    claims = [names.claim(group.name, n) for n in range(group.pods)]
     there = (observed.volumes[claim] for claim in claims if claim in observed.volumes)
     return [volume for volume in there if quantity.parse(volume.size) < wanted]
 

@@ -25,8 +25,11 @@ def loss_sentence(facts: Facts) -> str:
 
 
 def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
-    """Return which claim is given up, the first by name; None if none has to be."""
-    lost = lost_disks(facts)
+    """Return which claim is given up, the first by name; None if none has to be.
+
+    A member that is to leave in any case leaves without another disk.
+    """
+    lost = [name for name in lost_disks(facts) if name not in facts.leaving]
     if not lost or not facts.group.bootstrapped:
         return None
     name = lost[0]

@@ -1,4 +1,4 @@
-"""Whether a member may be replaced now, and which. Pure; asked by plans and conditions.
+"""Whether members may come, go or be replaced now, and which is. Pure; asked by plans.
 
 A pod that comes up with an empty disk under the name of a member is let in by one change of the
 members: its new node id comes as a learner, and the old one goes. The learner becomes a voter by
@@ -24,7 +24,7 @@ def change_held(facts: Facts, leaving: frozenset[str]) -> str:
         facts: What is seen.
         leaving: The names of members that are out of order, and are to leave.
     """
-    return _majority_lost(facts, leaving) or _unsettled(facts) or _quorum_held(facts, leaving)
+    return _majority_lost(facts, leaving) or unsettled(facts) or _quorum_held(facts, leaving)
 
 
 def _majority_lost(facts: Facts, leaving: frozenset[str]) -> str:
@@ -39,7 +39,41 @@ def _majority_lost(facts: Facts, leaving: frozenset[str]) -> str:
     )
 
 
-def _unsettled(facts: Facts) -> str:
+def removal_held(facts: Facts, name: str) -> str:
+    """Return why a member that the spec does not ask for may not leave now; empty if it may.
+
+    All voters that stay for good must be in sync, whatever is wrong with others that are to leave;
+    and there must be a majority in sync of the voters before, and of those after. A learner has no
+    say, so that it may go at any time.
+    """
+    rows = facts.observed.membership
+    known = [row.member.name for row in rows]
+    voters = [row.member.name for row in rows if row.voter]
+    if why := unsettled(facts):
+        return why
+    if len(set(known)) < len(known):
+        return "another change of the members is under way: not over"
+    if name not in voters:
+        return ""
+    learners = sorted(set(known) - set(voters) - set(facts.leaving))
+    if learners:
+        return f"another change of the members is under way: {', '.join(learners)}"
+    return _not_without(facts, name, voters)
+
+
+def _not_without(facts: Facts, name: str, voters: list[str]) -> str:
+    """Return why the voters but for one do not carry the group; empty if they do."""
+    apart = [one for one in voters if one not in facts.leaving and one not in facts.in_sync]
+    if apart:
+        return f"not in sync: {', '.join(apart)}"
+    there = [one for one in voters if one in facts.in_sync]
+    left = [one for one in there if one != name]
+    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:
+        return ""
+    return f"{len(there)} of {len(voters)} voters are in sync, too few to lose one"
+
+
+def unsettled(facts: Facts) -> str:
     """Return why a group is not to be touched at all; empty if it may be."""
     leader = facts.observed.leader
     reasons = (
@@ -59,7 +93,8 @@ def _quorum_held(facts: Facts, leaving: frozenset[str]) -> str:
     """Return why the voters that stay cannot carry a change; empty if they can."""
     rows = facts.observed.membership
     known = [row.member.name for row in rows]
-    learners = sorted({row.member.name for row in rows if not row.voter} - leaving)
+    learning = {row.member.name for row in rows if not row.voter}
+    learners = sorted(learning - leaving - set(facts.leaving))
     if learners or len(set(known)) < len(known):
         return f"another change of the members is under way: {', '.join(learners) or 'not over'}"
     staying = [row.member.name for row in rows if row.voter and row.member.name not in leaving]
@@ -68,12 +103,17 @@ def _quorum_held(facts: Facts, leaving: frozenset[str]) -> str:
 
 
 def replacement(facts: Facts) -> ReplaceMember | Held | None:
-    """Return which member is to be replaced, the first by name; None if none has to be."""
-    if not isinstance(facts.bootstrap, Bootstrapped) or not facts.bootstrap.replaced:
+    """Return which member is to be replaced, the first by name; None if none has to be.
+
+    One that is to leave in any case is not.
+    """
+    if not isinstance(facts.bootstrap, Bootstrapped):
         return None
     observed, replaced = facts.observed, facts.bootstrap.replaced
-    pod = replaced[0]
-    if why := _unfit(facts, pod) or change_held(facts, out_of_order(facts)):
+    pod = next((name for name in replaced if name not in facts.leaving), "")
+    if not pod:
+        return None
+    if why := unfit(facts, pod) or change_held(facts, out_of_order(facts)):
         return Held(pod, why)
     assert observed.leader is not None  # noqa: S101 - `change_held` has seen it
     return ReplaceMember(
@@ -106,13 +146,13 @@ def out_of_order(facts: Facts) -> frozenset[str]:
 
 
 def learning(facts: Facts) -> tuple[str, ...]:
-    """Return the wanted pods that are learners: let in again, and not caught up yet."""
+    """Return the pods that are let in again after a loss, and have not caught up yet."""
     rows = facts.observed.membership
-    learners = {row.member.name for row in rows if not row.voter}
-    return tuple(name for name in facts.wanted if name in learners)
+    learners = {row.member.name for row in rows if not row.voter} - set(facts.entering)
+    return tuple(name for name in facts.asked if name in learners)
 
 
-def _unfit(facts: Facts, name: str) -> str:
+def unfit(facts: Facts, name: str) -> str:
     """Return why a pod with an empty disk cannot become a member; empty if it can."""
     node, pod = facts.observed.nodes[name], facts.observed.pods.get(name)
     if refused := facts.observed.refusals.get(("Member", name)):

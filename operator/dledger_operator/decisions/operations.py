@@ -17,11 +17,12 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Manifest
 from dledger_operator.decisions.disruptions import Disruption, Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, regrow, secure
+from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, secure
 from dledger_operator.decisions.forcing import progress as force_progress
 from dledger_operator.decisions.membership import change_held
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
 from dledger_operator.decisions.restarts import hand_over, refused, remaining, restart_next
+from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.job_status import seconds_between
 
 
@@ -299,7 +300,7 @@ _ACTS: Final[Mapping[Kind, _Act]] = {
     Kind.FORCE_NEW_GROUP: _Act(
         _begin_force,
         lambda operation, facts: force_progress(facts, operation.status),
-        lambda operation, facts: regrow(facts, operation.status),
+        lambda _operation, facts: scaling(facts),
         lambda operation, facts: secure(facts, operation.status),
     ),
 }

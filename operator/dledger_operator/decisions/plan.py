@@ -39,12 +39,14 @@ from dledger_operator.decisions.recovery import (
     blocks_nodes,
 )
 from dledger_operator.decisions.rollout import healing, rollout
+from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import accepted
 from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.common import hash_of
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
+from dledger_operator.resources.statefulset import pods_asked
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,15 +92,21 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Forget:
-    """Delete the record of a spec that was accepted before, provided it is the one with *uid*."""
+    """Delete a child that is for nothing any more, provided it is the one with *uid*.
+
+    The record of a spec that was accepted before, or the Service of a pod that is gone for good.
+    """
 
     name: str
     uid: str
+    kind: str = accepted.KIND
 
     @property
     def why(self) -> str:
         """Return what it is for."""
-        return f"the spec recorded in {self.name} is no longer the one accepted last"
+        if self.kind == accepted.KIND:
+            return f"the spec recorded in {self.name} is no longer the one accepted last"
+        return f"{self.kind} {self.name} is of a pod that the group has no more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +263,7 @@ def plan(
     return (
         *_accepted(facts),
         *(action for m in wanted for action in _child(facts, m)),
+        *_services_left(group, observed),
         *_recover(facts),
         *_found(facts, fresh_id),
         *roles,
@@ -271,6 +280,7 @@ _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
     lost_disk,
     replacement,
     ordinary,
+    scaling,
     rollout,
 )
 """What may cost a group some safety, the most urgent first; one that is held holds later ones."""
@@ -297,6 +307,17 @@ def _accepted(facts: Facts) -> Iterator[Create | Forget]:
     for ref, child in facts.observed.children.items():
         if ref[0] == accepted.KIND and ref != ref_of(wanted):
             yield Forget(ref[1], child["metadata"]["uid"])
+
+
+def _services_left(group: BrokerGroup, observed: Observed) -> Iterator[Forget]:
+    """Delete the Services of pods that went with their members."""
+    built = observed.children.get(("StatefulSet", group.name))
+    if built is None or pods_asked(built) > group.pods:
+        return
+    for ordinal in range(group.pods, names.MOST_REPLICAS):
+        name = names.pod_service(group.name, ordinal)
+        if (child := observed.children.get(("Service", name))) is not None:
+            yield Forget(name, child["metadata"].get("uid", ""), kind="Service")
 
 
 def _blocked_kinds(facts: Facts) -> frozenset[str]:
@@ -327,7 +348,18 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
         told = tuple(each for each in found if each.writer or not is_new)
         yield Repair(wanted, correction(present, wanted), told)
     if is_new:
-        yield Apply(wanted)
+        yield Apply(_as_seen(wanted, present))
+
+
+def _as_seen(wanted: Manifest, present: Manifest) -> Manifest:
+    """Return a StatefulSet that is applied only to what was seen.
+
+    Its number of pods rests on that: one asked for more meanwhile must not lose members' pods.
+    """
+    version = present["metadata"].get("resourceVersion")
+    if wanted["kind"] != "StatefulSet" or not version:
+        return wanted
+    return {**wanted, "metadata": {**wanted["metadata"], "resourceVersion": version}}
 
 
 def differs(present: Manifest | None, wanted: Manifest) -> bool:
@@ -387,7 +419,7 @@ def _configured_group_id(group: BrokerGroup, observed: Observed) -> str:
 
 
 def _bootstrap(group: BrokerGroup, observed: Observed) -> Bootstrap:
-    pods = [names.pod(group.name, n) for n in range(group.spec.replicas)]
+    pods = [names.pod(group.name, n) for n in range(group.pods)]
     members = tuple(
         (observed.nodes[pod].node_id, pod, names.peer_address(group.namespace, group.name, pod))
         for pod in pods

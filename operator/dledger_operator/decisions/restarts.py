@@ -77,7 +77,7 @@ def _restart_held(facts: Facts, name: str) -> str:
         return "it is being deleted"
     down = [
         other
-        for other in facts.wanted
+        for other in facts.expected
         if other != name and (other not in pods or not pods[other].ready or pods[other].terminating)
     ]
     return f"not ready: {', '.join(down)}" if down else ""

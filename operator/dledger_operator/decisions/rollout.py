@@ -57,7 +57,7 @@ def coming_up(facts: Facts) -> tuple[str, ...]:
     pods = facts.observed.pods
     return tuple(
         name
-        for name in facts.wanted
+        for name in facts.expected
         if name not in facts.older
         and (name not in pods or not pods[name].ready or name in facts.apart)
     )

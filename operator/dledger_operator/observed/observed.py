@@ -68,7 +68,8 @@ class Volume:
     """The claim of one replica: requested size, class, phase; whether a backup is restored to it.
 
     *capacity* is what it has, empty if not bound; *recovery* ``pending``, ``done`` or empty;
-    *volume* the name of the volume it is bound to; *terminating* whether it is being deleted.
+    *volume* the name of the volume it is bound to; *terminating* whether it is being deleted;
+    *removed* the node id of its disk, if that was to leave the group.
     """
 
     name: str
@@ -80,6 +81,7 @@ class Volume:
     uid: str = ""
     volume: str = ""
     terminating: bool = False
+    removed: str = ""
 
 
 class TopicSeen(NamedTuple):

@@ -54,16 +54,17 @@ def parse_pod(manifest: Json) -> Pod:
 
 def parse_volume(manifest: Json) -> Volume:
     """Return a volume claim."""
-    spec = manifest["spec"]
+    spec, annotations = manifest["spec"], manifest["metadata"].get("annotations") or {}
     return Volume(
         name=manifest["metadata"]["name"],
         size=spec["resources"]["requests"]["storage"],
         storage_class_name=spec.get("storageClassName") or "",
         phase=(manifest.get("status") or {}).get("phase", "Pending"),
         capacity=((manifest.get("status") or {}).get("capacity") or {}).get("storage", ""),
-        recovery=(manifest["metadata"].get("annotations") or {}).get(names.RECOVERY_ANNOTATION, ""),
+        recovery=annotations.get(names.RECOVERY_ANNOTATION, ""),
         uid=manifest["metadata"].get("uid", ""),
         volume=spec.get("volumeName") or "",
+        removed=annotations.get(names.REMOVED_ANNOTATION, ""),
         terminating="deletionTimestamp" in manifest["metadata"],
     )
 

@@ -64,7 +64,7 @@ def desired(group: BrokerGroup, platform: Platform) -> tuple[Manifest, ...]:
         nodes_service(group),
         client_service(group),
         leader_service(group),
-        *(pod_service(group, ordinal) for ordinal in range(group.spec.replicas)),
+        *(pod_service(group, ordinal) for ordinal in range(group.pods)),
         budget(group),
         network_policy(group, operator_namespace=platform.namespace),
         job_policy(group),

@@ -97,7 +97,7 @@ def scheduled_backup(group: BrokerGroup, at: str) -> Manifest:
 
 
 def _args(backup: BrokerBackup, group: BrokerGroup, log: LogRange) -> list[str]:
-    pods = (names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas))
+    pods = (names.pod(group.name, ordinal) for ordinal in range(group.pods))
     nodes = (names.peer_address(group.namespace, group.name, pod) for pod in pods)
     last_index = backup.spec.last_index or log.last_index
     asked = {

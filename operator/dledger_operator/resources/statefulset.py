@@ -25,17 +25,20 @@ from dledger_operator.resources.pods import (
 from dledger_operator.resources.wish import wish
 
 _RETAIN: Final = {"whenDeleted": "Retain", "whenScaled": "Retain"}
+_COUNTS: Final = frozenset(str(n) for n in range(1, names.MOST_REPLICAS + 1))
 
 
 def stateful_set(group: BrokerGroup) -> Manifest:
     """Return the StatefulSet."""
+    described = metadata(group, group.name)
+    described["annotations"] = {names.PODS_ANNOTATION: str(group.pods)}
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
-        "metadata": metadata(group, group.name),
+        "metadata": described,
         "spec": {
             "serviceName": names.nodes_service(group.name),
-            "replicas": group.spec.replicas,
+            "replicas": group.pods,
             "podManagementPolicy": "Parallel",
             "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": dict(_RETAIN),
@@ -53,17 +56,26 @@ def budget(group: BrokerGroup) -> Manifest:
     """Return the budget.
 
     A pod that is not ready counts as disrupted, so a second one is not evicted while one is down.
-    A group of one allows its only pod to be evicted: else its machine could never be drained.
+    A group of one allows its only pod to be evicted: else its machine could never be drained. A
+    group of two, on its way from three to one, can spare neither, and soon is one of one.
     """
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",
         "metadata": metadata(group, group.name),
         "spec": {
-            "maxUnavailable": 1,
+            "maxUnavailable": 0 if group.pods == 2 else 1,
             "selector": {"matchLabels": names.selector(group.name)},
         },
     }
+
+
+def pods_asked(stateful_set: Json) -> int:
+    """Return how many pods the operator asked a StatefulSet for, whoever scaled it since."""
+    said = (stateful_set["metadata"].get("annotations") or {}).get(names.PODS_ANNOTATION, "")
+    if said in _COUNTS:
+        return int(said)
+    return int(stateful_set["spec"].get("replicas", 1))
 
 
 def image_of(stateful_set: Json) -> str:

@@ -30,13 +30,12 @@ from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
+from dledger_operator.status.findings import Finding, pod_said
+from dledger_operator.status.scaling_status import is_catching_up, scaling_progress
 
 DEADLINE_S: Final = 600
 """After this time without all replicas ready, the group is Degraded: as long as a Deployment is
 given, and twice what a node may take to recover its log."""
-
-Finding = tuple[str, Reason, str]
-"""Status (True, False, Unknown), reason and message of a condition."""
 
 
 def conditions(facts: Facts, *, now: str) -> list[Manifest]:
@@ -108,7 +107,7 @@ def _leaderless_sentence(facts: Facts) -> str:
 def _ready(facts: Facts) -> Finding:
     if lagging := _not_ready(facts):
         return "False", Reason.REPLICAS_NOT_READY, "not ready: " + _pods(facts, lagging)
-    count = len(facts.wanted)
+    count = len(facts.asked)
     ready = f"{count} of {count} replicas are ready"
     if crowded := _crowded(facts):
         return "True", Reason.ONE_HOST_CARRIES_MAJORITY, f"{ready}; {crowded}"
@@ -118,26 +117,26 @@ def _ready(facts: Facts) -> Finding:
 def _crowded(facts: Facts) -> str:
     """Return which machine's loss would stop writes; empty if none's, or if there is one pod."""
     hosts: dict[str, list[str]] = {}
-    for name in facts.wanted:
+    for name in facts.asked:
         pod = facts.observed.pods.get(name)
         if pod is not None and pod.host:
             hosts.setdefault(pod.host, []).append(name)
     for host, pods in sorted(hosts.items()):
-        if 1 < len(facts.wanted) < 2 * len(pods):
+        if 1 < len(facts.asked) < 2 * len(pods):
             return f"machine {host} carries {', '.join(pods)}: writes stop if it is lost"
     return ""
 
 
 def _not_ready(facts: Facts) -> list[str]:
     pods = facts.observed.pods
-    return [n for n in facts.wanted if n not in pods or not pods[n].ready]
+    return [n for n in facts.asked if n not in pods or not pods[n].ready]
 
 
 def _progressing(facts: Facts, now: str) -> Finding:
     held_up = facts.problems or facts.observed.refusals or isinstance(facts.recovery, RestoreFailed)
     if held_up or isinstance(facts.bootstrap, Inconsistent | Lost | Cloned | NotRestored):
         return "False", Reason.BLOCKED, "see SpecValid, Degraded and GroupIDConsistent"
-    if found := _rolling_out(facts, now) or _late_progress(facts, now):
+    if found := scaling_progress(facts) or _rolling_out(facts, now) or _late_progress(facts, now):
         return found
     if blocks_nodes(facts.recovery):
         return "True", Reason.RECOVERING, _recovery_sentence(facts)
@@ -150,7 +149,7 @@ def _progressing(facts: Facts, now: str) -> Finding:
 
 def _absent(facts: Facts) -> list[str]:
     present = facts.observed.children
-    wanted = names.children(facts.group.name, facts.group.spec.replicas)
+    wanted = names.children(facts.group.name, facts.group.pods)
     children = [f"{kind} {name}" for kind, name in wanted if (kind, name) not in present]
     refused = facts.observed.uncreated
     absent = (name for name in facts.wanted if name not in facts.observed.pods)
@@ -320,7 +319,7 @@ def _late(facts: Facts, now: str) -> str:
     """Return what has not been ready for longer than it should take; empty if nothing."""
     rows = facts.group.status.get("conditions") or ()
     ready = next((row for row in rows if row["type"] == "Ready"), None)
-    lagging = _not_ready(facts)
+    lagging = [name for name in _not_ready(facts) if not is_catching_up(facts, name)]
     if ready is None or ready["status"] == "True" or not lagging:
         return ""
     if blocks_nodes(facts.recovery) or facts.group.spec.paused:
@@ -425,14 +424,4 @@ def _spec_valid(facts: Facts) -> Finding:
 
 
 def _pods(facts: Facts, wanted: Iterable[str]) -> str:
-    return ", ".join(_pod(facts, name) for name in wanted)
-
-
-def _pod(facts: Facts, name: str) -> str:
-    pod, node = facts.observed.pods.get(name), facts.observed.nodes.get(name)
-    if pod is None:
-        refused = facts.observed.uncreated.get(name)
-        return f"{name} (no pod: {refused})" if refused else f"{name} (no pod)"
-    said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
-    why = pod.trouble or said
-    return f"{name} ({why})" if why else name
+    return ", ".join(pod_said(facts, name) for name in wanted)

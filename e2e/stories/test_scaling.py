@@ -1,0 +1,78 @@
+"""What a user does to make a group larger or smaller under writes: `kubectl scale`."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import Any
+
+import pytest
+
+from e2e.cluster.image import Image
+from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
+
+SDK = ("--endpoint", "orders:8081", "--topic", "demo")
+REMOVED = "dledger.io/removed-member"
+WHOLE = {"lost": 0, "duplicates": 0, "outOfOrder": 0}
+DEADLINE_S = 300.0
+"""For one change of the size; a step of it takes some seconds, and a new pod has to start."""
+
+
+@pytest.fixture
+def traffic(namespace: Namespace, workload_image: Image) -> Workload:
+    """Return writes that end when they are told to."""
+    return Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "1800")
+
+
+def _scale(group: BrokerGroup, replicas: int) -> float:
+    """Scale a group, wait until it is done, and return the seconds that took."""
+    began_s = time.monotonic()
+    how = ("scale", f"brokergroup/{group.name}", f"--replicas={replicas}")
+    group.namespace.kubectl(*how)
+    found = group.namespace.get("brokergroup", group.name) or {}
+    group.wait_settled(int(found["metadata"]["generation"]), DEADLINE_S)
+    took_s = time.monotonic() - began_s
+    wanted = [f"{group.name}-{n}" for n in range(replicas)]
+
+    def others_are_gone() -> bool:
+        names = [row["name"] for row in group.status()["members"]]
+        return names == wanted == group.pods()
+
+    eventually(f"members and pods are {wanted}", others_are_gone, 60)
+    return took_s
+
+
+def _claims(group: BrokerGroup) -> dict[str, dict[str, Any]]:
+    listed = json.loads(group.namespace.kubectl("get", "pvc", "-o", "json"))["items"]
+    return {each["metadata"]["name"]: each["metadata"] for each in listed}
+
+
+@pytest.mark.long
+def test_a_group_is_scaled_out_and_in_under_writes(
+    namespace: Namespace, traffic: Workload, figures: dict[str, float]
+) -> None:
+    """From one to three to five and back, and out again over the claims that were kept."""
+    group = namespace.run_group(replicas=1)
+    traffic.start()
+    traffic.wait_acked(300)
+    for replicas in (3, 5, 3, 1):
+        before = traffic.acked()
+        took_s = _scale(group, replicas)
+        figures[f"seconds to scale to {replicas}, as change {len(figures) + 1}"] = took_s
+        traffic.wait_acked(before + 100)
+    kept = _claims(group)
+    marked = {name for name, metadata in kept.items() if REMOVED in metadata.get("annotations", {})}
+    assert marked == {f"data-orders-{n}" for n in range(1, 5)}
+    _scale(group, 3)
+    traffic.stop()
+    summary = traffic.summary()
+
+    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
+    figures["longest silence of a client, ms"] = summary["gapMs"]
+    again = _claims(group)
+    for name in ("data-orders-1", "data-orders-2"):
+        assert again[name]["uid"] != kept[name]["uid"], "a disk of a removed member"
+    listed = json.loads(namespace.kubectl("get", "events", "-o", "json"))["items"]
+    reasons = [each["reason"] for each in listed]
+    assert (reasons.count("MemberAdded"), reasons.count("MemberRemoved")) == (6, 4), reasons
+    assert reasons.count("ClaimReplaced") == 2
