@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
-
-import pytest
 
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
@@ -28,10 +25,6 @@ def _is_whole(traffic: Workload) -> dict[str, Any]:
     summary = traffic.summary()
     assert {key: summary[key] for key in WHOLE} == WHOLE, summary
     return summary
-
-
-def _has_pods(group: BrokerGroup, count: int) -> bool | None:
-    return len(group.pods()) == count or None
 
 
 def _order_of_restarts(group: BrokerGroup) -> list[str]:
@@ -102,24 +95,6 @@ def test_a_setting_that_needs_a_restart_rolls_out(
     _is_whole(traffic)
 
     assert not set(before.values()) & set(group.uids().values())
-
-
-@pytest.mark.long
-def test_a_group_grows_and_shrinks_under_writes(
-    namespace: Namespace, workload_image: Image, figures: dict[str, float]
-) -> None:
-    """One, three, five, three and one member, one after the other."""
-    group = namespace.run_group(replicas=1)
-    traffic = _writes(namespace, workload_image)
-
-    for replicas in (3, 5, 3, 1):
-        status = group.wait_settled(group.change(replicas=replicas), 300)
-        assert len(status["members"]) == replicas
-        assert {row["role"] for row in status["members"]} <= {"leader", "follower"}
-        eventually("pods come and go", partial(_has_pods, group, replicas), 90)
-    summary = _is_whole(traffic)
-
-    figures["longest silence of a client, ms"] = summary["gapMs"]
 
 
 def test_leadership_is_handed_over_as_asked(
