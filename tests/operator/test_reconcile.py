@@ -78,7 +78,7 @@ async def test_a_group_waits_for_its_turn_to_act_but_not_to_look() -> None:
     await operator.rounds()
     await operator.turns.acquire()
     await operator.reconciler.reconcile()
-    world.put_group({**SPEC, "replicas": 1})
+    world.put_group({**SPEC, "replicas": 2})
     operator.reconciler.update(world.group)
 
     waiting = asyncio.create_task(operator.reconciler.reconcile())
