@@ -30,6 +30,7 @@ from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.cluster.peer_channels import PeerChannels
 from dledger_operator.controllers.absences import Absences
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
+from dledger_operator.controllers.child_keeper import ChildKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
@@ -40,7 +41,6 @@ from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
     Child,
-    Create,
     CreateTopic,
     Forget,
     GrowTopic,
@@ -48,7 +48,6 @@ from dledger_operator.decisions.plan import (
     LookAgain,
     MarkRestored,
     RecordGroupId,
-    Repair,
     is_prerequisite,
     plan,
 )
@@ -63,9 +62,6 @@ log: Final = logging.getLogger(__name__)
 
 GRACE_S: Final = 10.0
 """A voter that is out of sync for no longer is one that starts or restarts."""
-REPAIRS_TOLD_S: Final = 60.0
-_TOLD: Final = 5
-"""Of one child, so often and so many fields are told: somebody may write to it all the time."""
 _MINUTE: Final = len("2031-05-06T07:08")
 
 
@@ -108,8 +104,6 @@ class _Memory:
     seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
     at_rest: bool = False
     short_since_s: float | None = None
-    repaired: dict[Ref, str] = field(default_factory=dict)
-    told_at_s: dict[Ref, float] = field(default_factory=dict)
     considered: Disruption | None = None
 
 
@@ -149,6 +143,12 @@ class Reconciler:
             nodes,
             monotonic_s=self._clock.monotonic_s,
             now=self._clock.now,
+            post=self._post,
+            refuse=self._refuse,
+        )
+        self._children = ChildKeeper(
+            cluster,
+            monotonic_s=self._clock.monotonic_s,
             post=self._post,
             refuse=self._refuse,
         )
@@ -192,13 +192,13 @@ class Reconciler:
         )
         self._memory.considered = None
         planned = plan(facts, children, fresh_id=self._clock.fresh_id(), footing=footing)
-        actions = [action for action in planned if not self._is_vain(action)]
+        actions = [action for action in planned if not self._children.is_vain(action)]
         going_on = await self._certificates.tend(facts)
         for action in actions:
             if isinstance(action, Child):
                 # Later objects rely on earlier ones: no pods without their NetworkPolicy.
                 if going_on or not is_prerequisite(action):
-                    going_on &= await self._make(group, observed, action)
+                    going_on &= await self._children.make(group, observed, action)
             else:
                 group = await self._act(group, observed, action)
         known = self._certificates.view()
@@ -285,58 +285,12 @@ class Reconciler:
         pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
         return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
 
-    def _is_vain(self, action: Action) -> bool:
-        """Whether a repair was done to the same version before, so that it changes nothing.
-
-        What it would remove is then a default, or put there by an admission webhook.
-        """
-        if not isinstance(action, Repair) or action.patch is None:
-            return False
-        version = action.patch["metadata"]["resourceVersion"]
-        return bool(self._memory.repaired.get(ref_of(action.manifest)) == version)
-
-    async def _make(self, group: BrokerGroup, observed: Observed, action: Child) -> bool:
-        """Apply or create a child; False if it was refused or must wait, and so must later ones."""
-        ref = ref_of(action.manifest)
-        if ref in observed.refusals:
-            return False
-        try:
-            if isinstance(action, Create):
-                await self._create(group, action.manifest)
-                return True
-            if isinstance(action, Repair):
-                return await self._repair(group, action)
-            known = ref in observed.children
-            return await self._cluster.apply_child(group, action.manifest, known=known)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            self._refuse(group, ref, str(error))
-            return False
-
-    async def _repair(self, group: BrokerGroup, action: Repair) -> bool:
-        """Undo what others did to a child, and tell it once a minute at most for each."""
-        kind, name = ref = ref_of(action.manifest)
-        if action.patch is None:
-            done = await self._cluster.apply_child(group, action.manifest, known=False)
-            said = "was missing and was made again"
-        else:
-            done = await self._cluster.repair_child(group, action.manifest, action.patch)
-            self._memory.repaired[ref] = action.patch["metadata"]["resourceVersion"]
-            said = f"was changed; set back: {', '.join(map(str, action.drifts[:_TOLD]))}"
-        now_s = self._clock.monotonic_s()
-        is_news = now_s - self._memory.told_at_s.get(ref, float("-inf")) >= REPAIRS_TOLD_S
-        if done and is_news and (action.patch is None or action.drifts):
-            self._memory.told_at_s[ref] = now_s
-            await self._post(group, Event(EventReason.CHILD_REPAIRED, f"{kind} {name} {said}"))
-        return done
-
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group with the status that is recorded afterwards."""
         log.debug("group %s/%s: %s", group.namespace, group.name, action.why)
         match action:
             case MarkRestored():
-                await self._mark_restored(group, action)
+                await self._children.mark_restored(group, action)
             case RecordGroupId():
                 return await self._record(group, action)
             case Bootstrap():
@@ -348,52 +302,12 @@ class Reconciler:
             case CreateTopic() | GrowTopic():
                 await self._topics.act(group, observed, action)
             case GrowClaim() | ReleasePods():
-                await self._act_on_volume(group, action)
+                await self._children.enlarge(group, action)
             case LookAgain(wanted):
                 self._memory.considered = wanted
             case _ if isinstance(action, Disruption):
                 await self._members.act(group, observed, action)
         return group
-
-    async def _act_on_volume(self, group: BrokerGroup, action: GrowClaim | ReleasePods) -> None:
-        if isinstance(action, GrowClaim):
-            await self._grow(group, action)
-        else:
-            await self._release(group, action)
-
-    async def _release(self, group: BrokerGroup, action: ReleasePods) -> None:
-        """Delete the StatefulSet alone, whose claim template cannot be changed."""
-        if await self._cluster.release_pods(group, action.name, uid=action.uid):
-            said = f"StatefulSet {action.name} is made anew for volumes of {action.size}"
-            message = f"{said}; its pods go on"
-            await self._post(group, Event(EventReason.VOLUME_GROWN, message))
-
-    async def _grow(self, group: BrokerGroup, action: GrowClaim) -> None:
-        """Ask for a larger volume; whether it can grow only the answer tells."""
-        try:
-            await self._cluster.grow_claim(group, action.claim, action.size)
-        except ApiError as error:
-            if not error.refused:
-                raise
-            self._refuse(group, ("PersistentVolumeClaim", action.claim), str(error))
-        else:
-            said = f"{action.claim} was asked for {action.size}"
-            await self._post(group, Event(EventReason.VOLUME_GROWN, said))
-
-    async def _create(self, group: BrokerGroup, manifest: Manifest) -> None:
-        created = await self._cluster.create_child(group, manifest)
-        kind, name = ref_of(manifest)
-        if created and kind == names.BACKUP_KIND:
-            await self._post(group, Event(EventReason.BACKUP_SCHEDULED, f"{name} was created"))
-        elif created and kind == "Job":
-            message = f"Job {name} restores {names.claim(group.name, 0)}"
-            await self._post(group, Event(EventReason.RECOVERY_STARTED, message))
-
-    async def _mark_restored(self, group: BrokerGroup, action: MarkRestored) -> None:
-        await self._cluster.mark_restored(group, action.claim)
-        source, last = (action.result.get(key, "?") for key in ("groupId", "lastIndex"))
-        message = f"{action.claim} has the log of group {source} up to entry {last}"
-        await self._post(group, Event(EventReason.RESTORED, message))
 
     async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
         """Write the group id, if the object is still the one that the plan was made from."""
