@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from dledger.requests.config import GatewayConfig
-from dledger.server.ports import key_and_chain
+from dledger.server.client_certificate import self_signed
 from tests.requests.memory_group import MemoryGroup, memory_group, until
 
 _PROGRAM = Path(__file__).with_name("sdk_session.py")
@@ -131,7 +131,7 @@ async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
 
 async def test_tls_clients_stay_on_tls(tmp_path: Path) -> None:
     """The route asked through the TLS port leads to TLS ports, or sending would fail."""
-    key, chain = key_and_chain("", "", name="orders", host="127.0.0.1")
+    key, chain = self_signed("orders", "127.0.0.1")
     roots = tmp_path / "roots.pem"
     roots.write_bytes(chain)
     async with memory_group(2, tls=(key, chain)) as group:

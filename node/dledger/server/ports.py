@@ -1,23 +1,16 @@
-"""Which services each port of a node has, and the certificate of the TLS port."""
+"""Which services each port of a node has."""
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Final
 
 import grpc
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rpc.callers import guarded
 from dledger.rpc.peer_tls import PeerTls
+from dledger.server.client_certificate import ClientCertificate
 from dledger.server.config import Settings
 from dledger.server.gateway import Gateway
 from dledger.server.peer_front import PeerFront
@@ -67,7 +60,7 @@ def listeners(
 
 
 def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
-    pair = key_and_chain(
+    certificate = ClientCertificate(
         settings.tls_cert_file,
         settings.tls_key_file,
         name=settings.name,
@@ -78,52 +71,5 @@ def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
         handlers=gateway.handlers(tls=True),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
-        credentials=grpc.ssl_server_credentials([pair]),
+        credentials=certificate.credentials(),
     )
-
-
-_LIFETIME: Final = datetime.timedelta(days=3650)
-
-
-def key_and_chain(cert_file: str, key_file: str, *, name: str, host: str) -> tuple[bytes, bytes]:
-    """Return (private key, certificate chain) as PEM: the configured pair, or one made now.
-
-    The Java, Go, C# and C++ RocketMQ SDKs use TLS by default and accept any certificate, so a port
-    with a self-signed one serves them without configuration.
-
-    Args:
-        cert_file: Path of the chain; empty for a self-signed certificate.
-        key_file: Path of its key.
-        name: Common name of a self-signed certificate.
-        host: IPv4 address it is for.
-
-    Raises:
-        OSError: A configured file cannot be read.
-    """
-    if cert_file:
-        return Path(key_file).read_bytes(), Path(cert_file).read_bytes()
-    return _self_signed(name, host)
-
-
-def _self_signed(name: str, host: str) -> tuple[bytes, bytes]:
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.datetime.now(datetime.UTC)
-    alternatives = [x509.DNSName(name), x509.IPAddress(ipaddress.IPv4Address(host))]
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + _LIFETIME)
-        .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return private, certificate.public_bytes(serialization.Encoding.PEM)
