@@ -39,7 +39,8 @@ def _run(module: str, program: str, *, extra: str) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.partition(".")[0] in _OURS:
             raise  # our own bug
-        sentence = f"{error.name} is not installed: pip install 'dledger[{extra}]'"
+        package = error.name.partition(".")[0]
+        sentence = f"{package} is not installed: pip install 'dledger[{extra}]'"
         print(f"{program}: {sentence}", file=sys.stderr)
         return _EXIT_NOT_INSTALLED
     return code
