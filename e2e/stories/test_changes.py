@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
-
-SDK = ("--endpoint", "orders:8081", "--topic", "demo")
-WHOLE = {"lost": 0, "duplicates": 0, "outOfOrder": 0, "failed": 0}
+from e2e.stories.traffic import SDK, end
 
 
 def _writes(namespace: Namespace, image: Image) -> Workload:
@@ -17,14 +13,6 @@ def _writes(namespace: Namespace, image: Image) -> Workload:
     traffic.start()
     traffic.wait_acked(300)
     return traffic
-
-
-def _is_whole(traffic: Workload) -> dict[str, Any]:
-    """End the writes; every one was acknowledged, is there once and in its order."""
-    traffic.stop()
-    summary = traffic.summary()
-    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
-    return summary
 
 
 def _order_of_restarts(group: BrokerGroup) -> list[str]:
@@ -47,7 +35,7 @@ def test_a_new_image_rolls_out_and_the_leader_comes_last(
     traffic = _writes(namespace, workload_image)
 
     group.wait_settled(group.change(image=newer))
-    summary = _is_whole(traffic)
+    summary = end(traffic, failed=0)
 
     figures["longest silence of a client, ms"] = summary["gapMs"]
     images = {each["spec"]["containers"][0]["image"] for each in group.nodes().values()}
@@ -73,7 +61,7 @@ def test_a_bad_image_stops_at_one_pod_and_is_taken_back(
     broken = {name for name, uid in group.uids().items() if before[name] != uid}
     generation = group.change(image=None)
     group.wait_settled(generation)
-    _is_whole(traffic)
+    end(traffic, failed=0)
 
     assert len(broken) == 1, "a second pod was stopped while the first was broken"
     images = {each["spec"]["containers"][0]["image"] for each in group.nodes().values()}
@@ -92,7 +80,7 @@ def test_a_setting_that_needs_a_restart_rolls_out(
         durability="osBuffer", resources={"requests": {"cpu": "20m", "memory": "64Mi"}}
     )
     group.wait_settled(generation)
-    _is_whole(traffic)
+    end(traffic, failed=0)
 
     assert not set(before.values()) & set(group.uids().values())
 
@@ -109,6 +97,6 @@ def test_leadership_is_handed_over_as_asked(
     namespace.operate("hand-over", "TransferLeader", to=to)
     namespace.wait_operated("hand-over")
     assert group.other_leader(leader) == to
-    summary = _is_whole(traffic)
+    summary = end(traffic, failed=0)
 
     figures["longest silence of a client, ms"] = summary["gapMs"]

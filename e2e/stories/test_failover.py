@@ -14,8 +14,7 @@ from e2e.harness.world import (
     install_operator,
     scale_operator,
 )
-
-SDK = ("--endpoint", "orders:8081", "--topic", "demo")
+from e2e.stories.traffic import SDK
 
 
 def test_every_acknowledged_message_survives_the_leaders_pod(

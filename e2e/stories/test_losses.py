@@ -18,10 +18,9 @@ from e2e.harness.world import (
     Workload,
     eventually,
 )
+from e2e.stories.traffic import SDK, check_whole, end
 
-SDK = ("--endpoint", "orders:8081", "--topic", "demo")
 TIMES = 10
-WHOLE = {"lost": 0, "duplicates": 0, "outOfOrder": 0}
 
 
 @pytest.fixture
@@ -38,13 +37,6 @@ def machines(cluster: Cluster) -> Iterator[Cluster]:
     yield cluster
     for name in cluster.status()["nodes"]:
         cluster.kubectl("uncordon", name)
-
-
-def _is_whole(traffic: Workload) -> dict[str, Any]:
-    traffic.stop()
-    summary = traffic.summary()
-    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
-    return summary
 
 
 def _silence_after(summary: dict[str, Any], at_ms: int, within_ms: int = 8000) -> int:
@@ -79,7 +71,7 @@ def test_ten_leaders_in_a_row_go_away(
         stop(group, leader)
         group.other_leader(leader)
         group.wait_available()
-    summary = _is_whole(traffic)
+    summary = end(traffic)
 
     silences = [_silence_after(summary, moment) for moment in at_ms]
     figures[f"leader {how}: median silence of a client, ms"] = statistics.median(silences)
@@ -105,9 +97,8 @@ def test_the_machine_of_the_leader_is_drained(
     group.other_leader(leader)
     machines.kubectl("uncordon", machine)
     group.wait_available()
-    summary = _is_whole(traffic)
+    summary = end(traffic, failed=0)
 
-    assert summary["failed"] == 0, summary
     figures["longest silence of a client, ms"] = summary["gapMs"]
 
 
@@ -137,7 +128,7 @@ def test_the_machine_of_the_leader_is_cut_off_for_a_minute(
     finally:
         machines.connect(group.nodes()[leader]["spec"]["nodeName"])
     group.wait_available(240)
-    _is_whole(traffic)
+    end(traffic)
 
 
 @pytest.mark.long
@@ -161,7 +152,7 @@ def test_a_machine_that_is_gone_for_good_is_made_up_for(
             240,
         )
         figures["seconds until it voted again"] = time.monotonic() - lost_s
-        _is_whole(traffic)
+        end(traffic)
     finally:
         machines.return_node(machine)
 
@@ -221,5 +212,5 @@ def test_a_majority_of_disks_is_lost_and_the_survivor_goes_on(
     summary = second.summary()
 
     assert [row["pod"] for row in survivors] == [survivor]
-    assert {key: summary[key] for key in WHOLE} == WHOLE, summary
+    check_whole(summary)
     assert summary["acked"] >= 500

@@ -10,8 +10,7 @@ import pytest
 
 from e2e.cluster.image import Image
 from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
-
-SDK = ("--endpoint", "orders:8081", "--topic", "demo")
+from e2e.stories.traffic import SDK
 
 
 def _is_new_and_whole(group: BrokerGroup, pod: str, old_id: str) -> dict[str, Any] | None:

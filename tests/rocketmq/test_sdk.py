@@ -131,10 +131,10 @@ async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
 
 async def test_tls_clients_stay_on_tls(tmp_path: Path) -> None:
     """The route asked through the TLS port leads to TLS ports, or sending would fail."""
-    key, chain = self_signed("orders", "127.0.0.1")
+    pair = self_signed("orders", "127.0.0.1")
     roots = tmp_path / "roots.pem"
-    roots.write_bytes(chain)
-    async with memory_group(2, tls=(key, chain)) as group:
+    roots.write_bytes(pair.chain)
+    async with memory_group(2, tls=(pair.key, pair.chain)) as group:
         report = await _tell(
             "tls",
             f"127.0.0.1:{group.nodes[1].tls_port}",

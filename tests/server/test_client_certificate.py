@@ -23,12 +23,12 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 def _renew(files: tuple[Path, Path]) -> bytes:
     """Write another pair, each file at once; return its certificate as the handshake has it."""
-    key, chain = self_signed("orders", HOST)
-    for path, text in zip(files, (chain, key), strict=True):
+    pair = self_signed("orders", HOST)
+    for path, text in zip(files, (pair.chain, pair.key), strict=True):
         fresh = path.with_suffix(".fresh")
         fresh.write_bytes(text)
         fresh.rename(path)
-    return ssl.PEM_cert_to_DER_cert(chain.decode())
+    return ssl.PEM_cert_to_DER_cert(pair.chain.decode())
 
 
 def _certificate(files: tuple[Path, Path]) -> ClientCertificate:
@@ -74,7 +74,7 @@ async def test_a_damaged_certificate_leaves_the_last_sound_one(
         case "cut":
             chain.write_bytes(chain.read_bytes()[:100])
         case "of another":
-            key.write_bytes(self_signed("other", HOST)[0])
+            key.write_bytes(self_signed("other", HOST).key)
         case "gone":
             key.unlink()
         case _:
@@ -95,7 +95,7 @@ async def _after(files: tuple[Path, Path], port: int) -> bool:
 def test_a_node_does_not_start_with_files_that_are_no_pair(files: tuple[Path, Path]) -> None:
     """It says which."""
     _renew(files)
-    files[1].write_bytes(self_signed("other", HOST)[0])
+    files[1].write_bytes(self_signed("other", HOST).key)
 
     with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key are not a pair"):
         _certificate(files)

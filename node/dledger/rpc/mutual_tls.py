@@ -166,7 +166,11 @@ def trusted_of(directory: Path) -> bytes:
 
 def pair_of(directory: Path, name: str) -> Pair:
     """Return certificate and key. Raises OSError, ValueError (naming the file)."""
-    of_chain, of_key = _names(directory, name)
+    return read_pair(*_names(directory, name))
+
+
+def read_pair(of_chain: Path, of_key: Path) -> Pair:
+    """Return what is in two files. Raises OSError, ValueError: they are no pair (naming them)."""
     chain, key = of_chain.read_bytes(), of_key.read_bytes()
     try:
         show(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), chain, key)
@@ -177,9 +181,12 @@ def pair_of(directory: Path, name: str) -> Pair:
 
 def signature_of(directory: Path, name: str) -> object:
     """Return what differs after any of the files was written or replaced."""
-    return tuple(
-        _stat(path) for path in (directory / _TRUSTED, *_names(directory, name), directory / _MODE)
-    )
+    return written(directory / _TRUSTED, *_names(directory, name), directory / _MODE)
+
+
+def written(*files: Path) -> object:
+    """Return what differs after any of these files was written, replaced or deleted."""
+    return tuple(map(_stat, files))
 
 
 def _names(directory: Path, name: str) -> tuple[Path, Path]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import logging
-import ssl
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,7 +19,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from dledger.rpc.mutual_tls import show
+from dledger.rpc.mutual_tls import Pair, read_pair, written
 
 logger = logging.getLogger(__name__)
 
@@ -47,27 +46,27 @@ class ClientCertificate:
         if self._files is None:
             self._pair = self_signed(name, host)
             return
-        self._seen = _signature(self._files)
+        self._seen = written(*self._files)
         try:
-            self._pair = _read(self._files)
+            self._pair = read_pair(*self._files)
         except ValueError as error:
             raise OSError(f"no certificate for clients: {error}") from error
 
     def credentials(self) -> grpc.ServerCredentials:
         """Return credentials for a server, which follow the files."""
         if self._files is None:
-            return grpc.ssl_server_credentials([self._pair])
+            return grpc.ssl_server_credentials([(self._pair.key, self._pair.chain)])
         return grpc.dynamic_ssl_server_credentials(
             _configuration(self._pair), self._newest, require_client_authentication=False
         )
 
     def _newest(self) -> Any:
         """Return what a handshake shows if it differs from the last one's; in gRPC's thread."""
-        if self._files is None or (seen := _signature(self._files)) == self._seen:
+        if self._files is None or (seen := written(*self._files)) == self._seen:
             return None
         self._seen, before, fault = seen, self._pair, ""
         try:
-            self._pair = _read(self._files)
+            self._pair = read_pair(*self._files)
         except (OSError, ValueError) as error:
             fault = str(error)
         if fault and fault != self._last_fault:
@@ -79,36 +78,12 @@ class ClientCertificate:
         return _configuration(self._pair)
 
 
-def _configuration(pair: tuple[bytes, bytes]) -> Any:
-    return grpc.ssl_server_certificate_configuration([pair])
+def _configuration(pair: Pair) -> Any:
+    return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)])
 
 
-def _read(files: tuple[Path, Path]) -> tuple[bytes, bytes]:
-    """Return (key, chain). Raises OSError, ValueError (naming the files)."""
-    of_chain, of_key = files
-    chain, key = of_chain.read_bytes(), of_key.read_bytes()
-    try:
-        show(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), chain, key)
-    except (ValueError, ssl.SSLError) as error:
-        raise ValueError(f"{of_chain} and {of_key} are not a pair: {error}") from error
-    return key, chain
-
-
-def _signature(files: tuple[Path, Path]) -> object:
-    """Return what differs after one of the files was written or replaced."""
-    return tuple(map(_stat, files))
-
-
-def _stat(path: Path) -> tuple[int, int, int]:
-    try:
-        found = path.stat()
-    except OSError:
-        return 0, 0, 0
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def self_signed(name: str, host: str) -> tuple[bytes, bytes]:
-    """Return (private key, certificate) as PEM, for an IPv4 address."""
+def self_signed(name: str, host: str) -> Pair:
+    """Return a certificate for an IPv4 address."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.datetime.now(datetime.UTC)
@@ -129,4 +104,4 @@ def self_signed(name: str, host: str) -> tuple[bytes, bytes]:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return private, certificate.public_bytes(serialization.Encoding.PEM)
+    return Pair(certificate.public_bytes(serialization.Encoding.PEM), private)

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import ClassVar, Final, Self
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import InvalidSpecError, Json, Store, read
+from dledger_operator.api.spec import Json, Store, read_known
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
@@ -65,13 +65,7 @@ class BrokerBackup:
     def parse(cls, body: Json) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
         meta = body["metadata"]
-        unknown: list[str] = []
-        try:
-            spec, unreadable = read(BackupSpec, body.get("spec") or {}, "spec", unknown), ""
-        except InvalidSpecError as error:
-            spec, unreadable = BackupSpec(), str(error)
-        if unknown and not unreadable:
-            unreadable = f"{', '.join(unknown)}: not known to this version"
+        spec, unreadable = read_known(BackupSpec, body.get("spec") or {})
         return cls(
             namespace=meta["namespace"],
             name=meta["name"],

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import InvalidSpecError, Json, read
+from dledger_operator.api.spec import Json, read_known
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
@@ -107,13 +107,7 @@ class BrokerOperation:
     def parse(cls, body: Json) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
         meta = body["metadata"]
-        unknown: list[str] = []
-        try:
-            spec, unreadable = read(OperationSpec, body.get("spec") or {}, "spec", unknown), ""
-        except InvalidSpecError as error:
-            spec, unreadable = OperationSpec(), str(error)
-        if unknown and not unreadable:
-            unreadable = f"{', '.join(unknown)}: not known to this version"
+        spec, unreadable = read_known(OperationSpec, body.get("spec") or {})
         if not unreadable and spec.kind not in frozenset(Kind):
             unreadable = f"spec.kind {spec.kind!r} is not known to this version"
         return cls(

@@ -80,7 +80,12 @@ def ordinal(group: str, pod_name: str) -> int:
 
 def claim(group: str, ordinal: int) -> str:
     """Return the name of a replica's PersistentVolumeClaim."""
-    return f"data-{pod(group, ordinal)}"
+    return claim_of(pod(group, ordinal))
+
+
+def claim_of(pod_name: str) -> str:
+    """Return the name of the PersistentVolumeClaim of the replica with that name."""
+    return f"data-{pod_name}"
 
 
 def is_claim_of(group: str, name: str) -> bool:

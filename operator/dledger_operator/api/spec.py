@@ -413,6 +413,19 @@ def read(cls: Any, data: Any, path: str, unknown: list[str]) -> Any:
     )
 
 
+def read_known(cls: Any, data: Any) -> tuple[Any, str]:
+    """Return *data* as the dataclass *cls* and why it could not be read, which is then the default.
+
+    A field that *cls* lacks is a reason, too: this version would not act on it.
+    """
+    unknown: list[str] = []
+    try:
+        spec = read(cls, data, "spec", unknown)
+    except InvalidSpecError as error:
+        return cls(), str(error)
+    return spec, f"{', '.join(unknown)}: not known to this version" if unknown else ""
+
+
 def _convert(kind: Any, value: Any, path: str, unknown: list[str]) -> Any:
     if is_dataclass(kind):
         return read(kind, value, path, unknown)

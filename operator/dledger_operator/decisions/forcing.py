@@ -21,10 +21,11 @@ from dledger_operator.decisions.disruptions import (
     Disruption,
     ForceGroup,
     Held,
-    ReplaceClaim,
 )
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.membership import given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
+from dledger_operator.decisions.restarts import refused
 
 ADVICE: Final = (
     "compare with the backups first; to confirm, create another BrokerOperation with "
@@ -142,21 +143,12 @@ def _force(facts: Facts, chosen: Json) -> Disruption | Held:
 
 
 def _fence(facts: Facts, row: Json, chosen: Json) -> Disruption | Held | None:
-    pod, volume = facts.observed.pods.get(row["pod"]), facts.observed.volumes[row["claim"]]
     leader = facts.observed.leader
     if leader is None or leader[0] != facts.leader or leader[1].epoch <= chosen["epoch"]:
         return Held(row["pod"], "the forced group has no leader")
-    if refusal := facts.observed.refusals.get(("Member", row["pod"])):
-        return Held(row["pod"], f"it was refused: {refusal}")
-    if volume.terminating and (pod is None or pod.terminating):
-        return None
-    return ReplaceClaim(
-        claim=row["claim"],
-        uid=row["claimUid"],
-        volume=row["volume"],
-        pod=row["pod"],
-        pod_uid=pod.uid if pod else "",
-    )
+    if why := refused(facts, row["pod"]):
+        return Held(row["pod"], why)
+    return given_up(facts, row["pod"], facts.observed.volumes[row["claim"]])
 
 
 def _has_majority(facts: Facts) -> str:

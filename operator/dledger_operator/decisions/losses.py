@@ -10,7 +10,7 @@ from __future__ import annotations
 from dledger_operator.api import names
 from dledger_operator.decisions.disruptions import Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held, lost_disks, out_of_order
+from dledger_operator.decisions.membership import change_held, given_up, lost_disks, out_of_order
 from dledger_operator.decisions.restarts import refused
 
 
@@ -18,7 +18,7 @@ def loss_sentence(facts: Facts) -> str:
     """Return whose disks are gone, and why nothing is done about one now; empty if none is."""
     lost = facts.observed.lost
     each = "; ".join(
-        f"the disk of {name} is gone: {lost[_claim(facts, name)]}" for name in lost_disks(facts)
+        f"the disk of {name} is gone: {lost[names.claim_of(name)]}" for name in lost_disks(facts)
     )
     found = lost_disk(facts)
     return f"{each}; not replaced now: {found.why}" if isinstance(found, Held) else each
@@ -33,22 +33,11 @@ def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
     if not lost or not facts.group.bootstrapped:
         return None
     name = lost[0]
-    claim = _claim(facts, name)
-    volume, pod = facts.observed.volumes[claim], facts.observed.pods.get(name)
-    if volume.terminating and (pod is None or pod.terminating):
+    found = given_up(facts, name, facts.observed.volumes[names.claim_of(name)])
+    if found is None:
         return None
     if facts.voters == 1:
         return Held(name, "its disk is the group: restore it from a backup, under another name")
     if why := refused(facts, name) or change_held(facts, out_of_order(facts)):
         return Held(name, why)
-    return ReplaceClaim(
-        claim=claim,
-        uid=volume.uid,
-        volume=volume.volume,
-        pod=name,
-        pod_uid=pod.uid if pod else "",
-    )
-
-
-def _claim(facts: Facts, name: str) -> str:
-    return names.claim(facts.group.name, facts.wanted.index(name))
+    return found

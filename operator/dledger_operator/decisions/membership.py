@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dledger_operator.api import names
 from dledger_operator.decisions.bootstrap_state import Bootstrapped
-from dledger_operator.decisions.disruptions import Held, ReplaceMember
+from dledger_operator.decisions.disruptions import Held, ReplaceClaim, ReplaceMember
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.observed.observed import Volume
 
 
 def change_held(facts: Facts, leaving: frozenset[str]) -> str:
@@ -131,8 +132,8 @@ def lost_disks(facts: Facts) -> tuple[str, ...]:
     observed = facts.observed
     return tuple(
         name
-        for ordinal, name in enumerate(facts.wanted)
-        if names.claim(facts.group.name, ordinal) in observed.lost
+        for name in facts.wanted
+        if names.claim_of(name) in observed.lost
         and name not in facts.in_sync
         and name not in observed.nodes
     )
@@ -143,6 +144,20 @@ def out_of_order(facts: Facts) -> frozenset[str]:
     found = facts.bootstrap
     replaced = found.replaced if isinstance(found, Bootstrapped) else ()
     return frozenset({*replaced, *lost_disks(facts)})
+
+
+def given_up(facts: Facts, name: str, volume: Volume) -> ReplaceClaim | None:
+    """Return the end of a member's claim; None if that is done, and its pod only has to end."""
+    pod = facts.observed.pods.get(name)
+    if volume.terminating and (pod is None or pod.terminating):
+        return None
+    return ReplaceClaim(
+        claim=volume.name,
+        uid=volume.uid,
+        volume=volume.volume,
+        pod=name,
+        pod_uid=pod.uid if pod else "",
+    )
 
 
 def learning(facts: Facts) -> tuple[str, ...]:

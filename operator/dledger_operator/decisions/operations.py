@@ -15,11 +15,11 @@ from dledger_operator.api import names
 from dledger_operator.api.brokeroperation import PENDING, RUNNING, BrokerOperation, Kind
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Manifest
-from dledger_operator.decisions.disruptions import Disruption, Held, ReplaceClaim
+from dledger_operator.decisions.disruptions import Disruption, Held
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, secure
 from dledger_operator.decisions.forcing import progress as force_progress
-from dledger_operator.decisions.membership import change_held
+from dledger_operator.decisions.membership import change_held, given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
 from dledger_operator.decisions.restarts import hand_over, refused, remaining, restart_next
 from dledger_operator.decisions.scaling import scaling
@@ -227,7 +227,7 @@ def _begin_replace(operation: BrokerOperation, facts: Facts) -> Outcome:
     if facts.voters == 1:
         message = f"{name} is the only voter: its disk is the group; back it up, and restore it"
         return Rejected(Reason.NOT_ALLOWED, message)
-    claim = names.claim(facts.group.name, facts.wanted.index(name))
+    claim = names.claim_of(name)
     volume = facts.observed.volumes.get(claim)
     if volume is None or not volume.uid:
         return Waits(Reason.OPERATION_HELD, f"there is no claim {claim}")
@@ -257,22 +257,17 @@ def _kept(record: Mapping[str, str]) -> str:
 def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | None:
     record = operation.recorded("member")
     name, claim = str(record.get("pod")), str(record.get("claim"))
-    volume, pod = facts.observed.volumes.get(claim), facts.observed.pods.get(name)
+    volume = facts.observed.volumes.get(claim)
     if volume is None or volume.uid != record.get("claimUid"):
         return None
-    if volume.terminating and (pod is None or pod.terminating):
+    found = given_up(facts, name, volume)
+    if found is None:
         return None
     if why := _without(facts, frozenset({name})) or refused(facts, name):
         return Held(name, why)
     if name == facts.leader:
         return hand_over(facts, f"BrokerOperation {operation.name}")
-    return ReplaceClaim(
-        claim=claim,
-        uid=volume.uid,
-        volume=volume.volume,
-        pod=name,
-        pod_uid=pod.uid if pod else "",
-    )
+    return found
 
 
 # --- what they share -----------------------------------------------------------------------------

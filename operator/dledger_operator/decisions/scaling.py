@@ -23,7 +23,13 @@ from dledger_operator.decisions.disruptions import (
 )
 from dledger_operator.decisions.extent import highest
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held, removal_held, unfit, unsettled
+from dledger_operator.decisions.membership import (
+    change_held,
+    given_up,
+    removal_held,
+    unfit,
+    unsettled,
+)
 from dledger_operator.decisions.restarts import hand_over, refused
 from dledger_operator.observed.observed import Volume
 from dledger_operator.resources.statefulset import pods_asked
@@ -62,7 +68,7 @@ def _enter(facts: Facts) -> AddMember | ReplaceClaim | Held | None:
     for pod in facts.entering:
         if pod in known:
             return None
-        volume, node = observed.volumes.get(_claim(facts, pod)), observed.nodes.get(pod)
+        volume, node = observed.volumes.get(names.claim_of(pod)), observed.nodes.get(pod)
         if volume is not None and volume.removed in _disk(node, volume):
             return _give_up(facts, pod, volume)
         if node is None or node.group_id:
@@ -97,18 +103,9 @@ def _add(facts: Facts, pod: str, member_id: str) -> AddMember:
 
 def _give_up(facts: Facts, name: str, volume: Volume) -> ReplaceClaim | Held | None:
     """Return the end of a claim whose disk has left the group, which its pod cannot join with."""
-    pod = facts.observed.pods.get(name)
     if why := unsettled(facts) or refused(facts, name):
         return Held(name, why)
-    if volume.terminating and (pod is None or pod.terminating):
-        return None
-    return ReplaceClaim(
-        claim=volume.name,
-        uid=volume.uid,
-        volume=volume.volume,
-        pod=name,
-        pod_uid=pod.uid if pod else "",
-    )
+    return given_up(facts, name, volume)
 
 
 def _leave(facts: Facts) -> RemoveMember | TransferLeader | Held | None:
@@ -140,14 +137,10 @@ def _leave(facts: Facts) -> RemoveMember | TransferLeader | Held | None:
 
 def _to_mark(facts: Facts, name: str, member_id: str) -> Volume | Held | None:
     """Return the claim with a member's disk; None if that is lost."""
-    node, claim = facts.observed.nodes.get(name), _claim(facts, name)
+    node, claim = facts.observed.nodes.get(name), names.claim_of(name)
     if node is not None and node.node_id != member_id:
         return None
     volume = facts.observed.volumes.get(claim)
     if volume is None and name in facts.observed.pods:
         return Held(name, f"its claim {claim} is not seen")
     return volume
-
-
-def _claim(facts: Facts, pod: str) -> str:
-    return names.claim(facts.group.name, names.ordinal(facts.group.name, pod))

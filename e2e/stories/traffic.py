@@ -1,0 +1,26 @@
+"""The writes of an unmodified SDK that stories run under, and what must have become of them."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from e2e.harness.world import Workload
+
+SDK: Final = ("--endpoint", "orders:8081", "--topic", "demo")
+WHOLE: Final = {"lost": 0, "duplicates": 0, "outOfOrder": 0}
+
+
+def check_whole(summary: dict[str, Any], **also: int) -> dict[str, Any]:
+    """Return a summary of which every acknowledged message was read once, in order; fail else.
+
+    What *also* names has to be so, too.
+    """
+    expected = WHOLE | also
+    assert {key: summary[key] for key in expected} == expected, summary
+    return summary
+
+
+def end(traffic: Workload, **also: int) -> dict[str, Any]:
+    """End the writes, and check their summary as `check_whole` does."""
+    traffic.stop()
+    return check_whole(traffic.summary(), **also)
