@@ -121,8 +121,8 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="a pod that goes away becomes a member",
         file="decisions/membership.py",
-        old=" or pod.terminating",
-        new="",
+        old="or pod is None or pod.terminating",
+        new="or pod is None",
         why="the disk that is let in is lost with its pod",
     ),
     _mutant(

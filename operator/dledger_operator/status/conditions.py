@@ -5,9 +5,6 @@ The reasons are those of `api/reasons.py`; docs/operator.md explains them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
-
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import Manifest
@@ -24,18 +21,19 @@ from dledger_operator.decisions.checks import verdict
 from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
-from dledger_operator.decisions.losses import loss_sentence
 from dledger_operator.decisions.membership import learning, replacement
-from dledger_operator.decisions.recovery import RestoreFailed, Restoring, blocks_nodes
+from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
-from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.backup_history import backup_ready
-from dledger_operator.status.findings import Finding, pod_said
-from dledger_operator.status.scaling_status import is_catching_up, scaling_progress
-
-DEADLINE_S: Final = 600
-"""After this time without all replicas ready, the group is Degraded: as long as a Deployment is
-given, and twice what a node may take to recover its log."""
+from dledger_operator.status.degraded import degraded, late_sentence
+from dledger_operator.status.findings import (
+    Finding,
+    each_said,
+    not_ready,
+    pods_said,
+    recovery_sentence,
+)
+from dledger_operator.status.scaling_status import scaling_progress
 
 
 def conditions(facts: Facts, *, now: str) -> list[Manifest]:
@@ -46,7 +44,7 @@ def conditions(facts: Facts, *, now: str) -> list[Manifest]:
             ("Available", _available(facts)),
             ("Ready", _ready(facts)),
             ("Progressing", _progressing(facts, now)),
-            ("Degraded", _degraded(facts, now)),
+            ("Degraded", degraded(facts, now)),
             ("GroupIDConsistent", _group_id_consistent(facts)),
             ("StorageHealthy", _storage_healthy(facts)),
             ("BackupReady", backup_ready(facts.group, facts.observed, now=now)),
@@ -74,10 +72,10 @@ def _available(facts: Facts) -> Finding:
 
 def _waiting_sentence(facts: Facts) -> str:
     if blocks_nodes(facts.recovery):
-        return "not founded yet: " + _recovery_sentence(facts)
+        return "not founded yet: " + recovery_sentence(facts)
     match facts.bootstrap:
         case Waiting(missing):
-            return "not founded yet: no answer from " + _pods(facts, missing)
+            return "not founded yet: no answer from " + pods_said(facts, missing)
         case Empty():
             return "no disk is in a group yet; the group is being founded"
         case NotRestored():
@@ -86,27 +84,17 @@ def _waiting_sentence(facts: Facts) -> str:
             return "the nodes have not elected their first leader yet"
 
 
-def _recovery_sentence(facts: Facts) -> str:
-    match facts.recovery:
-        case RestoreFailed(error):
-            return f"the first volume could not be restored: {error}"
-        case Restoring(note) if note:
-            return f"the first volume is being restored ({note})"
-        case _:
-            return "the first volume is being restored"
-
-
 def _leaderless_sentence(facts: Facts) -> str:
     wanted = facts.wanted
     silent = [name for name in wanted if name not in facts.observed.nodes]
     if not silent:
         return "all nodes answer, and no majority follows one leader"
-    return "no majority follows one leader; no answer from " + _pods(facts, silent)
+    return "no majority follows one leader; no answer from " + pods_said(facts, silent)
 
 
 def _ready(facts: Facts) -> Finding:
-    if lagging := _not_ready(facts):
-        return "False", Reason.REPLICAS_NOT_READY, "not ready: " + _pods(facts, lagging)
+    if lagging := not_ready(facts):
+        return "False", Reason.REPLICAS_NOT_READY, "not ready: " + pods_said(facts, lagging)
     count = len(facts.asked)
     ready = f"{count} of {count} replicas are ready"
     if crowded := _crowded(facts):
@@ -127,11 +115,6 @@ def _crowded(facts: Facts) -> str:
     return ""
 
 
-def _not_ready(facts: Facts) -> list[str]:
-    pods = facts.observed.pods
-    return [n for n in facts.asked if n not in pods or not pods[n].ready]
-
-
 def _progressing(facts: Facts, now: str) -> Finding:
     held_up = facts.problems or facts.observed.refusals or isinstance(facts.recovery, RestoreFailed)
     if held_up or isinstance(facts.bootstrap, Inconsistent | Lost | Cloned | NotRestored):
@@ -139,7 +122,7 @@ def _progressing(facts: Facts, now: str) -> Finding:
     if found := scaling_progress(facts) or _rolling_out(facts, now) or _late_progress(facts, now):
         return found
     if blocks_nodes(facts.recovery):
-        return "True", Reason.RECOVERING, _recovery_sentence(facts)
+        return "True", Reason.RECOVERING, recovery_sentence(facts)
     if absent := _absent(facts):
         return "True", Reason.CREATING, "to be created: " + ", ".join(absent)
     if not facts.group.bootstrapped and not facts.leader:
@@ -159,8 +142,8 @@ def _absent(facts: Facts) -> list[str]:
 def _settling(facts: Facts) -> Finding | None:
     if joining := _joining(facts):
         return "True", Reason.JOINING, "joining: " + ", ".join(joining)
-    if lagging := _not_ready(facts):
-        return "True", Reason.STARTING, "not ready yet: " + _pods(facts, lagging)
+    if lagging := not_ready(facts):
+        return "True", Reason.STARTING, "not ready yet: " + pods_said(facts, lagging)
     if volumes := growing(facts.group, facts.observed):
         size = facts.group.spec.storage.size
         return "True", Reason.GROWING, f"volumes are growing to {size}: {', '.join(volumes)}"
@@ -194,7 +177,7 @@ def _joining(facts: Facts) -> list[str]:
 
 
 def _late_progress(facts: Facts, now: str) -> Finding | None:
-    late = _late(facts, now)
+    late = late_sentence(facts, now)
     return ("False", Reason.DEADLINE_EXCEEDED, late) if late else None
 
 
@@ -215,168 +198,8 @@ def _rolling_out(facts: Facts, now: str) -> Finding | None:
     elif isinstance(wanted, RestartPod):
         sentence += f"; next {wanted.pod}"
     elif waiting := coming_up(facts):
-        sentence += f"; not ready yet: {_pods(facts, waiting)}"
+        sentence += f"; not ready yet: {pods_said(facts, waiting)}"
     return "True", Reason.ROLLING_OUT, sentence
-
-
-def _degraded(facts: Facts, now: str) -> Finding:
-    if isinstance(facts.recovery, RestoreFailed):
-        return "True", Reason.RECOVERY_FAILED, _recovery_sentence(facts)
-    if found := _broken_founding(facts) or _majority_lost(facts) or _bad_pods(facts):
-        return found
-    if found := _refused(facts) or _rollout_halted(facts, now) or _disk_lost(facts):
-        return found
-    if facts.is_short:
-        return _short(facts)
-    return _certificates(facts) or _overdue(facts, now)
-
-
-def _overdue(facts: Facts, now: str) -> Finding:
-    if late := _late(facts, now):
-        return "True", Reason.DEADLINE_EXCEEDED, late
-    return "False", Reason.AS_EXPECTED, "nothing is known to be wrong"
-
-
-def _certificates(facts: Facts) -> Finding | None:
-    """Return what is wrong with the certificates of the peers; those in use stay meanwhile."""
-    seen = facts.observed.certificates
-    if seen.expiring:
-        return "True", Reason.CERTIFICATE_EXPIRING, seen.expiring
-    if seen.fault:
-        sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
-        return "True", Reason.AUTHORITY_INVALID, sentence
-    return None
-
-
-def _disk_lost(facts: Facts) -> Finding | None:
-    """Return whose disk is gone, and what is done about it or holds that back."""
-    why = loss_sentence(facts)
-    return ("True", Reason.DISK_LOST, why) if why else None
-
-
-def _rollout_halted(facts: Facts, now: str) -> Finding | None:
-    """Return which restarted pod does not come up."""
-    why = halted(facts, now)
-    return ("True", Reason.ROLLOUT_HALTED, why) if why else None
-
-
-def _refused(facts: Facts) -> Finding | None:
-    """Return what Kubernetes or a node did not let the group have."""
-    if refusals := facts.observed.refusals:
-        topics_only = all(kind == "Topic" for kind, _ in refusals)
-        reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
-        return "True", reason, "; ".join(f"{k} {n}: {why}" for (k, n), why in refusals.items())
-    if uncreated := facts.observed.uncreated:
-        return "True", Reason.POD_REFUSED, _each(uncreated)
-    if foreign := facts.observed.foreign:
-        return "True", Reason.FOREIGN_VOLUME, _each(foreign, "is")
-    return None
-
-
-def _majority_lost(facts: Facts) -> Finding | None:
-    """Return that writes stopped, once they have been for longer than an election takes."""
-    if facts.overdue and facts.observed.nodes and facts.is_short and facts.margin < 0:
-        return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
-    carried = facts.bootstrap.carried if isinstance(facts.bootstrap, Waiting) else {}
-    if carried and facts.overdue:
-        silent = facts.bootstrap.missing if isinstance(facts.bootstrap, Waiting) else ()
-        sentence = f"{_each(carried, 'carries group')}; no answer from {_pods(facts, silent)}"
-        return "True", Reason.MAJORITY_LOST, sentence
-    return None
-
-
-def _short(facts: Facts) -> Finding:
-    """Return which voters are not in sync; what was so before stays until they have had time."""
-    if not facts.observed.nodes:
-        return "Unknown", Reason.NODES_UNREACHABLE, "no pod answers the operator's Status calls"
-    rows = facts.group.status.get("conditions") or ()
-    was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
-    if not (facts.overdue or was):
-        return "False", Reason.STARTING, _sync_sentence(facts)
-    if facts.margin < 0:
-        return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
-    members = facts.observed.membership
-    cut_off = [row.member.name for row in members if row.voter and not row.connected]
-    is_cut_off = any(name in facts.apart for name in cut_off)
-    reason = Reason.MEMBER_NOT_CONNECTED if is_cut_off else Reason.MEMBER_BEHIND
-    return "True", reason, _sync_sentence(facts)
-
-
-def _sync_sentence(facts: Facts) -> str:
-    """Return how many voters are in sync, what that means for writes, and which ones are not."""
-    needed = facts.voters // 2 + 1
-    if facts.margin < 0:
-        meaning = f"{needed} are needed, so writes stopped"
-    elif facts.margin == 0:
-        meaning = "writes stop if one more is lost"
-    else:
-        meaning = f"{facts.margin} more may be lost"
-    apart = f"; not in sync: {_pods(facts, facts.apart)}" if facts.apart else ""
-    return f"{len(facts.in_sync)} of {facts.voters} voters in sync, {meaning}{apart}"
-
-
-def _late(facts: Facts, now: str) -> str:
-    """Return what has not been ready for longer than it should take; empty if nothing."""
-    rows = facts.group.status.get("conditions") or ()
-    ready = next((row for row in rows if row["type"] == "Ready"), None)
-    lagging = [name for name in _not_ready(facts) if not is_catching_up(facts, name)]
-    if ready is None or ready["status"] == "True" or not lagging:
-        return ""
-    if blocks_nodes(facts.recovery) or facts.group.spec.paused:
-        return ""
-    since = str(ready["lastTransitionTime"])
-    if seconds_between(since, now) < DEADLINE_S:
-        return ""
-    return f"not ready since {since}: {_pods(facts, lagging)}"
-
-
-def _broken_founding(facts: Facts) -> Finding | None:
-    match facts.bootstrap:
-        case Lost():
-            return "True", Reason.ALL_DISKS_EMPTY, "every disk is empty; nothing is founded again"
-        case NotRestored(restored):
-            return "True", Reason.NOT_RESTORED, _unrestored_sentence(facts, restored)
-        case Cloned(pods):
-            return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
-        case Bootstrapped(replaced=replaced):
-            if sentence := _replaced_sentence(facts, replaced):
-                return "True", Reason.MEMBER_REPLACED_BY_EMPTY_DISK, sentence
-    return None
-
-
-def _replaced_sentence(facts: Facts, replaced: Sequence[str]) -> str:
-    """Return who came up with an empty disk and does not vote yet; empty without such."""
-    wanted, learners = replacement(facts), learning(facts)
-    if wanted is None:
-        came = f"{', '.join(learners)} came up with an empty disk"
-        return f"{came}, is a learner and votes once it has caught up" if learners else ""
-    sentence = f"{', '.join(replaced)} came up with an empty disk and takes no part"
-    if facts.group.spec.paused:
-        return f"{sentence}; not replaced while the group is paused"
-    if isinstance(wanted, Held):
-        return f"{sentence}; {wanted.pod} is not replaced now: {wanted.why}"
-    return f"{sentence}; {wanted.pod} is being replaced"
-
-
-def _bad_pods(facts: Facts) -> Finding | None:
-    """Return what is wrong with the programs in the pods."""
-    too_old = {name: pod.too_old for name, pod in facts.observed.pods.items() if pod.too_old}
-    if too_old:
-        return "True", Reason.MEMBER_TOO_OLD, _each(too_old)
-    if facts.observed.disbelieved:
-        return "True", Reason.STATUS_NOT_BELIEVED, _each(facts.observed.disbelieved)
-    return None
-
-
-def _each(words: Mapping[str, str], verb: str = "") -> str:
-    between = f" {verb} " if verb else ": "
-    return "; ".join(f"{name}{between}{said}" for name, said in sorted(words.items()))
-
-
-def _unrestored_sentence(facts: Facts, restored: Sequence[str]) -> str:
-    first = names.pod(facts.group.name, 0)
-    carrying = f"{', '.join(restored)} carry one" if restored else "no disk does"
-    return f"{first} alone should carry a restored log, but {carrying}; nothing is founded"
 
 
 def _group_id_consistent(facts: Facts) -> Finding:
@@ -386,7 +209,7 @@ def _group_id_consistent(facts: Facts) -> Finding:
             recorded = facts.group.group_id or "no id"
             return "False", Reason.GROUP_ID_MISMATCH, f"the status records {recorded}; {rows}"
         case Waiting(carried=carried) if carried:
-            return "Unknown", Reason.NOT_FOUNDED, _each(carried, "carries group")
+            return "Unknown", Reason.NOT_FOUNDED, each_said(carried, "carries group")
         case Bootstrapped():
             return "True", Reason.ONE_GROUP_ID, f"every volume carries {facts.group.group_id}"
         case _ if facts.group.bootstrapped:
@@ -403,7 +226,7 @@ def _storage_healthy(facts: Facts) -> Finding:
     if refusing:
         return "False", Reason.WRITES_REFUSED, "; ".join(refusing)
     if foreign := facts.observed.foreign:
-        return "False", Reason.FOREIGN_VOLUME, _each(foreign, "is")
+        return "False", Reason.FOREIGN_VOLUME, each_said(foreign, "is")
     volumes = facts.observed.volumes
     claims = [names.claim(facts.group.name, n) for n in range(len(facts.wanted))]
     pending = [c for c in claims if c not in volumes or volumes[c].phase != "Bound"]
@@ -421,7 +244,3 @@ def _paused(facts: Facts) -> Finding:
 def _spec_valid(facts: Facts) -> Finding:
     said = verdict(facts.problems)
     return "False" if facts.problems else "True", said.reason, said.message
-
-
-def _pods(facts: Facts, wanted: Iterable[str]) -> str:
-    return ", ".join(pod_said(facts, name) for name in wanted)

@@ -1,0 +1,204 @@
+"""Whether a group is degraded, and which of all that is wrong is told first. Pure.
+
+First what stopped writes, then what may stop them next, then what is late or will expire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dledger_operator.api import names
+from dledger_operator.api.reasons import Reason
+from dledger_operator.decisions.bootstrap_state import (
+    Bootstrapped,
+    Cloned,
+    Lost,
+    NotRestored,
+    Waiting,
+)
+from dledger_operator.decisions.disruptions import Held
+from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.losses import loss_sentence
+from dledger_operator.decisions.membership import learning, replacement
+from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
+from dledger_operator.decisions.rollout import halted
+from dledger_operator.observed.job_status import seconds_between
+from dledger_operator.status.findings import (
+    Finding,
+    each_said,
+    not_ready,
+    pods_said,
+    recovery_sentence,
+)
+from dledger_operator.status.scaling_status import is_catching_up
+
+DEADLINE_S: Final = 600
+"""After this time without all replicas ready, the group is Degraded: as long as a Deployment is
+given, and twice what a node may take to recover its log."""
+
+
+def degraded(facts: Facts, now: str) -> Finding:
+    """Return whether the group is degraded at the time *now* (RFC 3339), and by what."""
+    if isinstance(facts.recovery, RestoreFailed):
+        return "True", Reason.RECOVERY_FAILED, recovery_sentence(facts)
+    if found := _broken_founding(facts) or _majority_lost(facts) or _replaced(facts):
+        return found
+    if found := _bad_pods(facts):
+        return found
+    if found := _refused(facts) or _rollout_halted(facts, now) or _disk_lost(facts):
+        return found
+    if facts.is_short:
+        return _short(facts)
+    return _certificates(facts) or _overdue(facts, now)
+
+
+def _broken_founding(facts: Facts) -> Finding | None:
+    match facts.bootstrap:
+        case Lost():
+            return "True", Reason.ALL_DISKS_EMPTY, "every disk is empty; nothing is founded again"
+        case NotRestored(restored):
+            return "True", Reason.NOT_RESTORED, _unrestored_sentence(facts, restored)
+        case Cloned(pods):
+            return "True", Reason.DUPLICATE_NODE_ID, f"one node id on {', '.join(pods)}"
+    return None
+
+
+def _unrestored_sentence(facts: Facts, restored: Sequence[str]) -> str:
+    first = names.pod(facts.group.name, 0)
+    carrying = f"{', '.join(restored)} carry one" if restored else "no disk does"
+    return f"{first} alone should carry a restored log, but {carrying}; nothing is founded"
+
+
+def _replaced(facts: Facts) -> Finding | None:
+    why = _replaced_sentence(facts)
+    return ("True", Reason.MEMBER_REPLACED_BY_EMPTY_DISK, why) if why else None
+
+
+def _replaced_sentence(facts: Facts) -> str:
+    """Return who came up with an empty disk and does not vote yet; empty without such."""
+    if not isinstance(facts.bootstrap, Bootstrapped):
+        return ""
+    wanted, learners = replacement(facts), learning(facts)
+    if wanted is None:
+        came = f"{', '.join(learners)} came up with an empty disk"
+        return f"{came}, is a learner and votes once it has caught up" if learners else ""
+    sentence = f"{', '.join(facts.bootstrap.replaced)} came up with an empty disk and takes no part"
+    if facts.group.spec.paused:
+        return f"{sentence}; not replaced while the group is paused"
+    if isinstance(wanted, Held):
+        return f"{sentence}; {wanted.pod} is not replaced now: {wanted.why}"
+    return f"{sentence}; {wanted.pod} is being replaced"
+
+
+def _majority_lost(facts: Facts) -> Finding | None:
+    """Return that writes stopped, once they have been for longer than an election takes."""
+    if facts.overdue and facts.observed.nodes and facts.is_short and facts.margin < 0:
+        # Empty disks are part of it: what is told of them says what to do when no majority is left.
+        why = _replaced_sentence(facts)
+        return "True", Reason.MAJORITY_LOST, _sync_sentence(facts) + (f"; {why}" if why else "")
+    carried = facts.bootstrap.carried if isinstance(facts.bootstrap, Waiting) else {}
+    if carried and facts.overdue:
+        silent = facts.bootstrap.missing if isinstance(facts.bootstrap, Waiting) else ()
+        sentence = (
+            f"{each_said(carried, 'carries group')}; no answer from {pods_said(facts, silent)}"
+        )
+        return "True", Reason.MAJORITY_LOST, sentence
+    return None
+
+
+def _bad_pods(facts: Facts) -> Finding | None:
+    """Return what is wrong with the programs in the pods."""
+    too_old = {name: pod.too_old for name, pod in facts.observed.pods.items() if pod.too_old}
+    if too_old:
+        return "True", Reason.MEMBER_TOO_OLD, each_said(too_old)
+    if facts.observed.disbelieved:
+        return "True", Reason.STATUS_NOT_BELIEVED, each_said(facts.observed.disbelieved)
+    return None
+
+
+def _refused(facts: Facts) -> Finding | None:
+    """Return what Kubernetes or a node did not let the group have."""
+    if refusals := facts.observed.refusals:
+        topics_only = all(kind == "Topic" for kind, _ in refusals)
+        reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
+        return "True", reason, "; ".join(f"{k} {n}: {why}" for (k, n), why in refusals.items())
+    if uncreated := facts.observed.uncreated:
+        return "True", Reason.POD_REFUSED, each_said(uncreated)
+    if foreign := facts.observed.foreign:
+        return "True", Reason.FOREIGN_VOLUME, each_said(foreign, "is")
+    return None
+
+
+def _rollout_halted(facts: Facts, now: str) -> Finding | None:
+    """Return which restarted pod does not come up."""
+    why = halted(facts, now)
+    return ("True", Reason.ROLLOUT_HALTED, why) if why else None
+
+
+def _disk_lost(facts: Facts) -> Finding | None:
+    """Return whose disk is gone, and what is done about it or holds that back."""
+    why = loss_sentence(facts)
+    return ("True", Reason.DISK_LOST, why) if why else None
+
+
+def _short(facts: Facts) -> Finding:
+    """Return which voters are not in sync; what was so before stays until they have had time."""
+    if not facts.observed.nodes:
+        return "Unknown", Reason.NODES_UNREACHABLE, "no pod answers the operator's Status calls"
+    rows = facts.group.status.get("conditions") or ()
+    was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
+    if not (facts.overdue or was):
+        return "False", Reason.STARTING, _sync_sentence(facts)
+    if facts.margin < 0:
+        return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
+    members = facts.observed.membership
+    cut_off = [row.member.name for row in members if row.voter and not row.connected]
+    is_cut_off = any(name in facts.apart for name in cut_off)
+    reason = Reason.MEMBER_NOT_CONNECTED if is_cut_off else Reason.MEMBER_BEHIND
+    return "True", reason, _sync_sentence(facts)
+
+
+def _sync_sentence(facts: Facts) -> str:
+    """Return how many voters are in sync, what that means for writes, and which ones are not."""
+    needed = facts.voters // 2 + 1
+    if facts.margin < 0:
+        meaning = f"{needed} are needed, so writes stopped"
+    elif facts.margin == 0:
+        meaning = "writes stop if one more is lost"
+    else:
+        meaning = f"{facts.margin} more may be lost"
+    apart = f"; not in sync: {pods_said(facts, facts.apart)}" if facts.apart else ""
+    return f"{len(facts.in_sync)} of {facts.voters} voters in sync, {meaning}{apart}"
+
+
+def _certificates(facts: Facts) -> Finding | None:
+    """Return what is wrong with the certificates of the peers; those in use stay meanwhile."""
+    seen = facts.observed.certificates
+    if seen.expiring:
+        return "True", Reason.CERTIFICATE_EXPIRING, seen.expiring
+    if seen.fault:
+        sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
+        return "True", Reason.AUTHORITY_INVALID, sentence
+    return None
+
+
+def _overdue(facts: Facts, now: str) -> Finding:
+    if late := late_sentence(facts, now):
+        return "True", Reason.DEADLINE_EXCEEDED, late
+    return "False", Reason.AS_EXPECTED, "nothing is known to be wrong"
+
+
+def late_sentence(facts: Facts, now: str) -> str:
+    """Return what has not been ready for longer than it should take; empty if nothing."""
+    rows = facts.group.status.get("conditions") or ()
+    ready = next((row for row in rows if row["type"] == "Ready"), None)
+    lagging = [name for name in not_ready(facts) if not is_catching_up(facts, name)]
+    if ready is None or ready["status"] == "True" or not lagging:
+        return ""
+    if blocks_nodes(facts.recovery) or facts.group.spec.paused:
+        return ""
+    since = str(ready["lastTransitionTime"])
+    if seconds_between(since, now) < DEADLINE_S:
+        return ""
+    return f"not ready since {since}: {pods_said(facts, lagging)}"
