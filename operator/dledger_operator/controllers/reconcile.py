@@ -34,16 +34,14 @@ from dledger_operator.controllers.child_keeper import ChildKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
-from dledger_operator.decisions.disruptions import Disruption, Footing
+from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
     Child,
-    CreateTopic,
     Forget,
-    GrowTopic,
     LabelRole,
     LookAgain,
     MarkRestored,
@@ -51,6 +49,7 @@ from dledger_operator.decisions.plan import (
     is_prerequisite,
     plan,
 )
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
@@ -132,9 +131,7 @@ class Reconciler:
         self._platform = platform
         self._metrics = metrics
         self._lease_s = lease_s
-        self._members = MemberKeeper(
-            cluster, nodes, lease_s=lease_s, post=self._post, refuse=self._refuse
-        )
+        self._members = MemberKeeper(cluster, nodes, post=self._post, refuse=self._refuse)
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
@@ -306,8 +303,16 @@ class Reconciler:
             case LookAgain(wanted):
                 self._memory.considered = wanted
             case _ if isinstance(action, Disruption):
-                await self._members.act(group, observed, action)
+                await self._disrupt(group, observed, action)
         return group
+
+    async def _disrupt(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+        if self._lease_s() >= RENEWED_S:
+            return  # the round took long: another operator may lead by now
+        if isinstance(action, DeleteTopic):
+            await self._topics.delete(group, observed, action.name)
+        else:
+            await self._members.act(group, observed, action)
 
     async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
         """Write the group id, if the object is still the one that the plan was made from."""
