@@ -53,6 +53,7 @@ from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
+from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
@@ -122,7 +123,7 @@ class Reconciler:
         turns: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.body = body
+        self.body = _without_managed_fields(body)
         self.facts: Facts | None = None
         self._turns = turns or asyncio.Semaphore()
         self._cluster = cluster
@@ -158,7 +159,7 @@ class Reconciler:
         """Take a newer form of the object; one older than our own last write is ignored."""
         same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
         if same and _version(body) >= _version(self.body):
-            self.body = body
+            self.body = _without_managed_fields(body)
 
     async def reconcile(self) -> None:
         """Do one round.
@@ -325,7 +326,7 @@ class Reconciler:
                 raise
             log.info("group %s/%s: changed meanwhile; trying again", group.namespace, group.name)
             return group
-        self.body = written
+        self.update(written)
         reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
         await self._post(group, Event(reason, f"group id {action.group_id}"))
         return self._parsed(written)
@@ -379,6 +380,13 @@ class Reconciler:
     def _refuse(self, group: BrokerGroup, ref: Ref, error: str) -> None:
         self._backoff.add(ref, error, generation=group.generation)
         log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, error)
+
+
+def _without_managed_fields(body: Json) -> Manifest:
+    """Return an object without who wrote which of its fields, which is most of it."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    manifest: Manifest = with_shared_texts({**body, "metadata": metadata})
+    return manifest
 
 
 def _version(body: Json) -> int:
