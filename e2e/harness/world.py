@@ -37,8 +37,8 @@ def eventually(
     return waiting.eventually(what, probe, deadline_s, poll_s)
 
 
-def install_operator(cluster: Cluster, image: Image) -> None:
-    """Install or upgrade the chart with *image*, and wait until the operator runs."""
+def install_operator(cluster: Cluster, image: Image, *values: str) -> None:
+    """Install or upgrade the chart with *image* and ``NAME=VALUE``s, and wait until it runs."""
     repository, _, tag = image.name.rpartition(":")
     node = cluster.heavy_node
     spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
@@ -49,7 +49,7 @@ def install_operator(cluster: Cluster, image: Image) -> None:
         "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
         "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
         "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
-        "--set", allowed,
+        "--set", allowed, *(word for value in values for word in ("--set", value)),
         "--wait", "--timeout", "120s",
     )  # fmt: skip
 

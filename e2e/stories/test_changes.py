@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+
+import pytest
+
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
-from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
+from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually, install_operator
 from e2e.stories.traffic import SDK, end
 
 
@@ -83,6 +87,35 @@ def test_a_setting_that_needs_a_restart_rolls_out(
     end(traffic, failed=0)
 
     assert not set(before.values()) & set(group.uids().values())
+
+
+@pytest.mark.long
+def test_a_group_in_plain_text_gets_certificates_by_one_rollout(
+    namespace: Namespace, image: Image, workload_image: Image, cluster: Cluster
+) -> None:
+    """Both are accepted until every pod has its certificate; then TLS alone."""
+    install_operator(cluster, image, "peerTls=false")
+    try:
+        group = namespace.run_group()
+        before = group.uids()
+        assert namespace.get("secret", "orders-peer-tls") is None
+        traffic = _writes(namespace, workload_image)
+    finally:
+        install_operator(cluster, image)
+    eventually("TLS alone", lambda: _mode(namespace) == "required" or None, 240)
+    group.wait_available()
+    end(traffic, failed=0)
+
+    after = group.uids()
+    assert before.keys() == after.keys()
+    assert not set(before.values()) & set(after.values())
+    assert len(group.told("PodRestarted")) == len(after)
+
+
+def _mode(namespace: Namespace) -> str:
+    """Return whether peers of the group take both or TLS alone; empty without certificates."""
+    secret = namespace.get("secret", "orders-peer-tls") or {"data": {"mode": ""}}
+    return base64.b64decode(secret["data"]["mode"]).decode()
 
 
 def test_leadership_is_handed_over_as_asked(

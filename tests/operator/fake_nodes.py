@@ -297,6 +297,16 @@ class _Admin(pb_grpc.AdminServicer):
         before, topics[request.name] = topics[request.name], request.queues
         return pb.GrowTopicResponse(before=before)
 
+    async def DescribeTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.name not in self._group.topics:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic {request.name} does not exist")
+        return pb.DescribeTopicResponse(topic=pb.Topic(name=request.name), generation=7)
+
+    async def DeleteTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
+        if request.generation != 7 or self._group.topics.pop(request.name, None) is None:
+            await context.abort(grpc.StatusCode.NOT_FOUND, f"topic {request.name} does not exist")
+        return pb.DeleteTopicResponse(messages=5)
+
 
 class _Topics(pb_grpc.TopicsServicer):
     def __init__(self, group: FakeGroup) -> None:

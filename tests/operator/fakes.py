@@ -14,6 +14,7 @@ from dledger.errors import (
     InvalidArgument,
     NotTheGroup,
     Unavailable,
+    UnknownTopic,
 )
 from dledger.types import Member
 from dledger_operator.api import names
@@ -339,6 +340,11 @@ class FakeNodes:
             raise InvalidArgument(f"topic {topic.name} exists with 4 queues")
         self._world.topics[topic.name] = topic.queues
         return True
+
+    async def delete_topic(self, pod: Pod, name: str) -> int:
+        if self._world.topics.pop(name, None) is None:
+            raise UnknownTopic(name)
+        return 5
 
     async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
         self._world.trouble.before_effect(Unavailable("no answer"))

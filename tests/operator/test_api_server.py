@@ -221,6 +221,28 @@ async def test_a_topic_is_grown_and_each_refusal_can_be_taken_back(story: Story)
     ]
 
 
+async def test_a_topic_that_is_taken_off_the_spec_goes_when_the_spec_says_so(
+    story: Story,
+) -> None:
+    """Its messages with it; topics that others made stay."""
+    both = [{"name": "demo"}, {"name": "old"}]
+    await story.up(topics=both, topicDeletion="Delete")
+    await story.until_condition("Progressing", "False/Complete")
+    story.nodes.topics["others"] = 8
+
+    async def deleted() -> bool:
+        return story.nodes.topics == {"demo": 8, "others": 8}
+
+    await story.apply(topics=both[:1], topicDeletion="Delete")
+    await eventually("old is deleted", deleted)
+    await story.until_condition("Progressing", "False/Complete")
+    assert (await story.status())["topics"] == ["demo"]
+    events = await story.list("events")
+    assert [one["message"] for one in events if one["reason"] == "TopicDeleted"] == [
+        "topic old and its 5 messages: it was taken off the spec"
+    ]
+
+
 async def test_nothing_of_kopf_is_left_on_objects(story: Story) -> None:
     """No finalizer, no annotation: deleting needs no operator."""
     await story.up()

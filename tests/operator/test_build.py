@@ -164,7 +164,8 @@ def test_certificates_for_peers_are_a_reason_to_restart_and_another_authority_is
 
 def test_every_field_of_the_spec_either_restarts_pods_or_is_known_not_to() -> None:
     """A field that is added has to say which."""
-    live = {"replicas", "image", "storage", "retention", "auto_create_topics", "topics"}
+    live = {"replicas", "image", "storage", "retention", "auto_create_topics"}
+    live |= {"topics", "topic_deletion"}
     later = {"peer_tls", "auth", "expose", "monitoring", "compaction", "plan_approval"}
     beside = {"network_policy", "backup", "spark", "bootstrap", "paused"}
 

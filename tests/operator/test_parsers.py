@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
-from dledger_operator.observed.parsers import uncreated_pods
+from dledger_operator.observed.parsers import uncreated_pods, with_shared_texts
 
 REFUSED = "create Pod orders-0 in StatefulSet orders failed error: pods is forbidden: no quota"
 CREATED = "create Pod orders-0 in StatefulSet orders successful"
@@ -52,3 +53,14 @@ def test_words_of_any_length_are_cut() -> None:
     told = uncreated_pods([_event(1, REFUSED + "x" * 9999)], ["orders-0"])
 
     assert len(told["orders-0"]) == 300
+
+
+def test_manifests_that_are_kept_have_their_texts_in_common() -> None:
+    """And are equal to what they were made from, which may be frozen."""
+    text = '{"kind": "Service", "spec": {"ports": [{"name": "client", "port": 8081, "on": true}]}}'
+    one, two = (with_shared_texts(json.loads(text)) for _ in range(2))
+
+    assert one == two == json.loads(text)
+    assert one["spec"]["ports"][0]["name"] is two["spec"]["ports"][0]["name"]
+    assert next(iter(one["spec"])) is next(iter(two["spec"]))
+    assert one["spec"]["ports"] is not two["spec"]["ports"]

@@ -10,7 +10,7 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
-from dledger_operator.decisions.disruptions import Held
+from dledger_operator.decisions.disruptions import DeleteTopic, Held
 from dledger_operator.decisions.drift import Drift, includes
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.membership import replacement
@@ -19,22 +19,23 @@ from dledger_operator.decisions.plan import (
     Apply,
     Bootstrap,
     Create,
-    CreateTopic,
     Forget,
-    GrowTopic,
     LabelRole,
     LookAgain,
     RecordGroupId,
     Repair,
     plan,
 )
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic, recorded_topics
 from dledger_operator.observed.observed import Observed, TopicSeen, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.accepted import accepted_revision, accepted_spec
+from dledger_operator.status.conditions import conditions
 from dledger_operator.status.status import status
 from tests.operator.samples import (
     FRESH_ID,
     GROUP_ID,
+    NOW,
     PLATFORM,
     bootstrapped,
     converged,
@@ -351,6 +352,53 @@ def test_a_topic_with_too_few_queues_is_grown_by_what_the_nodes_say_now() -> Non
 
     assert planned(8) == (GrowTopic("a", 16),)
     assert planned(16) == planned(32) == ()
+
+
+@pytest.mark.parametrize(
+    ("deletion", "recorded", "there", "why"),
+    [
+        ("Delete", ["a", "b", "c"], "abc", "b"),
+        ("Delete", ["a", "c"], "abc", "c"),
+        ("Delete", ["a"], "abc", ""),
+        ("Delete", ["a", "b"], "a", ""),
+        ("Retain", ["a", "b", "c"], "abc", ""),
+    ],
+)
+def test_a_topic_that_is_taken_off_the_spec_is_deleted_if_that_was_the_specs(
+    deletion: str, recorded: list[str], there: str, why: str
+) -> None:
+    """One at a time, by two rounds; what others made, and what was let go before, stays."""
+    of = bootstrapped({"topics": [{"name": "a"}], "topicDeletion": deletion}, topics=recorded)
+    observed = converged(of, topics={name: TopicSeen("NORMAL", 8) for name in there})
+
+    expected = (LookAgain(DeleteTopic(why)),) if why else ()
+    assert _plan(of, observed) == expected
+    told = {row["type"]: row["message"] for row in conditions(facts_of(of, observed), now=NOW)}
+    assert ("to be deleted: " in told["Progressing"]) == bool(why)
+
+
+def test_a_deletion_waits_for_a_leader_and_for_what_keeps_the_group() -> None:
+    """And one that was refused lately is not asked for at once."""
+    of = bootstrapped({"topicDeletion": "Delete"}, topics=["a"])
+    seen = {"a": TopicSeen("NORMAL", 8)}
+
+    refused = converged(of, topics=seen, refusals={("Topic", "a"): "no"})
+    leaderless = converged(of, topics=seen, nodes=joined(0, 1, 2, leader=None))
+    for observed in (refused, leaderless):
+        asked = [one.action for one in _plan(of, observed) if isinstance(one, LookAgain)]
+        assert DeleteTopic("a") not in asked
+
+
+def test_topics_are_recorded_while_they_are_the_specs_and_exist() -> None:
+    """What was not seen is not forgotten; what was let go under Retain is."""
+    spec = {"topics": [{"name": "a"}, {"name": "new"}], "topicDeletion": "Delete"}
+    of = bootstrapped(spec, topics=["a", "b", "gone"])
+    seen = {name: TopicSeen("NORMAL", 8) for name in ("a", "b", "others")}
+
+    assert recorded_topics(facts_of(of, converged(of, topics=seen))) == ("a", "b")
+    assert recorded_topics(facts_of(of, converged(of, topics=None))) == ("a", "b", "gone")
+    kept = bootstrapped({**spec, "topicDeletion": "Retain"}, topics=["a", "b", "gone"])
+    assert recorded_topics(facts_of(kept, converged(kept, topics=seen))) == ("a",)
 
 
 @pytest.mark.parametrize("topics", [{}, {"a": TopicSeen("NORMAL", 4)}])

@@ -348,6 +348,26 @@ async def test_a_topic_is_grown_and_told_and_can_be_set_back() -> None:
     assert _condition(world, "Progressing") == ("False", "Complete")
 
 
+async def test_a_topic_that_is_taken_off_the_spec_is_deleted_once_that_is_asked_for() -> None:
+    """Not while topicDeletion is Retain, and not later either; topics of others stay."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    world.topics["others"] = 8
+
+    world.put_group({"topics": [{"name": "kept"}]})
+    await operator.rounds(3)
+    assert world.topics == {"demo": 8, "others": 8, "kept": 8}
+    assert world.status["topics"] == ["kept"]
+
+    world.put_group({"topics": [], "topicDeletion": "Delete"})
+    await operator.rounds(5)
+    assert world.topics == {"demo": 8, "others": 8}
+    assert world.events[-1] == "TopicDeleted"
+    assert "topics" not in world.status
+    assert _condition(world, "Progressing") == ("False", "Complete")
+
+
 async def test_a_member_that_holds_back_a_growth_is_told_and_it_is_done_later() -> None:
     """Nobody's fault in the spec: once the member is upgraded, it goes on by itself."""
     world = _world()

@@ -113,6 +113,7 @@ class EventReason(StrEnum):
     TOPIC_CREATED = "TopicCreated"
     VOLUME_GROWN = "VolumeGrown"
     TOPIC_GROWN = "TopicGrown"
+    TOPIC_DELETED = "TopicDeleted"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"
     BACKUP_SCHEDULED = "BackupScheduled"

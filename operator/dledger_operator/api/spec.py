@@ -251,6 +251,7 @@ class Spec:
     retention: Retention = Retention()
     auto_create_topics: bool = False
     topics: tuple[Topic, ...] = ()
+    topic_deletion: str = "Retain"
     tls: Tls = Tls()
     peer_tls: PeerTls = PeerTls()
     auth: Auth = Auth()
@@ -354,6 +355,11 @@ class BrokerGroup:
     def group_id(self) -> str:
         """The recorded id of the group; empty before one is recorded."""
         return str(self.status.get("groupId") or "")
+
+    @property
+    def recorded_topics(self) -> frozenset[str]:
+        """The topics that the status records as the spec's: those it may delete later."""
+        return frozenset(self.status.get("topics") or ())
 
     @property
     def image(self) -> str:

@@ -200,6 +200,16 @@ class Nodes:
         async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             return await admin.grow_topic(name, queues)
 
+    async def delete_topic(self, pod: Pod, name: str) -> int:
+        """Delete a topic; return how many messages went with it.
+
+        Raises:
+            UnknownTopic: There is none, also if an earlier call whose answer was lost deleted it.
+            DledgerError: It was not done.
+        """
+        async with self._connection(pod, CALL_TIMEOUT_S) as admin:
+            return await admin.delete_topic(await admin.describe_topic(name))
+
     @property
     def over_tls(self) -> frozenset[str]:
         """The pods whose last answer came over TLS, so from a node that proved its name."""

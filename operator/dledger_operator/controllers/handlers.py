@@ -36,6 +36,7 @@ from dledger_operator.observed.parsers import (
     parse_job_pod,
     parse_pod,
     parse_volume,
+    with_shared_texts,
 )
 from dledger_operator.resources import Platform, accepted
 from dledger_operator.resources.backup import LogRange
@@ -349,7 +350,8 @@ def _group_of(body: Json) -> tuple[str, str]:
 def _unmanaged(body: Any) -> Manifest:
     """Return a manifest with what of `managedFields` tells others' changes; the rest is large."""
     metadata = dict(body["metadata"])
-    if others := others_fields(metadata):
-        return {**body, "metadata": metadata | {"managedFields": others}}
+    others = others_fields(metadata)
     metadata.pop("managedFields", None)
-    return {**body, "metadata": metadata}
+    kept = {"managedFields": others} if others else {}
+    manifest: Manifest = with_shared_texts({**body, "metadata": metadata | kept})
+    return manifest

@@ -17,10 +17,9 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
 from dledger_operator.decisions.disruptions import (
-    RENEWED_S,
     AddMember,
-    Disruption,
     ForceGroup,
+    MemberDisruption,
     RemoveMember,
     ReplaceClaim,
     ReplaceMember,
@@ -40,7 +39,6 @@ class MemberKeeper:
     Args:
         cluster: Deletes pods.
         nodes: Those of the group.
-        lease_s: Returns how long ago the Lease was renewed.
         post: Posts an Event on the group.
         refuse: Notes what failed and is not tried again at once.
     """
@@ -50,25 +48,21 @@ class MemberKeeper:
         cluster: Cluster,
         nodes: Nodes,
         *,
-        lease_s: Callable[[], float],
         post: Callable[[BrokerGroup, Event], Awaitable[None]],
         refuse: Callable[[BrokerGroup, Ref, str], None],
     ) -> None:
         self._cluster = cluster
         self._nodes = nodes
-        self._lease_s = lease_s
         self._post = post
         self._refuse = refuse
-        self._asked: Disruption | None = None
+        self._asked: MemberDisruption | None = None
 
-    async def act(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+    async def act(self, group: BrokerGroup, observed: Observed, action: MemberDisruption) -> None:
         """Carry out an action; what came of it is seen in later rounds, also if the answer is lost.
 
         Raises:
             ApiError: The API server does not answer.
         """
-        if self._lease_s() >= RENEWED_S:
-            return  # the round took long: another operator may lead by now
         log.info("group %s/%s: %s", group.namespace, group.name, action.why)
         self._asked = action
         try:
@@ -94,7 +88,7 @@ class MemberKeeper:
             self._asked = None
             await self._post(group, told)
 
-    async def _do(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+    async def _do(self, group: BrokerGroup, observed: Observed, action: MemberDisruption) -> None:
         match action:
             case ReplaceMember() | AddMember():
                 new = Member(id=NodeId(action.member_id), name=action.pod, address=action.address)
@@ -149,11 +143,11 @@ class MemberKeeper:
             await self._post(group, Event(EventReason.CLAIM_REPLACED, said))
 
 
-def _name(action: Disruption) -> str:
+def _name(action: MemberDisruption) -> str:
     return action.leader if isinstance(action, TransferLeader) else action.pod
 
 
-def _told(asked: Disruption, ids: set[str]) -> Event | None:
+def _told(asked: MemberDisruption, ids: set[str]) -> Event | None:
     """Return what to tell of a change of the members, if these node ids show that it is done."""
     match asked:
         case ReplaceMember() if asked.member_id in ids and asked.old_id not in ids:

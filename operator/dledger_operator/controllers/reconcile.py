@@ -34,16 +34,14 @@ from dledger_operator.controllers.child_keeper import ChildKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.backoff import Backoff
-from dledger_operator.decisions.disruptions import Disruption, Footing
+from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import (
     Action,
     Bootstrap,
     Child,
-    CreateTopic,
     Forget,
-    GrowTopic,
     LabelRole,
     LookAgain,
     MarkRestored,
@@ -51,9 +49,11 @@ from dledger_operator.decisions.plan import (
     is_prerequisite,
     plan,
 )
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
+from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
@@ -123,7 +123,7 @@ class Reconciler:
         turns: asyncio.Semaphore | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.body = body
+        self.body = _without_managed_fields(body)
         self.facts: Facts | None = None
         self._turns = turns or asyncio.Semaphore()
         self._cluster = cluster
@@ -132,9 +132,7 @@ class Reconciler:
         self._platform = platform
         self._metrics = metrics
         self._lease_s = lease_s
-        self._members = MemberKeeper(
-            cluster, nodes, lease_s=lease_s, post=self._post, refuse=self._refuse
-        )
+        self._members = MemberKeeper(cluster, nodes, post=self._post, refuse=self._refuse)
         self._clock = clock or Clock()
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
@@ -161,7 +159,7 @@ class Reconciler:
         """Take a newer form of the object; one older than our own last write is ignored."""
         same = body["metadata"]["uid"] == self.body["metadata"]["uid"]
         if same and _version(body) >= _version(self.body):
-            self.body = body
+            self.body = _without_managed_fields(body)
 
     async def reconcile(self) -> None:
         """Do one round.
@@ -306,8 +304,16 @@ class Reconciler:
             case LookAgain(wanted):
                 self._memory.considered = wanted
             case _ if isinstance(action, Disruption):
-                await self._members.act(group, observed, action)
+                await self._disrupt(group, observed, action)
         return group
+
+    async def _disrupt(self, group: BrokerGroup, observed: Observed, action: Disruption) -> None:
+        if self._lease_s() >= RENEWED_S:
+            return  # the round took long: another operator may lead by now
+        if isinstance(action, DeleteTopic):
+            await self._topics.delete(group, observed, action.name)
+        else:
+            await self._members.act(group, observed, action)
 
     async def _record(self, group: BrokerGroup, action: RecordGroupId) -> BrokerGroup:
         """Write the group id, if the object is still the one that the plan was made from."""
@@ -320,7 +326,7 @@ class Reconciler:
                 raise
             log.info("group %s/%s: changed meanwhile; trying again", group.namespace, group.name)
             return group
-        self.body = written
+        self.update(written)
         reason = EventReason.ADOPTED if action.adopted else EventReason.GROUP_ID_RECORDED
         await self._post(group, Event(reason, f"group id {action.group_id}"))
         return self._parsed(written)
@@ -374,6 +380,13 @@ class Reconciler:
     def _refuse(self, group: BrokerGroup, ref: Ref, error: str) -> None:
         self._backoff.add(ref, error, generation=group.generation)
         log.warning("group %s/%s: %s %s: %s", group.namespace, group.name, *ref, error)
+
+
+def _without_managed_fields(body: Json) -> Manifest:
+    """Return an object without who wrote which of its fields, which is most of it."""
+    metadata = {key: value for key, value in body["metadata"].items() if key != "managedFields"}
+    manifest: Manifest = with_shared_texts({**body, "metadata": metadata})
+    return manifest
 
 
 def _version(body: Json) -> int:

@@ -6,14 +6,14 @@ Used by the group's Reconciler.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from typing import Final
 
-from dledger.errors import DledgerError, FeatureNotReady, Refused
+from dledger.errors import DledgerError, FeatureNotReady, Refused, UnknownTopic
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
-from dledger_operator.decisions.plan import CreateTopic, GrowTopic
+from dledger_operator.decisions.topics import DELETE, CreateTopic, GrowTopic
 from dledger_operator.observed.observed import Observed, Ref, TopicSeen
 from dledger_operator.status.status import Event
 
@@ -51,16 +51,11 @@ class TopicKeeper:
         self._read_at_s = float("-inf")
 
     async def seen(self, group: BrokerGroup, observed: Observed) -> Mapping[str, TopicSeen] | None:
-        """Return all topics by name, read only if the spec has some; None while unknown."""
+        """Return all topics by name, read only if the spec has or had some; None while unknown."""
         now_s = self._monotonic_s()
-        if not group.spec.topics or observed.leader is None:
+        if not (group.spec.topics or group.recorded_topics) or observed.leader is None:
             return self._known
-        queues = {name: seen.queues for name, seen in (self._known or {}).items()}
-        pending = any(
-            queues.get(topic.name, 0) < topic.queues
-            and ("Topic", topic.name) not in observed.refusals
-            for topic in group.spec.topics
-        )
+        pending = any(("Topic", name) not in observed.refusals for name in self._pending(group))
         if now_s - self._read_at_s >= (MISSING_TOPICS_S if pending else TOPICS_S):
             self._read_at_s = now_s
             try:
@@ -68,6 +63,14 @@ class TopicKeeper:
             except DledgerError as error:
                 log.debug("group %s/%s: no topics: %s", group.namespace, group.name, error)
         return self._known
+
+    def _pending(self, group: BrokerGroup) -> Iterator[str]:
+        """Yield the topics that are not as the spec has them, by what is known."""
+        queues = {name: seen.queues for name, seen in (self._known or {}).items()}
+        asked = {topic.name: topic.queues for topic in group.spec.topics}
+        yield from (name for name, wanted in asked.items() if queues.get(name, 0) < wanted)
+        if group.spec.topic_deletion == DELETE:
+            yield from group.recorded_topics & queues.keys() - asked.keys()
 
     async def act(
         self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic
@@ -86,6 +89,23 @@ class TopicKeeper:
             self._read_at_s = float("-inf")  # what there is may not be what was thought
         except DledgerError as error:
             log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
+
+    async def delete(self, group: BrokerGroup, observed: Observed, name: str) -> None:
+        """Delete a topic with its messages; one that is gone already is fine."""
+        if observed.leader is None:
+            return
+        self._read_at_s = float("-inf")
+        try:
+            messages = await self._nodes.delete_topic(observed.pods[observed.leader[0]], name)
+        except UnknownTopic:
+            return
+        except Refused as error:
+            self._refuse(group, ("Topic", name), str(error)[:LONGEST_TEXT])
+        except DledgerError as error:
+            log.info("group %s/%s: topic %s: %s", group.namespace, group.name, name, error)
+        else:
+            message = f"topic {name} and its {messages} messages: it was taken off the spec"
+            await self._post(group, Event(EventReason.TOPIC_DELETED, message))
 
     async def _create(
         self, group: BrokerGroup, observed: Observed, action: CreateTopic, leader: str

@@ -43,7 +43,8 @@ ACTED_ON: Final = frozenset(
         *("replicas", "image", "storage.size", "storage.storageClassName", "durability"),
         *("resources", "affinity", "topologySpreadConstraints", "tolerations", "nodeSelector"),
         *("priorityClassName", "podLabels", "podAnnotations", "serviceAccountName"),
-        *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "paused"),
+        *("imagePullSecrets", "securityContext", "autoCreateTopics", "topics", "topicDeletion"),
+        "paused",
         *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
         "monitoring.canary.enabled",  # off is what there is
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),

@@ -1,5 +1,7 @@
 """What a plan does at most one of in a round, and last: the acts that cost a group some safety.
 
+Or its users messages: deleting a topic is one of them.
+
 Each names what it rests on, down to ids and uids, so that it is refused where that has changed. It
 is done when two rounds in a row wanted exactly the same, the second on fresh answers. Pure values.
 """
@@ -214,7 +216,19 @@ class ForceGroup:
         return f"{self.pod} goes on alone from entry {self.last_index} of term {self.last_term}"
 
 
-Disruption = (
+@dataclass(frozen=True, slots=True)
+class DeleteTopic:
+    """Delete a topic with its messages, since the spec does not have it any more."""
+
+    name: str
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.name} was taken off the spec, which deletes those"
+
+
+MemberDisruption = (
     ReplaceMember
     | AddMember
     | RemoveMember
@@ -224,6 +238,8 @@ Disruption = (
     | ReplaceClaim
     | ForceGroup
 )
+"""Those that act on a member, and name its pod."""
+Disruption = MemberDisruption | DeleteTopic
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final, assert_never
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import BrokerGroup, Json, Manifest, Topic
+from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.decisions.bootstrap_state import (
     Adoptable,
     Bootstrapped,
@@ -40,6 +40,7 @@ from dledger_operator.decisions.recovery import (
 )
 from dledger_operator.decisions.rollout import healing, rollout
 from dledger_operator.decisions.scaling import scaling
+from dledger_operator.decisions.topics import TopicAction, topic_deletion, topics
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import accepted
 from dledger_operator.resources.backup import scheduled_backup
@@ -167,23 +168,6 @@ class LabelRole:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateTopic:
-    """Create a topic through the group's client port."""
-
-    topic: Topic
-
-    @property
-    def name(self) -> str:
-        """The topic's name."""
-        return self.topic.name
-
-    @property
-    def why(self) -> str:
-        """Return what it is for."""
-        return f"topic {self.topic.name} is asked for, and there is none"
-
-
-@dataclass(frozen=True, slots=True)
 class LookAgain:
     """Ask all nodes anew in the next round, before something that cannot be undone is done."""
 
@@ -193,19 +177,6 @@ class LookAgain:
     def why(self) -> str:
         """Return what it is for."""
         return f"to be sure before: {self.action.why}"
-
-
-@dataclass(frozen=True, slots=True)
-class GrowTopic:
-    """Give a topic that has fewer so many queues in all."""
-
-    name: str
-    queues: int
-
-    @property
-    def why(self) -> str:
-        """Return what it is for."""
-        return f"topic {self.name} has fewer than {self.queues} queues"
 
 
 Child = Apply | Repair | Create
@@ -220,7 +191,6 @@ def is_prerequisite(action: Child) -> bool:
     return bool(action.manifest["kind"] not in (names.BACKUP_KIND, accepted.KIND))
 
 
-TopicAction = CreateTopic | GrowTopic
 VolumeAction = GrowClaim | ReleasePods
 Action = (
     Child
@@ -267,7 +237,7 @@ def plan(
         *_recover(facts),
         *_found(facts, fresh_id),
         *roles,
-        *_topics(group, observed),
+        *topics(facts),
         *backups,
         *growth(group, observed),
         *_disruptive(facts, footing),
@@ -282,6 +252,7 @@ _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
     ordinary,
     scaling,
     rollout,
+    topic_deletion,
 )
 """What may cost a group some safety, the most urgent first; one that is held holds later ones."""
 
@@ -447,17 +418,3 @@ def _roles(observed: Observed) -> Iterator[LabelRole]:
     ]
     yield from sorted(changes, key=lambda change: change.role != "leader")
     yield from stale
-
-
-def _topics(group: BrokerGroup, observed: Observed) -> Iterator[TopicAction]:
-    """Make what is missing, by what the nodes say now; what was refused lately waits."""
-    if observed.topics is None or observed.leader is None:
-        return
-    for topic in group.spec.topics:
-        seen = observed.topics.get(topic.name)
-        if ("Topic", topic.name) in observed.refusals:
-            continue
-        if seen is None:
-            yield CreateTopic(topic)
-        elif seen.queues < topic.queues:
-            yield GrowTopic(topic.name, topic.queues)

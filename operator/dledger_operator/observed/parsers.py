@@ -5,8 +5,9 @@ Called when kopf indexes an object, so that an index holds only what decisions u
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import Json
@@ -26,6 +27,18 @@ def parse_group(manifest: Json) -> tuple[str, str]:
     """Return namespace and name of the group that a labelled object belongs to."""
     metadata = manifest["metadata"]
     return metadata["namespace"], metadata["labels"][names.GROUP_LABEL]
+
+
+def with_shared_texts(value: Any) -> Any:
+    """Return a copy of a JSON value that has each key and text in common with all other copies.
+
+    Groups differ in few of them, and the children of hundreds are kept.
+    """
+    if isinstance(value, Mapping):
+        return {sys.intern(str(key)): with_shared_texts(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [with_shared_texts(inner) for inner in value]
+    return sys.intern(value) if type(value) is str else value
 
 
 def parse_pod(manifest: Json) -> Pod:

@@ -24,6 +24,7 @@ from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
+from dledger_operator.decisions.topics import dropped_topics
 from dledger_operator.status.backup_history import backup_ready
 from dledger_operator.status.degraded import degraded, late_sentence
 from dledger_operator.status.findings import (
@@ -153,7 +154,7 @@ def _settling(facts: Facts) -> Finding | None:
 
 
 def _topics_pending(facts: Facts) -> str:
-    """Return which topics are missing or have too few queues; empty if none, or none is known."""
+    """Return which topics are not as the spec has them; empty if none, or if none is known."""
     seen = facts.observed.topics
     if seen is None:
         return ""
@@ -164,7 +165,11 @@ def _topics_pending(facts: Facts) -> str:
         for topic in wanted
         if topic.name in seen and seen[topic.name].queues < topic.queues
     ]
-    sentences = (("to be created: ", absent), ("to be given more queues: ", few))
+    sentences = (
+        ("to be created: ", absent),
+        ("to be given more queues: ", few),
+        ("to be deleted: ", dropped_topics(facts)),
+    )
     return "; ".join(verb + ", ".join(which) for verb, which in sentences if which)
 
 

@@ -12,6 +12,7 @@ from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.topics import recorded_topics
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
@@ -62,6 +63,8 @@ def status(facts: Facts, *, now: str) -> Manifest:
             before, conditions(facts, now=now), now=now, generation=group.generation
         ),
     }
+    if recorded := recorded_topics(facts):
+        result["topics"] = list(recorded)
     if backup := last_backup(group, observed, now=now):
         result["backup"] = backup
     if failover := _last_failover(observed) or before.get("lastFailover"):

@@ -1,0 +1,92 @@
+"""The topics of a spec: what is made, given more queues and, if the spec says so, deleted. Pure.
+
+A topic that was taken off the spec is deleted only if the status records it as one of the spec's:
+topics that others made, and those that were taken off while `topicDeletion` was Retain, are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from dledger_operator.api.spec import Topic
+from dledger_operator.decisions.disruptions import DeleteTopic
+from dledger_operator.decisions.facts import Facts
+
+DELETE: Final = "Delete"
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopic:
+    """Create a topic through the group's client port."""
+
+    topic: Topic
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self.topic.name
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.topic.name} is asked for, and there is none"
+
+
+@dataclass(frozen=True, slots=True)
+class GrowTopic:
+    """Give a topic that has fewer so many queues in all."""
+
+    name: str
+    queues: int
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.name} has fewer than {self.queues} queues"
+
+
+TopicAction = CreateTopic | GrowTopic
+
+
+def topics(facts: Facts) -> Iterator[TopicAction]:
+    """Make what is missing, by what the nodes say now; what was refused lately waits."""
+    observed = facts.observed
+    if observed.topics is None or observed.leader is None:
+        return
+    for topic in facts.group.spec.topics:
+        seen = observed.topics.get(topic.name)
+        if ("Topic", topic.name) in observed.refusals:
+            continue
+        if seen is None:
+            yield CreateTopic(topic)
+        elif seen.queues < topic.queues:
+            yield GrowTopic(topic.name, topic.queues)
+
+
+def topic_deletion(facts: Facts) -> DeleteTopic | None:
+    """Return the next topic to delete, by name; what was refused lately waits."""
+    refusals = facts.observed.refusals
+    wanted = (name for name in dropped_topics(facts) if ("Topic", name) not in refusals)
+    name = next(wanted, None)
+    return DeleteTopic(name) if name is not None and facts.leader else None
+
+
+def dropped_topics(facts: Facts) -> tuple[str, ...]:
+    """Return the topics that are there, were of the spec, and are to be deleted now."""
+    seen, asked = facts.observed.topics or {}, _asked(facts)
+    return tuple(name for name in recorded_topics(facts) if name in seen and name not in asked)
+
+
+def recorded_topics(facts: Facts) -> tuple[str, ...]:
+    """Return what the status records: the spec's topics that exist, and those still to delete."""
+    seen, before = facts.observed.topics, facts.group.recorded_topics
+    there = before if seen is None else frozenset(seen)
+    asked = _asked(facts)
+    left = before - asked if facts.group.spec.topic_deletion == DELETE else frozenset()
+    return tuple(sorted((asked | left) & there))
+
+
+def _asked(facts: Facts) -> frozenset[str]:
+    return frozenset(topic.name for topic in facts.group.spec.topics)
