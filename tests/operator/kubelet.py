@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from tests.operator.live import Story, eventually
 
@@ -58,12 +59,12 @@ class Kubelet:
 
 
 @contextlib.asynccontextmanager
-async def running(kubelet: Kubelet, replicas: int = 3) -> AsyncIterator[None]:
+async def running(kubelet: Kubelet, replicas: int = 3, **spec: Any) -> AsyncIterator[None]:
     """Bring the group of the kubelet's story up, and keep its pods running."""
     story = kubelet.story
     task = asyncio.create_task(kubelet.run())
     try:
-        await story.apply(replicas=replicas)
+        await story.apply(replicas=replicas, **spec)
         await story.until_condition("Available", "True/LeaderElected")
         story.nodes.told_group_id = (await story.status())["groupId"]
         yield
