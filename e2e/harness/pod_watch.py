@@ -48,6 +48,11 @@ class Watch:
         self._is_ending = False
         self._failure: Exception | None = None
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it hears of what changes."""
+        return self._thread.is_alive()
+
     def __enter__(self) -> Self:
         self._process = subprocess.Popen(
             self._command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
