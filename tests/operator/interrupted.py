@@ -1,7 +1,8 @@
-"""Tests in which the operator is killed at each act, before it has the answer: what they share.
+"""Tests in which the operator is killed at each act: what they share.
 
-A watch tells each act; the next operator finds what was done half for as long as it would take to
-do the next thing too early.
+At a call of a node it is killed before it has the answer; at a write as soon as a watch tells it,
+mostly before, too. The next operator finds what was done half for as long as it would take to do
+the next thing too early.
 """
 
 from __future__ import annotations

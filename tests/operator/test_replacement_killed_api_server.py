@@ -1,4 +1,4 @@
-"""A lost disk is replaced although the operator is killed at each act, before it has the answer.
+"""A lost disk is replaced although the operator is killed at each act.
 
 On a real API server with played nodes; see `interrupted`.
 """

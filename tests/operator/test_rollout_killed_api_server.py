@@ -1,4 +1,4 @@
-"""A rollout goes on after an operator was killed at each act, before it has the answer.
+"""A rollout goes on after an operator was killed at each act.
 
 On a real API server with played nodes; see `interrupted`.
 """
