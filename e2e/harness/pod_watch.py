@@ -17,13 +17,15 @@ from e2e.cluster.layout import default_layout
 from e2e.cluster.tools import find_kubectl
 from e2e.harness.waiting import HarnessError
 
-_STOP_S: Final = 10.0
+_STOP_S: Final = 60.0
+"""For what was told until the end, too, which is still heard."""
 
 
 class Watch:
     """Hears of each change of the objects of a kind in a namespace while the block runs.
 
-    It begins with what is there. What *heard* does keeps it from nothing but hearing later.
+    It begins with what is there. What was told before the end of the block is heard, however long
+    *heard* takes with each.
 
     Args:
         kubeconfig: Whose API server it is.
@@ -71,6 +73,8 @@ class Watch:
         self._process.terminate()
         self._process.wait(_STOP_S)
         self._thread.join(_STOP_S)
+        if self._thread.is_alive() and error is None:
+            raise HarnessError(f"watch of {self._path}: still busy after {_STOP_S:.0f} s")
         if self._failure is not None and error is None:
             raise HarnessError(f"watch of {self._path}: {self._failure}") from self._failure
 
@@ -79,7 +83,7 @@ class Watch:
         try:
             with self._process.stdout as lines:
                 for line in lines:
-                    if not self._is_ending:
+                    if line.endswith("\n") or not self._is_ending:
                         self._hear(line)
             if not self._is_ending:
                 self._failure = HarnessError("it ended by itself")

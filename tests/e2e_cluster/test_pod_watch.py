@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -108,3 +109,25 @@ def test_an_error_of_who_listens_is_raised_where_it_is_awaited(
 
     with pytest.raises(HarnessError, match="not as it was thought"), watch:
         eventually("it failed", lambda: not watch.is_running or None, 20)
+
+
+def test_what_was_told_before_the_end_is_heard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who listens may be slow; only a line that was cut short by the end is left out."""
+    heard: list[str] = []
+    may_go_on = threading.Event()
+
+    def slowly(kind: str, _: dict[str, Any]) -> None:
+        may_go_on.wait(20)
+        heard.append(kind)
+
+    cut = ADDED[:9]
+    script = f"printf '%s\\n%s\\n%s' '{ADDED}' '{ADDED}' '{cut}'\ntouch told\nexec sleep 60"
+    monkeypatch.chdir(tmp_path)
+
+    with _watch(tmp_path, monkeypatch, script, slowly):
+        eventually("it was told", (tmp_path / "told").exists, 20)
+        threading.Timer(0.1, may_go_on.set).start()
+
+    assert heard == ["ADDED", "ADDED"]
