@@ -116,9 +116,9 @@ def _members(status: dict[str, Any]) -> set[tuple[str, str]]:
     return {(row["name"], row["id"]) for row in status.get("members", ()) if row["id"]}
 
 
-def _conditions(group: BrokerGroup) -> dict[str, str]:
+def _conditions(status: dict[str, Any]) -> dict[str, str]:
     """Return each condition without its reason, in which machines may have a say."""
-    return {row["type"]: row["status"] for row in group.status()["conditions"]}
+    return {row["type"]: row["status"] for row in status["conditions"]}
 
 
 def _generation(group: BrokerGroup) -> int:
@@ -132,11 +132,11 @@ def traffic(namespace: Namespace, workload_image: Image) -> Workload:
     return Workload(namespace, workload_image, "traffic", *SDK, "--seconds", "1800")
 
 
-def _begin(group: BrokerGroup, traffic: Workload) -> None:
-    """Have a group written to, with nothing left to do for it."""
+def _begin(group: BrokerGroup, traffic: Workload) -> dict[str, Any]:
+    """Have a group written to; return its status, with nothing left to do for it."""
     traffic.start()
     traffic.wait_acked(300)
-    group.wait_settled(_generation(group))
+    return group.wait_settled(_generation(group))
 
 
 def _end(traffic: Workload) -> dict[str, Any]:
@@ -150,14 +150,14 @@ def test_a_rollout_is_finished_by_the_operators_that_follow(
 ) -> None:
     """Each pod goes once, and only when the one before is back."""
     group = namespace.run_group()
-    _begin(group, traffic)
-    uids, members, conditions = group.uids(), _members(group.status()), _conditions(group)
+    before = _begin(group, traffic)
+    uids, members = group.uids(), _members(before)
 
     with _interrupted(group, uids) as interrupted:
         requests = {"cpu": "20m", "memory": "64Mi"}
         generation = group.change(resources={"requests": requests})
         group.wait_settled(generation, DEADLINE_S)
-    group.wait_settled(generation, DEADLINE_S)
+    after = group.wait_settled(generation, DEADLINE_S)
     summary = _end(traffic)
 
     figures["operators killed"] = len(interrupted.at)
@@ -168,7 +168,7 @@ def test_a_rollout_is_finished_by_the_operators_that_follow(
     assert not set(uids.values()) & set(group.uids().values())
     containers = [each["spec"]["containers"][0] for each in group.nodes().values()]
     assert [each["resources"]["requests"] for each in containers] == [requests] * len(uids)
-    assert (_members(group.status()), _conditions(group)) == (members, conditions)
+    assert (_members(after), _conditions(after)) == (members, _conditions(before))
 
 
 def test_scaling_in_is_finished_by_the_operators_that_follow(
@@ -176,18 +176,18 @@ def test_scaling_in_is_finished_by_the_operators_that_follow(
 ) -> None:
     """From three to one, past two; the leader is one of those that leave."""
     group = namespace.run_group()
-    _begin(group, traffic)
+    before = _begin(group, traffic)
     if group.leader() != "orders-2":
         namespace.operate("lead-there", "TransferLeader", to="orders-2")
         namespace.wait_operated("lead-there")
-    uids, members = group.uids(), _members(group.status())
+    uids, members = group.uids(), _members(before)
 
     with _interrupted(group, {"orders-0"}) as interrupted:
         namespace.kubectl("scale", "brokergroup/orders", "--replicas=1")
         generation = _generation(group)
         group.wait_settled(generation, DEADLINE_S)
         eventually("one pod is left", lambda: group.pods() == ["orders-0"] or None, DEADLINE_S)
-    group.wait_settled(generation, DEADLINE_S)
+    after = group.wait_settled(generation, DEADLINE_S)
     summary = _end(traffic)
 
     figures["operators killed"] = len(interrupted.at)
@@ -196,7 +196,7 @@ def test_scaling_in_is_finished_by_the_operators_that_follow(
     assert interrupted.downtime.worst == (), "the pod of the member that stays"
     assert len(interrupted.at) >= 4, "at each claim, and at each pod"
     assert group.uids() == {"orders-0": uids["orders-0"]}
-    assert _members(group.status()) == {one for one in members if one[0] == "orders-0"}
+    assert _members(after) == {one for one in members if one[0] == "orders-0"}
     assert _marked(namespace) == {
         f"data-{name}": own for name, own in members if name != "orders-0"
     }
@@ -214,8 +214,8 @@ def test_a_lost_disk_is_replaced_by_the_operators_that_follow(
 ) -> None:
     """Killed when the pod goes, and again when the empty disk has been let in."""
     group = namespace.run_group()
-    _begin(group, traffic)
-    uids, members, conditions = group.uids(), _members(group.status()), _conditions(group)
+    before = _begin(group, traffic)
+    uids, members = group.uids(), _members(before)
     lost = next(name for name in group.pods() if name != group.leader())
     others = {one for one in members if one[0] != lost}
 
@@ -228,7 +228,7 @@ def test_a_lost_disk_is_replaced_by_the_operators_that_follow(
         group.kill_pod(lost)
         eventually("the disk is replaced", is_replaced, DEADLINE_S)
         group.wait_settled(_generation(group), DEADLINE_S)
-    group.wait_settled(_generation(group), DEADLINE_S)
+    after = group.wait_settled(_generation(group), DEADLINE_S)
     summary = _end(traffic)
 
     figures["operators killed"] = len(interrupted.at)
@@ -236,9 +236,8 @@ def test_a_lost_disk_is_replaced_by_the_operators_that_follow(
     assert interrupted.downtime.gone == [lost], interrupted.at
     assert interrupted.downtime.worst == (lost,)
     assert len(interrupted.at) >= 2, "when the pod went, and when the empty disk was let in"
-    after = _members(group.status())
-    assert len(after) == len(members)
-    assert after & members == others, "one change of the members, and no other"
+    assert len(_members(after)) == len(members)
+    assert _members(after) & members == others, "one change of the members, and no other"
     assert {name for name, uid in group.uids().items() if uids[name] != uid} == {lost}
-    assert _conditions(group) == conditions
+    assert _conditions(after) == _conditions(before)
     assert len(group.told("MemberReplaced")) <= 1
