@@ -5,6 +5,7 @@ Only through kubectl, helm and client pods; every wait has a deadline and says w
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from e2e.cluster import Cluster
+from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.image import NODE, SPARK, Image
 from e2e.harness import waiting
 from e2e.harness.waiting import HarnessError
@@ -22,6 +23,7 @@ OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
 """In the node's image, and in what is built on it."""
+_DELETE_NOW: Final = ("delete", "--force", "--grace-period=0", "--wait=false", "pod")
 _HARNESS: Final = "e2e/harness"
 _POLL_S: Final = 0.5
 _USER: Final = 10001
@@ -60,16 +62,37 @@ def scale_operator(cluster: Cluster, replicas: int) -> None:
         "-n", OPERATOR_NAMESPACE, "scale", "deployment", OPERATOR, f"--replicas={replicas}"
     )
     if replicas:
-        cluster.kubectl(
-            "-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{OPERATOR}",
-            "--timeout=120s", timeout_s=130,
-        )  # fmt: skip
+        wait_operator(cluster)
         return
-    eventually(
-        "the operator's pods are gone",
-        lambda: not cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-o", "name").strip(),
-        60,
-    )
+    eventually("the operator's pods are gone", lambda: not _operator_pods(cluster), 60)
+
+
+def wait_operator(cluster: Cluster) -> None:
+    """Wait until the operator has the pods that it should have, and they are ready."""
+    cluster.kubectl(
+        "-n", OPERATOR_NAMESPACE, "rollout", "status", f"deployment/{OPERATOR}",
+        "--timeout=120s", timeout_s=130,
+    )  # fmt: skip
+
+
+def kill_operator(cluster: Cluster) -> None:
+    """Kill the operator as `BrokerGroup.kill_pod` does; its Deployment makes another pod."""
+    for pod in _operator_pods(cluster):
+        with contextlib.suppress(ClusterError):  # it runs not yet, or not any more
+            _kill_processes(cluster, OPERATOR_NAMESPACE, pod)
+        cluster.kubectl("-n", OPERATOR_NAMESPACE, *_DELETE_NOW, pod, "--ignore-not-found")
+
+
+def _operator_pods(cluster: Cluster) -> list[str]:
+    where = "jsonpath={.items[*].metadata.name}"
+    return cluster.kubectl("-n", OPERATOR_NAMESPACE, "get", "pods", "-o", where).split()
+
+
+def _kill_processes(cluster: Cluster, namespace: str, pod: str) -> None:
+    """Send SIGKILL to a pod's processes, where that is possible."""
+    if cluster.kind != "current":
+        for pid in cluster.container_pids(namespace, pod):
+            cluster.kill_pid(pid)
 
 
 def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
@@ -292,11 +315,8 @@ class BrokerGroup:
 
     def kill_pod(self, pod: str) -> None:
         """Kill a pod: its processes by SIGKILL where that is possible, then the pod itself."""
-        cluster = self.namespace.cluster
-        if cluster.kind != "current":
-            for pid in cluster.container_pids(self.namespace.name, pod):
-                cluster.kill_pid(pid)
-        self.namespace.kubectl("delete", "pod", pod, "--force", "--grace-period=0", "--wait=false")
+        _kill_processes(self.namespace.cluster, self.namespace.name, pod)
+        self.namespace.kubectl(*_DELETE_NOW, pod)
 
     def pods(self) -> list[str]:
         """Return the names of the group's nodes."""

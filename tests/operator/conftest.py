@@ -34,6 +34,14 @@ def operator(server: ApiServer) -> Iterator[Operator]:
 
 
 @pytest.fixture
+def operators(server: ApiServer) -> Iterator[list[Operator]]:
+    """The operator's processes, each killed but the last one, which runs (`replace_operator`)."""
+    made = [Operator(server, "first")]
+    yield made
+    made[-1].stop()
+
+
+@pytest.fixture
 def namespace(server: ApiServer, request: pytest.FixtureRequest) -> str:
     """A namespace of the test's own, where every pod must be restricted."""
     name = f"t{abs(hash(request.node.nodeid)) % 10**10}"

@@ -218,17 +218,27 @@ class Story:
             await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
             await self.run_pod(ordinal)
 
-    async def run_pod(self, ordinal: int) -> None:
-        """Give a pod its node's address and say it is ready; one that is gone needs neither."""
+    async def run_pod(self, ordinal: int, *, uid: str = "", ready: bool = True) -> bool:
+        """Give a pod its node's address, and say that it is ready; one that is gone needs neither.
+
+        Args:
+            ordinal: Of the pod.
+            uid: Of the very pod that is meant; empty for any.
+            ready: Whether to say so, or that it is not.
+
+        Returns:
+            Whether the pod was there.
+        """
         status = {
             "phase": "Running",
             "podIP": self.nodes.ip(ordinal),
             "podIPs": [{"ip": self.nodes.ip(ordinal)}],
-            "conditions": [{"type": "Ready", "status": "True"}],
+            "conditions": [{"type": "Ready", "status": str(ready)}],
         }
-        patch = json.dumps({"status": status})
+        only = {"metadata": {"uid": uid}} if uid else {}
+        patch = json.dumps({**only, "status": status})
         pod = f"{self.name}-{ordinal}"
-        await self.tried(
+        return await self.tried(
             *("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", patch)
         )
 
@@ -275,6 +285,12 @@ async def new_story(
     finally:
         await made.nodes.stop()
         await made.kubectl("delete", "bg", "--all", "--wait=false")
+
+
+def replace_operator(server: ApiServer, operators: list[Operator]) -> None:
+    """Kill the last of the operator's processes, and start another one."""
+    operators[-1].kill()
+    operators.append(Operator(server, "first"))
 
 
 async def leading(operator: Operator, expected: int) -> bool:

@@ -55,8 +55,8 @@ async def test_a_paused_group_keeps_its_members_until_it_goes_on(story: Story) -
 async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) -> None:
     """Its claim is made anew, its volume stays, and the Event names it."""
     of = f"disks-{story.namespace}"
-    made = [_machine(f"{of}-{n}") for n in range(3)]
-    for manifest in (*made, *_local_volumes(of, made)):
+    made = [machine(f"{of}-{n}") for n in range(3)]
+    for manifest in (*made, *local_volumes(of, made)):
         await story.kubectl("create", "-f", "-", manifest=manifest)
     await story.up(storage={"size": "1Gi", "storageClassName": of})
     await story.until_condition("StorageHealthy", "True/VolumesBound")
@@ -96,20 +96,21 @@ async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) ->
     await story.until_condition("Degraded", "False/AsExpected")
 
 
-def _machine(name: str) -> dict[str, Any]:
+def machine(name: str) -> dict[str, Any]:
+    """Return a Node."""
     labels = {"kubernetes.io/hostname": name}
     return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}}
 
 
-def _local_volumes(of: str, machines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def local_volumes(of: str, machines: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield a StorageClass and a volume on each machine, that nobody deletes."""
     storage, *volumes = volumes_of_class(of, grows=False)
     yield storage
-    for manifest, machine in zip(volumes, machines, strict=True):
+    for manifest, one in zip(volumes, machines, strict=True):
         row = {
             "key": "kubernetes.io/hostname",
             "operator": "In",
-            "values": [machine["metadata"]["name"]],
+            "values": [one["metadata"]["name"]],
         }
         terms = {"nodeSelectorTerms": [{"matchExpressions": [row]}]}
         spec = {**manifest["spec"], "nodeAffinity": {"required": terms}}

@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
-from tests.operator.live import Operator, eventually, new_story
+from tests.operator.live import Operator, eventually, new_story, replace_operator
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
-
-
-@pytest.fixture
-def operators(server: ApiServer) -> Iterator[list[Operator]]:
-    """The operator's processes, of which the last one runs."""
-    made = [Operator(server, "first")]
-    yield made
-    made[-1].stop()
 
 
 async def test_forcing_goes_on_after_each_kill(
@@ -27,9 +18,8 @@ async def test_forcing_goes_on_after_each_kill(
 ) -> None:
     """Forced once, each pod joins once, and the end is the same."""
 
-    def replace_operator() -> None:
-        operators[-1].kill()
-        operators.append(Operator(server, "first"))
+    def killed_there() -> None:
+        replace_operator(server, operators)
 
     async with new_story(server, namespace, "orders") as story:
         await story.up()
@@ -38,7 +28,7 @@ async def test_forcing_goes_on_after_each_kill(
         story.nodes.silent.add(1)
         story.nodes.leader = None
         await story.until_condition("Available", "False/NoLeader")
-        story.nodes.acted = replace_operator
+        story.nodes.acted = killed_there
         asked = {"groupId": (await story.status())["groupId"]}
         spec = {"group": "orders", "kind": "ForceNewGroup", "forceNewGroup": asked}
         manifest: dict[str, Any] = {
@@ -55,7 +45,7 @@ async def test_forcing_goes_on_after_each_kill(
             return bool(found) and found["metadata"]["uid"] != before
 
         await eventually("the old claim is gone", claim_is_new)
-        replace_operator()
+        killed_there()
         story.nodes.lose_disk(1)
         story.nodes.silent.clear()
         await story.run_pods()

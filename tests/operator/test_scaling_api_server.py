@@ -6,109 +6,23 @@ refuse what no operator may ask of a leader, and remember it.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
 
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
-from tests.operator.live import Operator, Story, eventually, group, new_story
+from tests.operator.kubelet import Kubelet, running, settled
+from tests.operator.live import Operator, Story, eventually, group, new_story, replace_operator
 from tests.operator.test_powers_api_server import OPERATOR, Power, _bound
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
 
-@dataclass
-class Kubelet:
-    """Starts the pods of a story, and lets learners catch up; *saw* hears of each change."""
-
-    story: Story
-    saw: Callable[[], None] = lambda: None
-    is_catching_up: bool = True
-    disks: dict[int, str] = field(default_factory=dict)
-    pods: int = 0
-
-    async def run(self) -> None:
-        """Look again and again."""
-        while True:
-            await self._look()
-            if self.is_catching_up:
-                self.story.nodes.catch_up()
-            await asyncio.sleep(0.2)
-
-    async def _look(self) -> None:
-        claims = {
-            one["metadata"]["name"]: one["metadata"]["uid"] for one in await self.story.list("pvc")
-        }
-        pods = await self.story.list("pods")
-        is_news = bool(self.pods) and len(pods) != self.pods
-        self.pods = len(pods)
-        for pod in pods:
-            name = pod["metadata"]["name"]
-            ordinal, uid = int(name.rpartition("-")[2]), claims.get(f"data-{name}")
-            if uid is None or "deletionTimestamp" in pod["metadata"]:
-                continue
-            if uid != self.disks.setdefault(ordinal, uid):
-                self.story.nodes.lose_disk(ordinal)
-                self.disks[ordinal] = uid
-                is_news = True
-            if not (pod.get("status") or {}).get("podIP"):
-                await self.story.run_pod(ordinal)
-        if is_news:
-            self.saw()
-
-
-@contextlib.asynccontextmanager
-async def _running(story: Story, replicas: int) -> AsyncIterator[Kubelet]:
-    """Bring a group up, and keep its pods running."""
-    kubelet = Kubelet(story)
-    task = asyncio.create_task(kubelet.run())
-    try:
-        await story.apply(replicas=replicas)
-        await story.until_condition("Available", "True/LeaderElected")
-        story.nodes.told_group_id = (await story.status())["groupId"]
-        yield kubelet
-    finally:
-        task.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await task
-
-
 async def _scaled(story: Story, replicas: int, deadline_s: float = 120) -> None:
     """Scale a group as people do, and wait until it is done."""
     await story.kubectl("scale", f"brokergroup/{story.name}", f"--replicas={replicas}")
-    await _settled(story, replicas, deadline_s)
-
-
-async def _settled(story: Story, replicas: int, deadline_s: float = 120) -> None:
-    wanted = [f"{story.name}-{n}" for n in range(replicas)]
-
-    async def is_done() -> bool:
-        status = await story.status()
-        told = {row["type"]: row["reason"] for row in status["conditions"]}
-        built = (await story.get("statefulset", story.name))["spec"]["replicas"]
-        services = [one["metadata"]["name"] for one in await story.list("services")]
-        return (
-            sorted(one.name for one in story.nodes.members) == wanted
-            and not story.nodes.learners
-            and built == replicas == len([name for name in services if "-client" in name])
-            and [row["name"] for row in status["members"]] == wanted
-            and (told["Progressing"], told["Degraded"]) == ("Complete", "AsExpected")
-        )
-
-    await eventually(f"{replicas} members", is_done, deadline_s)
-
-
-@pytest.fixture
-def operators(server: ApiServer) -> Iterator[list[Operator]]:
-    """The operator's processes, of which the last one runs."""
-    made = [Operator(server, "first")]
-    yield made
-    made[-1].stop()
+    await settled(story, replicas, deadline_s)
 
 
 async def test_one_three_five_three_one_whatever_becomes_of_the_operator(
@@ -116,13 +30,13 @@ async def test_one_three_five_three_one_whatever_becomes_of_the_operator(
 ) -> None:
     """Killed at each act, before it has the answer: each member comes and goes once."""
 
-    def replace_operator() -> None:
-        operators[-1].kill()
-        operators.append(Operator(server, "first"))
+    def killed_there() -> None:
+        replace_operator(server, operators)
 
     async with new_story(server, namespace, "orders", nodes=5) as story:
-        async with _running(story, 1) as kubelet:
-            story.nodes.acted = kubelet.saw = replace_operator
+        kubelet = Kubelet(story)
+        async with running(kubelet, 1):
+            story.nodes.acted = kubelet.saw = killed_there
             await _scaled(story, 3)
             await _scaled(story, 5)
             assert await story.list("pvc", "-l", "dledger.io/group=orders")
@@ -153,8 +67,9 @@ async def test_a_change_of_mind_is_met_by_what_is_there(
     server: ApiServer, operators: list[Operator], namespace: str
 ) -> None:
     """Out and back while one learns; in and back with one gone: neither waits for the other."""
-    async with new_story(server, namespace, "orders", nodes=5) as story:  # noqa: SIM117
-        async with _running(story, 3) as kubelet:
+    async with new_story(server, namespace, "orders", nodes=5) as story:
+        kubelet = Kubelet(story)
+        async with running(kubelet):
             kubelet.is_catching_up = False
             await story.kubectl("scale", "brokergroup/orders", "--replicas=5")
 
@@ -192,7 +107,7 @@ async def test_somebody_elses_claim_is_no_new_pods_disk(
 ) -> None:
     """Kubernetes would mount any claim of the right name; taken back, nothing is wrong."""
     async with new_story(server, namespace, "orders", nodes=5) as story:  # noqa: SIM117
-        async with _running(story, 3):
+        async with running(Kubelet(story)):
             await story.kubectl("apply", "-f", "-", manifest=_claim("data-orders-4", ""))
             await story.kubectl("scale", "brokergroup/orders", "--replicas=5")
             await story.until_condition("Degraded", "True/ApplyRefused")
