@@ -1,14 +1,15 @@
-"""What the CRDs demand of a spec, read from their schemas: each constraint, and values at its bound.
+"""What the CRDs demand, read from their schemas: each constraint, and manifests at its bound.
 
-`constraints` walks a schema and yields everything that can refuse a manifest; a keyword that it does
-not know fails, so that a new kind of constraint is not passed over. `rows` makes the manifests of
-those whose bounds a schema gives: the last value that is taken and the first that is not.
+`constraints` walks a schema and yields everything that can refuse a manifest; a keyword that it
+does not know fails, so that a new kind of constraint is not passed over. `rows` makes the
+manifests of those whose bounds a schema gives: the last value that is taken, and the first that is
+not. Asked by test_crd_rules_api_server.py.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -17,17 +18,14 @@ import yaml
 
 ROOT: Final = Path(__file__).parents[2]
 SPEC: Final = "spec"
+ITEM: Final = "[]"
+VALUE: Final = "{}"
 RULE: Final = "rule"
 """The keyword of a CEL rule; its message is the constraint's value."""
 
 _NO_BOUND: Final = {
     *("description", "default", "properties", "items", "additionalProperties"),
     *("anyOf", "x-kubernetes-list-map-keys"),
-}
-_BOUNDS: Final = {
-    *("type", "enum", "pattern", "format", "minimum", "maximum", "minLength", "maxLength"),
-    *("minItems", "maxItems", "minProperties", "maxProperties", "x-kubernetes-list-type"),
-    "x-kubernetes-int-or-string",
 }
 _OTHER_TYPES: Final[Mapping[str, Any]] = {
     "string": 7,
@@ -39,7 +37,7 @@ _OTHER_TYPES: Final[Mapping[str, Any]] = {
 
 Schema: TypeAlias = Mapping[str, Any]
 Place: TypeAlias = tuple[str, ...]
-"""A path from the root; ``[]`` is an item of a list, ``{}`` a value of a map."""
+"""A path from the root; `ITEM` stands for an item of a list, `VALUE` for a value of a map."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +74,16 @@ class Constraint:
         """What a refusal says of it."""
         if self.keyword == RULE:
             return str(self.value)
+        if self.value == "int32":
+            return "should be less than or equal to"
         return _WORDS[self.keyword].format(self.value)
 
 
 _WORDS: Final[Mapping[str, str]] = {
-    "type": "must be of type {}",
+    "type": "must be of type",
     "enum": "Unsupported value",
     "pattern": "should match '{}'",
-    "format": "must be of type {}",
+    "format": "must be of type",
     "minimum": "should be greater than or equal to {}",
     "maximum": "should be less than or equal to {}",
     "minLength": "should be at least {} chars long",
@@ -93,7 +93,7 @@ _WORDS: Final[Mapping[str, str]] = {
     "minProperties": "should have at least {} properties",
     "maxProperties": "must have at most {} items",
     "x-kubernetes-list-type": "Duplicate value",
-    "x-kubernetes-int-or-string": "must be of type integer,string",
+    "x-kubernetes-int-or-string": "must validate at least one schema (anyOf)",
     "required": "Required value",
 }
 
@@ -123,9 +123,9 @@ def _walk(kind: str, schema: Schema, path: Place) -> Iterator[Constraint]:
     yield from _own(kind, schema, path)
     for name, inner in schema.get("properties", {}).items():
         yield from _walk(kind, inner, (*path, name))
-    for keyword, token in (("items", "[]"), ("additionalProperties", "{}")):
+    for keyword, step in (("items", ITEM), ("additionalProperties", VALUE)):
         if keyword in schema:
-            yield from _walk(kind, schema[keyword], (*path, token))
+            yield from _walk(kind, schema[keyword], (*path, step))
 
 
 def _own(kind: str, schema: Schema, path: Place) -> Iterator[Constraint]:
@@ -134,10 +134,12 @@ def _own(kind: str, schema: Schema, path: Place) -> Iterator[Constraint]:
             yield from (Constraint(kind, path, keyword, name) for name in value)
         elif keyword == "x-kubernetes-validations":
             yield from (Constraint(kind, path, RULE, each["message"]) for each in value)
-        elif keyword in _BOUNDS:
+        elif keyword in BOUNDS:
             yield Constraint(kind, path, keyword, value)
         elif keyword not in _NO_BOUND:
-            raise AssertionError(f"{kind} {'.'.join(path)}: no manifest tries the keyword {keyword}")
+            raise AssertionError(
+                f"{kind} {'.'.join(path)}: no manifest tries the keyword {keyword}"
+            )
 
 
 # --- manifests ----------------------------------------------------------------------------------
@@ -168,13 +170,13 @@ class Samples:
         schema: The kind's.
         least: By path, the spec around it: that of the longest path that leads to it holds.
         texts: By path, a text of so many characters; others are so many times `a`.
-        not_matching: By path, a text that its pattern refuses.
+        patterns: By path, texts that its pattern takes, and texts that it refuses.
     """
 
     schema: Schema
     least: Mapping[str, Mapping[str, Any]]
     texts: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
-    not_matching: Mapping[str, str] = field(default_factory=dict)
+    patterns: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
 
     def placed(self, path: Place, value: Any) -> dict[str, Any]:
         """Return a spec with *value* at a path, and around it what is required."""
@@ -187,39 +189,40 @@ class Samples:
     def _around(self, schema: Schema, path: Place, depth: int, value: Any) -> Any:
         if depth == len(path):
             return value
-        token = path[depth]
-        if token == "[]":
+        step = path[depth]
+        if step == ITEM:
             return [self._around(schema["items"], path, depth + 1, value)]
-        if token == "{}":
+        if step == VALUE:
             return {"a": self._around(schema["additionalProperties"], path, depth + 1, value)}
         beside = {
             name: self.sample(schema["properties"][name], (*path[:depth], name))
             for name in schema.get("required", ())
-            if depth > 1
+            if depth > 1  # beside the fields of spec there is what `least` says
         }
-        inner = self._around(schema["properties"][token], path, depth + 1, value)
-        return {**beside, token: inner}
+        inner = self._around(schema["properties"][step], path, depth + 1, value)
+        return {**beside, step: inner}
 
     def sample(self, schema: Schema, path: Place, nth: int = 0) -> Any:
         """Return the *nth* of the smallest values that a schema takes."""
+        if path == (SPEC,):
+            return copy.deepcopy(dict(self.least[""]))
         if "enum" in schema:
             return schema["enum"][nth % len(schema["enum"])]
         match schema.get("type"):
-            case "string" if nth:
-                return f"a{nth}"
             case "string":
-                return self.text(path, max(1, schema.get("minLength", 0)))
-            case "boolean":
-                return True
+                least = max(1, schema.get("minLength", 0))
+                return f"a{nth}" if nth else self.text(path, least)
             case "array":
-                return []
+                return [self.sample(schema["items"], (*path, ITEM), nth)]
             case "object":
-                known = schema.get("properties", {})
-                wanted = [*schema.get("required", ())]
-                wanted += [*known][: schema.get("minProperties", 0)]
-                return {name: self.sample(known[name], (*path, name), nth) for name in wanted}
-            case _:
-                return schema.get("minimum", nth)
+                return self._object(schema, path, nth)
+            case kind:
+                return True if kind == "boolean" else schema.get("minimum", nth)
+
+    def _object(self, schema: Schema, path: Place, nth: int) -> dict[str, Any]:
+        known = schema.get("properties", {})
+        wanted = [*schema.get("required", ()), *[*known][: schema.get("minProperties", 0)]]
+        return {name: self.sample(known[name], (*path, name), nth) for name in wanted}
 
     def text(self, path: Place, length: int) -> str:
         """Return a text of so many characters that fits a path."""
@@ -236,86 +239,90 @@ def laid_over(under: Any, over: Any) -> Any:
 
 def at(schema: Schema, path: Place) -> Schema:
     """Return the part of a schema that is about a path."""
-    for token in path:
-        match token:
-            case "[]":
-                schema = schema["items"]
-            case "{}":
-                schema = schema["additionalProperties"]
-            case _:
-                schema = schema["properties"][token]
+    steps = {ITEM: "items", VALUE: "additionalProperties"}
+    for step in path:
+        schema = schema[steps[step]] if step in steps else schema["properties"][step]
     return schema
 
 
-def rows(constraint: Constraint, samples: Samples) -> Rows | None:
-    """Return manifests at the bound that the schema itself gives, and just beyond; None for CEL."""
-    path, value = constraint.path, constraint.value
-    schema = at(samples.schema, path)
-    taken, refused = _at_the_bound(constraint, schema, samples)
-    if constraint.keyword == RULE:
-        return None
+def rows(constraint: Constraint, samples: Samples) -> Rows:
+    """Return manifests at the bound that a schema itself gives, and just beyond."""
+    path = constraint.path
+    if constraint.keyword == "required":
+        return _required(samples, path, constraint.value)
+    bound = Bound(constraint.value, path, at(samples.schema, path), samples)
+    taken, refused = BOUNDS[constraint.keyword](bound)
     return Rows(
         tuple(samples.placed(path, each) for each in taken),
         tuple(samples.placed(path, each) for each in refused),
-    ) if constraint.keyword != "required" else _required(samples, path, value)
+    )
 
 
 def _required(samples: Samples, path: Place, name: str) -> Rows:
-    whole = samples.sample(at(samples.schema, path), path)
-    placed = samples.placed(path, whole)
-    without = copy.deepcopy(placed)
+    whole = samples.placed(path, samples.sample(at(samples.schema, path), path))
+    without = copy.deepcopy(whole)
     holder: Any = {SPEC: without}
-    for token in path:
-        holder = holder[0] if token == "[]" else holder["a" if token == "{}" else token]
+    for step in path:
+        holder = holder[0] if step == ITEM else holder["a" if step == VALUE else step]
     del holder[name]
-    return Rows((placed,), (without,))
+    return Rows((whole,), (without,))
 
 
-def _at_the_bound(
-    constraint: Constraint, schema: Schema, samples: Samples
-) -> tuple[list[Any], list[Any]]:
-    """Return values that are taken, and values that are refused."""
-    path, value = constraint.path, constraint.value
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """A bound that a schema gives, and how to make values around it.
 
-    def text(length: int) -> str:
-        return samples.text(path, length)
+    Attributes:
+        value: The bound.
+        path: Whose.
+        schema: That of the path.
+        samples: Of the kind.
+    """
 
-    def items(count: int) -> list[Any]:
-        return [samples.sample(schema["items"], (*path, "[]"), nth) for nth in range(1, count + 1)]
+    value: Any
+    path: Place
+    schema: Schema
+    samples: Samples
 
-    def entries(count: int) -> dict[str, Any]:
-        inner = schema["additionalProperties"]
-        return {f"k{nth}": samples.sample(inner, (*path, "{}")) for nth in range(count)}
+    def least(self) -> Any:
+        """Return the smallest value that fits."""
+        return self.samples.sample(self.schema, self.path)
 
-    match constraint.keyword:
-        case "type":
-            return [samples.sample(schema, path)], [_OTHER_TYPES[value]]
-        case "enum":
-            return [*value], ["Other"]
-        case "pattern":
-            return [text(1)], [samples.not_matching[field_name(path)]]
-        case "format" if value in ("int32", "int64"):
-            return [samples.sample(schema, path)], [1 << (int(value[3:]) - 1)]
-        case "format":
-            return [text(20)], [text(20).replace("T", " at ")]
-        case "minimum":
-            return [value], [value - 1]
-        case "maximum":
-            return [value], [value + 1]
-        case "minLength":
-            return [text(value)], ["a" * (value - 1)]
-        case "maxLength":
-            return [text(value)], [text(value + 1)]
-        case "minItems":
-            return [items(value)], [items(value - 1)]
-        case "maxItems":
-            return [items(value)], [items(value + 1)]
-        case "minProperties":
-            return [samples.sample(schema, path)], [{}]
-        case "maxProperties":
-            return [entries(value)], [entries(value + 1)]
-        case "x-kubernetes-int-or-string":
-            return [7, "7"], [True]
-        case "x-kubernetes-list-type":
-            return [items(2)], [items(1) * 2]
-    return [], []
+    def text(self, length: int) -> str:
+        """Return a text of so many characters that fits but for its length."""
+        return self.samples.text(self.path, length)
+
+    def items(self, count: int) -> list[Any]:
+        """Return a list of so many items that differ."""
+        path = (*self.path, ITEM)
+        return [self.samples.sample(self.schema["items"], path, nth + 1) for nth in range(count)]
+
+    def entries(self, count: int) -> dict[str, Any]:
+        """Return a map of so many entries."""
+        inner, path = self.schema["additionalProperties"], (*self.path, VALUE)
+        return {f"k{nth}": self.samples.sample(inner, path) for nth in range(count)}
+
+    def beyond_format(self) -> Any:
+        """Return what is none of a format."""
+        if self.value in ("int32", "int64"):
+            return 1 << (int(self.value[3:]) - 1)
+        return self.text(20).replace("T", " at ")
+
+
+BOUNDS: Final[Mapping[str, Callable[[Bound], tuple[Sequence[Any], Sequence[Any]]]]] = {
+    "type": lambda it: ([it.least()], [_OTHER_TYPES[it.value]]),
+    "enum": lambda it: (it.value, ["Other"]),
+    "pattern": lambda it: it.samples.patterns[field_name(it.path)],
+    "format": lambda it: ([it.least()], [it.beyond_format()]),
+    "minimum": lambda it: ([it.value], [it.value - 1]),
+    "maximum": lambda it: ([it.value], [it.value + 1]),
+    "minLength": lambda it: ([it.text(it.value)], [it.text(it.value)[1:]]),
+    "maxLength": lambda it: ([it.text(it.value)], [it.text(it.value + 1)]),
+    "minItems": lambda it: ([it.items(it.value)], [it.items(it.value - 1)]),
+    "maxItems": lambda it: ([it.items(it.value)], [it.items(it.value + 1)]),
+    "minProperties": lambda it: ([it.least()], [{}]),
+    "maxProperties": lambda it: ([it.entries(it.value)], [it.entries(it.value + 1)]),
+    "x-kubernetes-list-type": lambda it: ([it.items(2)], [it.items(1) * 2]),
+    "x-kubernetes-int-or-string": lambda _: ([7, "7"], [True]),
+}
+"""By keyword, values that are taken and values that are refused."""
