@@ -16,6 +16,8 @@ import pytest
 
 from dledger_operator.api.spec import Spec, Topic
 from dledger_operator.decisions.checks import ACTED_ON, leaves
+from tests.operator.api_server import ApiServer
+from tests.operator.backup_samples import STORE
 from tests.operator.crd_rules import SPEC, Schema, schemas
 from tests.operator.live import ROOT, Story, eventually
 
@@ -92,6 +94,10 @@ OTHER_CLASS: Final = [
     'its class; delete the BrokerGroup, which leaves its volumes, and create it again with ""'
     for name in ("data-orders-0", "data-orders-1", "data-orders-2")
 ]
+NOT_REACHED: Final = (
+    "spec.bootstrap.recovery.store.url=gs://backups: only s3:// and file:// are reached from pods "
+    "so far; bootstrap is immutable: delete the BrokerGroup and create it again"
+)
 
 
 # --- the table is complete ------------------------------------------------------------------------
@@ -271,6 +277,43 @@ async def test_a_group_of_old_volumes_gets_their_size_and_class_back(story: Stor
     await story.until_condition("SpecValid", "True/Accepted")
     await story.until_condition("Progressing", "False/Complete")
     assert (await story.status())["groupId"] == group_id
+
+
+async def test_a_group_that_cannot_be_founded_so_is_created_again(story: Story) -> None:
+    """As is told: what it is founded on cannot be changed."""
+    await story.apply(bootstrap={"recovery": {"store": {"url": "gs://backups"}}})
+    await _told(story, [NOT_REACHED])
+    assert not await story.tried(
+        *("patch", "bg", "orders", "--type=merge"),
+        *("-p", json.dumps({SPEC: {"bootstrap": {"recovery": {"store": STORE}}}})),
+    )
+
+    await _deleted(story)
+    await story.apply(bootstrap={"recovery": {"store": STORE}})
+
+    await story.until_condition("SpecValid", "True/Accepted")
+    await story.until_condition("Progressing", "True/Recovering")
+
+
+async def test_a_field_of_a_newer_version_is_removed(server: ApiServer, story: Story) -> None:
+    """Of CRDs that are newer than the operator; without the field all is well."""
+    await story.up()
+    at = "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/fromTheFuture"
+    added = [{"op": "add", "path": at, "value": {"type": "integer"}}]
+    crd = ("patch", "crd", "brokergroups.dledger.io", "--type=json", "-p")
+    server.kubectl(*crd, json.dumps(added))
+
+    async def asked() -> bool:
+        await _change(story, [("fromTheFuture", 1)])
+        return "fromTheFuture" in (await story.get("bg", "orders"))[SPEC]
+
+    await eventually("the API server has the new CRD", asked)
+    await _told(story, ["spec.fromTheFuture is not known to this version; remove the field"])
+    removed = json.dumps({SPEC: {"fromTheFuture": None}})
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", removed)
+
+    await story.until_condition("SpecValid", "True/Accepted")
+    server.kubectl(*crd, json.dumps([{"op": "remove", "path": at}]))
 
 
 async def _deleted(story: Story) -> None:
