@@ -1,9 +1,10 @@
 """What the CRDs demand, read from their schemas: each constraint, and manifests at its bound.
 
 `constraints` walks a schema and yields everything that can refuse a manifest; a keyword that it
-does not know fails, so that a new kind of constraint is not passed over. `rows` makes the
-manifests of those whose bounds a schema gives: the last value that is taken, and the first that is
-not. Asked by test_crd_rules_api_server.py.
+does not know fails, so that a new kind of constraint is not passed over (nor a pattern, which would
+be refused with a regular expression: a rule has words for it). `rows` makes the manifests of those
+whose bounds a schema gives: the last value that is taken, and the first that is not. Asked by
+test_crd_rules_api_server.py.
 """
 
 from __future__ import annotations
@@ -82,7 +83,6 @@ class Constraint:
 _WORDS: Final[Mapping[str, str]] = {
     "type": "must be of type",
     "enum": "Unsupported value",
-    "pattern": "should match '{}'",
     "format": "must be of type",
     "minimum": "should be greater than or equal to {}",
     "maximum": "should be less than or equal to {}",
@@ -170,13 +170,11 @@ class Samples:
         schema: The kind's.
         least: By path, the spec around it: that of the longest path that leads to it holds.
         texts: By path, a text of so many characters; others are so many times `a`.
-        patterns: By path, texts that its pattern takes, and texts that it refuses.
     """
 
     schema: Schema
     least: Mapping[str, Mapping[str, Any]]
     texts: Mapping[str, Callable[[int], str]] = field(default_factory=dict)
-    patterns: Mapping[str, tuple[Sequence[str], Sequence[str]]] = field(default_factory=dict)
 
     def placed(self, path: Place, value: Any) -> dict[str, Any]:
         """Return a spec with *value* at a path, and around it what is required."""
@@ -312,7 +310,6 @@ class Bound:
 BOUNDS: Final[Mapping[str, Callable[[Bound], tuple[Sequence[Any], Sequence[Any]]]]] = {
     "type": lambda it: ([it.least()], [_OTHER_TYPES[it.value]]),
     "enum": lambda it: (it.value, ["Other"]),
-    "pattern": lambda it: it.samples.patterns[field_name(it.path)],
     "format": lambda it: ([it.least()], [it.beyond_format()]),
     "minimum": lambda it: ([it.value], [it.value - 1]),
     "maximum": lambda it: ([it.value], [it.value + 1]),

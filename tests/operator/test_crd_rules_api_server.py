@@ -84,7 +84,6 @@ SAMPLES: Final = {
                 for name, make in _IN_STORE.items()
             },
         },
-        patterns={"spec.topics[0].name": (("a", "%", "|", "Zz09_-"), ("a b", "a.b", "ä", "$a"))},
     ),
     BACKUP: Samples(
         schemas()[BACKUP],
@@ -295,6 +294,11 @@ WRITTEN: Final[dict[str, Rows]] = {
         "apart by them": _at(name, _OURS)
         for name in ("podLabels", "podAnnotations")
     },
+    f"{GROUP} spec.topics[].name {RULE} topics[].name must be of letters, digits, '_', '-', '%' "
+    "and '|'": Rows(
+        tuple({"topics": [{"name": one}]} for one in ("a", "%", "|", "Zz09_-")),
+        tuple({"topics": [{"name": one}]} for one in ("a b", "a.b", "ä", "$a", "a\n")),
+    ),
     f"{GROUP} spec.peerTls.caSecretName {RULE} peerTls.caSecretName must be the name of a "
     "Secret": _at("peerTls.caSecretName", _OF_A_SECRET),
     f"{GROUP} spec.tls {RULE} tls.secretName and tls.issuerRef exclude each other: give the "
@@ -430,6 +434,19 @@ def test_a_keyword_that_no_manifest_tries_is_seen() -> None:
 
     with pytest.raises(AssertionError, match="no manifest tries the keyword multipleOf"):
         list(constraints(GROUP, schema))
+
+
+def test_a_rule_without_a_row_and_a_row_without_a_rule_are_seen() -> None:
+    """A rule whose words change is both."""
+    whole = schemas()[OPERATION]
+    rules = whole["properties"]["spec"]["x-kubernetes-validations"]
+    rules[0] = {**rules[0], "message": "spec is immutable"}
+
+    wanted = {one.key for one in constraints(OPERATION, whole)}
+    there = {key for key in table() if ALL[key].kind == OPERATION}
+
+    assert wanted - there == {f"{OPERATION} spec {RULE} spec is immutable"}
+    assert len(there - wanted) == 1
 
 
 def test_every_constraint_has_a_manifest_that_is_taken_and_one_that_is_refused() -> None:
