@@ -164,6 +164,14 @@ def test_the_documentation_lists_every_reason() -> None:
         assert re.fullmatch(rf"(\w+=(True|False|Unknown)(, |; )?)+{of}", shown), name
 
 
+def test_the_documentation_lists_every_condition() -> None:
+    """In the order in which they are written; the other two kinds have one of their own."""
+    written = status(facts_of(bootstrapped(), converged(bootstrapped())), now=NOW)["conditions"]
+    paragraph = DOCS.partition("\n## Conditions\n")[2].partition("\n\n")[0]
+
+    assert re.findall(r"`(\w+)`", paragraph) == [row["type"] for row in written] + ["Complete"]
+
+
 def test_each_crd_is_a_document_of_its_own() -> None:
     """`helm show crds` joins the files as they are, and kubectl would read one object."""
     for path in (ROOT / "crds").iterdir():

@@ -15,7 +15,6 @@ import pytest
 
 from dledger_operator.decisions import growth
 from tests.operator.api_server import ApiServer
-from tests.operator.backup_samples import ON_CLAIM
 from tests.operator.live import (
     Operator,
     Story,
@@ -30,91 +29,7 @@ pytestmark = pytest.mark.e2e
 CHILDREN: Final = "statefulset,service,configmap,poddisruptionbudget,networkpolicy,pod,pvc,bg"
 
 
-# --- what the API server refuses --------------------------------------------------------------
-
-REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"replicas": 2}, "replicas must be odd"),
-    ({"replicas": 11}, "less than or equal to 9"),
-    ({"colour": "red"}, 'unknown field "spec.colour"'),
-    ({"storage": {"sise": "1Gi"}}, 'unknown field "spec.storage.sise"'),
-    ({"affinity": {"nodeAfinity": {}}}, 'unknown field "spec.affinity.nodeAfinity"'),
-    ({"storage": {"size": "ten"}}, "must be a quantity above zero"),
-    ({"storage": {"size": "0"}}, "must be a quantity above zero"),
-    (
-        {"storage": {"size": "2Ti", "autoGrow": {"enabled": True, "maxSize": "1Ti"}}},
-        "maxSize must be at least",
-    ),
-    ({"durability": "never"}, "Unsupported value"),
-    ({"topics": [{"name": "a"}, {"name": "a"}]}, "Duplicate value"),
-    ({"topics": [{"name": "a b"}]}, "spec.topics[0].name"),
-    ({"tls": {"secretName": "s", "issuerRef": {"name": "i"}}}, "exclude each other"),
-    (
-        {"bootstrap": {"recovery": {"target": {"index": 1, "time": "2031-01-01T00:00:00Z"}}}},
-        "index or time, not both",
-    ),
-    ({"resources": {"limits": {"cpu": "much"}}}, "spec.resources.limits.cpu"),
-    ({"backup": {"schedule": "@daily"}}, "backup.schedule needs backup.store.url"),
-    ({"backup": {"store": {"url": "bucket"}}}, "store.url must be a URL such as s3://bucket/path"),
-    ({"backup": {"store": {"url": "file:///backups"}}}, "store.claimName is required where"),
-    ({"backup": {"store": {"claimName": "c"}}}, "store.claimName is required where"),
-    (
-        {"backup": {"store": {"url": "s3://b/p", "claimName": "c"}}},
-        "store.claimName is required where store.url is file://, and is for file:// alone",
-    ),
-    (
-        {"backup": {"store": {"url": "file:///opt/dledger", "claimName": "c"}}},
-        "must be below /backups, /mnt, /srv or /var/backups",
-    ),
-    (
-        {"bootstrap": {"recovery": {"store": {**ON_CLAIM, "endpoint": "https://s3.example"}}}},
-        "store.endpoint is for s3:// alone",
-    ),
-    (
-        {"backup": {"store": {"url": "file:///backups", "claimName": "A/b"}}},
-        "store.claimName must be the name of a PersistentVolumeClaim",
-    ),
-    ({"bootstrap": {"recovery": {"groupId": "g"}}}, "needs bootstrap.recovery.store.url"),
-    ({"spark": {"executors": {"memory": "1Ki"}}}, "must be a quantity of at least 1Gi"),
-    ({"spark": {"executors": {"memory": "much"}}}, "must be a quantity of at least 1Gi"),
-    ({"spark": {"localThreshold": "little"}}, "spark.localThreshold must be a quantity"),
-    ({"networkPolicy": {"clients": [{}]}}, "spec.networkPolicy.clients[0]"),
-    ({"networkPolicy": {"egress": [{"ipBlock": {}}]}}, "spec.networkPolicy.egress[0].ipBlock.cidr"),
-    ({"networkPolicy": {"monitoring": [{"pods": {}}]}}, 'unknown field "spec.networkPolicy'),
-]
-
-
-@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
-def test_a_broken_spec_is_refused_with_a_sentence(
-    server: ApiServer, spec: dict[str, Any], sentence: str
-) -> None:
-    """By the API server, before anything is stored."""
-    done = server.kubectl("apply", "-f", "-", manifest=group(**spec), check=False)
-
-    assert done.returncode == 1
-    assert sentence in done.stderr
-
-
-FORBIDDEN_CHANGES: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"podLabels": {"dledger.io/role": "leader"}}, "keys of dledger.io/ are the operator's own"),
-    ({"podAnnotations": {"dledger.io/x": "y"}}, "keys of dledger.io/ are the operator's own"),
-    ({"storage": {"storageClassName": "other"}}, "storageClassName is immutable"),
-    ({"bootstrap": {"recovery": {"groupId": "g"}}}, "bootstrap is immutable"),
-    ({"replicas": 4}, "replicas must be odd"),
-]
-
-
-@pytest.mark.parametrize(("spec", "sentence"), FORBIDDEN_CHANGES)
-def test_a_forbidden_change_is_refused_with_a_sentence(
-    server: ApiServer, namespace: str, spec: dict[str, Any], sentence: str
-) -> None:
-    """The rule compares with what is stored, defaults included."""
-    apply = ("apply", "-n", namespace, "-f", "-")
-    server.kubectl(*apply, manifest=group(topics=[{"name": "a"}]))
-
-    done = server.kubectl(*apply, manifest=group(**spec), check=False)
-
-    assert done.returncode == 1
-    assert sentence in done.stderr
+# --- what the API server takes and refuses; its rules are in test_crd_rules_api_server.py --------
 
 
 def test_allowed_changes_are_taken(server: ApiServer, namespace: str) -> None:
@@ -134,23 +49,16 @@ def test_allowed_changes_are_taken(server: ApiServer, namespace: str) -> None:
         server.kubectl(*apply, manifest=group(**spec))
 
 
-def test_a_name_that_no_service_can_have_is_refused(server: ApiServer, namespace: str) -> None:
-    """Services and pods are named after the group."""
-    for name in ("1st", "a.b", "a" * 51):
-        done = server.kubectl(
-            "apply", "-n", namespace, "-f", "-", manifest=group(name), check=False
-        )
-        assert "metadata.name must be" in done.stderr
-
-
 def test_without_strict_validation_an_unknown_field_is_dropped(
     server: ApiServer, namespace: str
 ) -> None:
     """Kubernetes leaves it to the client to ask for strictness; kubectl does by default."""
-    server.kubectl(
-        *("apply", "-n", namespace, "--validate=false", "-f", "-"), manifest=group(colour="red")
-    )
+    apply = ("apply", "-n", namespace, "-f", "-")
 
+    strict = server.kubectl(*apply, manifest=group(colour="red"), check=False)
+    server.kubectl(*apply, "--validate=false", manifest=group(colour="red"))
+
+    assert 'unknown field "spec.colour"' in strict.stderr
     assert "colour" not in server.get("bg", "orders", "-n", namespace)["spec"]
 
 
@@ -194,8 +102,8 @@ async def test_a_group_is_built_founded_and_converges_to_no_writes(
     assert set(operator.metric("dledger_operator_reconcile_errors_total")) == {0}
 
 
-async def test_a_topic_is_grown_and_each_refusal_can_be_taken_back(story: Story) -> None:
-    """What SpecValid says to set back is taken by the API server, and all is well again."""
+async def test_a_topic_is_grown(story: Story) -> None:
+    """And the Event says so, once."""
     await story.up(topics=[{"name": "demo", "queues": 2}])
     await story.until_condition("Progressing", "False/Complete")
 
@@ -205,16 +113,7 @@ async def test_a_topic_is_grown_and_each_refusal_can_be_taken_back(story: Story)
     await story.apply(topics=[{"name": "demo", "queues": 4}])
     await eventually("four queues", grown)
     await story.until_condition("Progressing", "False/Complete")
-    for wrong, reason in (
-        ({"queues": 2}, "False/InvalidSpec"),
-        ({"queues": 4, "type": "FIFO"}, "False/InvalidSpec"),
-    ):
-        await story.apply(topics=[{"name": "demo", **wrong}])
-        await story.until_condition("SpecValid", reason)
-        await story.apply(topics=[{"name": "demo", "queues": 4, "type": "NORMAL"}])
-        await story.until_condition("SpecValid", "True/Accepted")
 
-    assert story.nodes.topics == {"demo": 4}
     events = await story.list("events")
     assert [one["message"] for one in events if one["reason"] == "TopicGrown"] == [
         "topic demo has 4 queues; it had 2"
@@ -293,42 +192,6 @@ async def test_deleted_and_applied_again_the_group_comes_back_with_its_id(story:
     assert (await story.status())["groupId"] == group_id
     assert story.nodes.bootstraps == 1
     await story.until_condition("GroupIDConsistent", "True/OneGroupId")
-
-
-async def test_an_unimplemented_field_is_answered_and_changes_nothing(story: Story) -> None:
-    """And taking it back is heard."""
-    await story.up()
-    before = await story.get("statefulset", "orders")
-
-    await story.apply(tls={"enabled": True})
-
-    await story.until_condition("SpecValid", "False/NotImplementedYet")
-    after = await story.get("statefulset", "orders")
-    assert after["metadata"]["generation"] == before["metadata"]["generation"]
-    await story.apply()
-    await story.until_condition("SpecValid", "True/Accepted")
-
-
-@pytest.mark.parametrize(
-    ("asked", "reason", "set_back"),
-    [
-        ({"storage": {"size": "5Gi"}}, "InvalidSpec", {"storage": {"size": "10Gi"}}),
-    ],
-)
-async def test_what_a_refusal_says_to_set_back_can_be_set_back(
-    story: Story, asked: dict[str, Any], reason: str, set_back: dict[str, Any]
-) -> None:
-    """Found: O12. The API server must take what SpecValid tells people to type."""
-    await story.up()
-    await story.apply(**asked)
-    await story.until_condition("SpecValid", f"False/{reason}")
-    (value,) = [*set_back.values()]
-    words = f"set it back to {value['size'] if isinstance(value, dict) else value}"
-    assert words in await story.message("SpecValid")
-
-    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _spec(set_back))
-
-    await story.until_condition("SpecValid", "True/Accepted")
 
 
 @pytest.mark.parametrize("grows", [True, False])

@@ -56,58 +56,6 @@ def test_the_chart_names_an_image_for_spark(values: tuple[str, ...], image: str)
     assert _environment(*values)["DLEDGER_OPERATOR_SPARK_IMAGE"] == image
 
 
-# --- what the API server refuses ----------------------------------------------------------------
-
-REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
-    ({"group": None}, "spec.group"),
-    ({"group": ""}, "spec.group"),
-    ({"colour": "red"}, 'unknown field "spec.colour"'),
-    ({"store": {"uri": "s3://b"}}, 'unknown field "spec.store.uri"'),
-    ({"store": {"url": "bucket"}}, "store.url must be a URL such as s3://bucket/path"),
-    ({"store": {"secretName": "s3"}}, "store.url is required"),
-    ({"store": {"url": "file:///backups"}}, "store.claimName is required where"),
-    ({"store": {"url": "s3://b", "claimName": "c"}}, "is for file:// alone"),
-    ({"store": {**ON_CLAIM, "url": "file:///tmp"}}, "must be below /backups, /mnt, /srv or"),
-    ({"store": {**ON_CLAIM, "endpoint": "https://s3.example"}}, "endpoint is for s3:// alone"),
-    ({"lastIndex": 0}, "greater than or equal to 1"),
-    ({"lastIndex": "many"}, "spec.lastIndex"),
-]
-
-
-@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
-def test_a_broken_backup_is_refused_with_a_sentence(
-    server: ApiServer, spec: dict[str, Any], sentence: str
-) -> None:
-    """By the API server, before anything is stored."""
-    done = server.kubectl("apply", "-f", "-", manifest=_backup(**spec), check=False)
-
-    assert done.returncode == 1
-    assert sentence in done.stderr
-
-
-def test_a_name_that_no_job_can_have_is_refused(server: ApiServer, namespace: str) -> None:
-    """The longest that is allowed is taken."""
-    create = ("create", "-n", namespace, "-f", "-")
-
-    for name in ("a.b", "a" * 64):
-        done = server.kubectl(*create, manifest=_backup(name), check=False)
-        assert "metadata.name must be" in done.stderr
-    server.kubectl(*create, manifest=_backup("a" * 63))
-
-
-@pytest.mark.parametrize("spec", [{"lastIndex": 7}, {"group": "other"}, {"store": STORE}])
-def test_a_backup_cannot_be_changed(
-    server: ApiServer, namespace: str, spec: dict[str, Any]
-) -> None:
-    """It is one backup; what it was must stay readable."""
-    apply = ("apply", "-n", namespace, "-f", "-")
-    server.kubectl(*apply, manifest=_backup())
-
-    done = server.kubectl(*apply, manifest=_backup(**spec), check=False)
-
-    assert "spec is immutable" in done.stderr
-
-
 # --- the operator -------------------------------------------------------------------------------
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Iterator
 
 import pytest
@@ -71,6 +72,25 @@ async def test_a_node_with_the_certificate_of_another_is_not_believed(story: Sto
         return any(row["name"] == "orders-1" and row["role"] == "unknown" for row in rows)
 
     await eventually("orders-1 counts as silent", silent)
+
+
+async def test_an_authority_that_is_missing_can_be_set_back_to_none(story: Story) -> None:
+    """As the documentation says; the certificates in use stay meanwhile."""
+    await story.up_encrypted()
+    files = await story.secret("orders-peer-tls")
+
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _authority("nobody"))
+    await story.until_condition("Degraded", "True/AuthorityInvalid")
+    assert "spec.peerTls.caSecretName" in await story.message("Degraded")
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", _authority(""))
+
+    await story.until_condition("Degraded", "False/AsExpected")
+    assert await story.condition("SpecValid") == "True/Accepted"
+    assert await story.secret("orders-peer-tls") == files
+
+
+def _authority(name: str) -> str:
+    return json.dumps({"spec": {"peerTls": {"caSecretName": name}}})
 
 
 async def test_a_converged_group_with_certificates_causes_no_write(

@@ -201,13 +201,29 @@ def test_claims_that_an_earlier_group_left_cannot_shrink() -> None:
     assert "set it back to 20Gi, which volume claim data-orders-0 has" in said.message
 
 
+def test_what_a_group_is_founded_on_is_not_changed_but_created_again() -> None:
+    """Bootstrap is immutable, so that no other advice could be followed."""
+    recovery = {"bootstrap": {"recovery": {"store": {"url": "gs://backups"}}}}
+
+    said = verdict(problems(group(recovery), Observed()))
+
+    assert said.message.endswith(
+        "only s3:// and file:// are reached from pods so far; bootstrap is immutable: delete the "
+        "BrokerGroup and create it again"
+    )
+
+
 def test_claims_that_an_earlier_group_left_keep_their_class() -> None:
     """The class of a claim cannot change."""
     observed = Observed(volumes=volumes(0))
 
     said = verdict(problems(group({"storage": {"storageClassName": "fast"}}), observed))
 
-    assert "storageClassName cannot change" in said.message
+    assert said.message == (
+        "spec.storage.storageClassName=fast: volume claim data-orders-0 has standard, and a volume "
+        "cannot change its class; delete the BrokerGroup, which leaves its volumes, and create it "
+        "again with standard"
+    )
 
 
 def test_a_wrong_type_is_invalid_and_named() -> None:

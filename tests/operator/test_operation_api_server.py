@@ -8,7 +8,6 @@ from typing import Any, Final
 import pytest
 
 from dledger_operator.api import names
-from tests.operator.api_server import ApiServer
 from tests.operator.live import Story, eventually
 
 pytestmark = pytest.mark.e2e
@@ -26,61 +25,6 @@ def _operation(name: str = "one", **spec: Any) -> dict[str, Any]:
         "metadata": {"name": name},
         "spec": {"group": "orders", **spec},
     }
-
-
-ACCEPTED: Final[list[dict[str, Any]]] = [
-    TRANSFER,
-    RESTART,
-    {"kind": "Restart", "restart": {"pods": ["orders-0"]}},
-    REPLACE,
-    FORCE,
-    {"kind": "ForceNewGroup", "forceNewGroup": {}, "deadlineSeconds": 5},
-    {**RESTART, "deadlineSeconds": 1, "ttlSecondsAfterFinished": 0},
-]
-REFUSED: Final[list[tuple[dict[str, Any], str]]] = [
-    ({**TRANSFER, "group": ""}, "spec.group"),
-    ({"kind": "Compact"}, "Unsupported value"),
-    ({"kind": "TransferLeader"}, "spec.transferLeader is required for kind TransferLeader"),
-    ({**TRANSFER, "kind": "Restart"}, "spec.restart is required for kind Restart"),
-    ({**RESTART, **TRANSFER}, "spec.restart is required for kind Restart, and is for it alone"),
-    ({"kind": "ReplaceMember"}, "spec.replaceMember is required"),
-    ({"kind": "ForceNewGroup"}, "spec.forceNewGroup is required"),
-    ({"kind": "Restart", "restart": {}}, "either pods, or all: true"),
-    ({"kind": "Restart", "restart": {"all": True, "pods": ["a"]}}, "either pods, or all: true"),
-    ({**FORCE, "deadlineSeconds": 5}, "is not for a confirmed ForceNewGroup"),
-    ({**TRANSFER, "transferLeader": {"to": ""}}, "spec.transferLeader.to"),
-    ({**RESTART, "deadlineSeconds": 0}, "greater than or equal to 1"),
-    ({**RESTART, "ttlSecondsAfterFinished": -1}, "greater than or equal to 0"),
-    ({**RESTART, "colour": "red"}, 'unknown field "spec.colour"'),
-]
-
-
-@pytest.mark.parametrize("spec", ACCEPTED)
-def test_a_whole_operation_is_taken(server: ApiServer, spec: dict[str, Any]) -> None:
-    """Each kind, with its block alone."""
-    server.kubectl("create", "--dry-run=server", "-f", "-", manifest=_operation(**spec))
-
-
-@pytest.mark.parametrize(("spec", "sentence"), REFUSED)
-def test_a_broken_operation_is_refused_with_a_sentence(
-    server: ApiServer, spec: dict[str, Any], sentence: str
-) -> None:
-    """By the API server, before anything is stored."""
-    done = server.kubectl("create", "-f", "-", manifest=_operation(**spec), check=False)
-
-    assert done.returncode == 1
-    assert sentence in done.stderr
-
-
-def test_an_operation_cannot_be_changed(server: ApiServer, namespace: str) -> None:
-    """It is one act."""
-    apply = ("apply", "-n", namespace, "-f", "-")
-    server.kubectl(*apply, manifest=_operation(**TRANSFER))
-
-    changed = {**TRANSFER, "transferLeader": {"to": "orders-2"}}
-    done = server.kubectl(*apply, manifest=_operation(**changed), check=False)
-
-    assert "spec is immutable" in done.stderr
 
 
 async def _create(story: Story, name: str, **spec: Any) -> None:

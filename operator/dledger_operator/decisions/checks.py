@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -65,6 +65,7 @@ ACTED_ON: Final = frozenset(
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
 _LEAST_MEMORY: Final = "1Gi"
 """Of a driver or executor: half of that is the JVM's, which needs 450 MiB to start."""
+_FOUNDED_ONCE: Final = "bootstrap is immutable: delete the BrokerGroup and create it again"
 _GRAVITY: Final = (Reason.INVALID_SPEC, Reason.NOT_ALLOWED, Reason.NOT_IMPLEMENTED_YET)
 """Of several reasons, SpecValid shows the first of these."""
 
@@ -283,6 +284,13 @@ def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
 
 
 def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
+    """Yield why a group cannot be founded on what it names, and the way out: not a change."""
+    for problem in _recovery_faults(group):
+        way_out = "" if group.bootstrapped else f"; {_FOUNDED_ONCE}"
+        yield replace(problem, message=f"{problem.message}{way_out}")
+
+
+def _recovery_faults(group: BrokerGroup) -> Iterator[Problem]:
     recovery = group.spec.bootstrap.recovery
     yield from store_problems(recovery.store, "spec.bootstrap.recovery.store", group.name)
     if recovery != Recovery() and recovery.store == Store():
@@ -347,7 +355,10 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
             )
         if wanted.storage_class_name not in ("", storage_class):
             yield _invalid(
-                f"spec.storage.storageClassName cannot change: {name} has {storage_class!r}"
+                f"spec.storage.storageClassName={wanted.storage_class_name}: {name} has "
+                f"{_text(storage_class)}, and a volume cannot change its class; delete the "
+                "BrokerGroup, which leaves its volumes, and create it again with "
+                f"{_text(storage_class)}"
             )
 
 
@@ -434,6 +445,7 @@ def _not_yet(path: str, value: object, instead: object) -> Problem:
 
 
 def _text(value: object) -> str:
+    """Return a value as it is typed into a manifest."""
     if isinstance(value, bool):
         return str(value).lower()
     return str(value) or '""'
