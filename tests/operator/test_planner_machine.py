@@ -24,9 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.actions import Action, LabelRole, LookAgain
 from dledger_operator.decisions.disruptions import Disruption, Footing, ReplaceMember
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import Action, LabelRole, LookAgain, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed, Pod
 from tests.operator.samples import FRESH_ID, GROUP_ID, bootstrapped, converged, member, node
 

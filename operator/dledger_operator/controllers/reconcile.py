@@ -33,11 +33,7 @@ from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.child_keeper import ChildKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
-from dledger_operator.decisions.backoff import Backoff
-from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
-from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.growth import GrowClaim, ReleasePods
-from dledger_operator.decisions.plan import (
+from dledger_operator.decisions.actions import (
     Action,
     Bootstrap,
     Child,
@@ -47,8 +43,12 @@ from dledger_operator.decisions.plan import (
     MarkRestored,
     RecordGroupId,
     is_prerequisite,
-    plan,
 )
+from dledger_operator.decisions.backoff import Backoff
+from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
+from dledger_operator.decisions.facts import Facts, facts_of
+from dledger_operator.decisions.growth import GrowClaim, ReleasePods
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
