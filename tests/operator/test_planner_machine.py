@@ -338,7 +338,7 @@ class Planner(RuleBasedStateMachine):
 
 
 def _settings() -> Any:
-    runs = int(os.environ.get("PLANNER_RUNS", "500"))
+    runs = int(os.environ.get("PLANNER_RUNS", "1000"))
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     return settings(max_examples=runs, stateful_step_count=30, suppress_health_check=slow)
 
