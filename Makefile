@@ -66,7 +66,10 @@ unit: tools ## Tests without a cluster
 	$(TOGETHER) tests -m "not alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 	$(ALONE) $(ALONE_IN) -m "alone and not e2e $(NOT_LONG)" $(PYTEST_ARGS) $(MAY_BE_NONE)
 
-coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least 95 %
+DECIDED := operator/dledger_operator/decisions,operator/dledger_operator/status
+ONE_PICTURE := */decisions/facts.py,*/decisions/plan.py,*/status/status.py,*/status/conditions.py,*/status/degraded.py
+
+coverage: $(STAMP) ## Branches the tests take: 95 % of raft/ and store/, all of the operator's picture and plan
 	@mkdir -p build
 	$(PY) -m coverage run -m pytest -q -x tests/raft tests/store tests/files tests/replica tests/server \
 		--ignore tests/store/test_crash_enumerator.py --ignore tests/store/test_bit_flips.py \
@@ -74,6 +77,9 @@ coverage: $(STAMP) ## Branches of raft/ and store/ that the tests take: at least
 	$(PY) -m coverage report
 	$(PY) -m coverage json -q -o build/coverage.json
 	$(PY) scripts/check_branches.py build/coverage.json 95
+	$(PY) -m coverage run --data-file build/.coverage-operator --source $(DECIDED) \
+		-m pytest -q -x tests/operator -m "not alone and not e2e and not long" $(PYTEST_ARGS)
+	$(PY) -m coverage report --data-file build/.coverage-operator --fail-under 100 --include $(ONE_PICTURE)
 
 mutants: $(STAMP) ## Plant bugs and show which check caught each: make mutants [MUTANTS_ARGS=...]
 	$(PY) -m tests.mutants $(MUTANTS_ARGS)

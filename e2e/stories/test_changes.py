@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import base64
+import json
+import time
+from typing import Any
 
 import pytest
 
@@ -87,6 +90,34 @@ def test_a_setting_that_needs_a_restart_rolls_out(
     end(traffic, failed=0)
 
     assert not set(before.values()) & set(group.uids().values())
+
+
+@pytest.mark.long
+def test_a_hand_edit_is_undone_and_told(namespace: Namespace, figures: dict[str, float]) -> None:
+    """A Service that leads nobody to the group any more, and one that is gone."""
+    group = namespace.run_group()
+    before = namespace.get("service", "orders") or {}
+
+    patch = json.dumps({"spec": {"selector": {"app": "another"}}})
+    edited_s = time.monotonic()
+    namespace.kubectl("patch", "service", "orders", "--type=merge", "-p", patch)
+    eventually("the edit is undone", lambda: _selector(namespace) == _selector_of(before), 60)
+    figures["seconds until an edit was undone"] = time.monotonic() - edited_s
+    deleted_s = time.monotonic()
+    namespace.kubectl("delete", "service", "orders")
+    eventually("the Service is back", lambda: _selector(namespace) == _selector_of(before), 60)
+    figures["seconds until a deleted Service was back"] = time.monotonic() - deleted_s
+
+    assert any("spec.selector.app" in said for said in group.told("ChildRepaired"))
+
+
+def _selector(namespace: Namespace) -> dict[str, str]:
+    return _selector_of(namespace.get("service", "orders") or {"spec": {}})
+
+
+def _selector_of(service: dict[str, Any]) -> dict[str, str]:
+    found: dict[str, str] = service["spec"].get("selector", {})
+    return found
 
 
 @pytest.mark.long

@@ -45,6 +45,14 @@ def _silence_after(summary: dict[str, Any], at_ms: int, within_ms: int = 8000) -
     return max(found, default=0)
 
 
+def _wait_remade(group: BrokerGroup, pod: str, before: str) -> None:
+    eventually(
+        f"another pod in the place of {pod}",
+        lambda: group.uids().get(pod, before) != before or None,
+        60,
+    )
+
+
 def _delete(group: BrokerGroup, pod: str) -> None:
     group.namespace.kubectl("delete", "pod", pod, "--wait=false")
 
@@ -67,9 +75,12 @@ def test_ten_leaders_in_a_row_go_away(
     at_ms = []
     for _ in range(TIMES):
         leader = group.leader()
+        before = group.uids()[leader]
         at_ms.append(time.time_ns() // 1_000_000)
         stop(group, leader)
         group.other_leader(leader)
+        # Until a pod that was told to stop has stopped, the group looks whole.
+        _wait_remade(group, leader, before)
         group.wait_available()
     summary = end(traffic)
 

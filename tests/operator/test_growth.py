@@ -10,9 +10,10 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.cluster.api import ApiError
+from dledger_operator.decisions.actions import Create, Forget
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, growth, template_size
-from dledger_operator.decisions.plan import Create, Forget, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed
 from dledger_operator.resources import desired
 from dledger_operator.status.status import status

@@ -17,6 +17,7 @@ from dledger.common.status import MemberStatus
 from dledger_operator.api import names
 from dledger_operator.api.brokeroperation import FAILED, SUCCEEDED, BrokerOperation
 from dledger_operator.api.reasons import EventReason, Reason
+from dledger_operator.decisions.actions import LookAgain
 from dledger_operator.decisions.disruptions import (
     AddMember,
     Disruption,
@@ -29,7 +30,7 @@ from dledger_operator.decisions.disruptions import (
 )
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.operations import OperationObserved, in_turn, may_go, outcome
-from dledger_operator.decisions.plan import LookAgain, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed, Pod, Volume
 from dledger_operator.status.operation_status import operation_events, operation_status
 from tests.operator.samples import FRESH_ID, GROUP_ID, NOW, bootstrapped, converged, member, node

@@ -10,11 +10,7 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Topic
-from dledger_operator.decisions.disruptions import DeleteTopic, Held
-from dledger_operator.decisions.drift import Drift, includes
-from dledger_operator.decisions.facts import facts_of
-from dledger_operator.decisions.membership import replacement
-from dledger_operator.decisions.plan import (
+from dledger_operator.decisions.actions import (
     Action,
     Apply,
     Bootstrap,
@@ -24,8 +20,12 @@ from dledger_operator.decisions.plan import (
     LookAgain,
     RecordGroupId,
     Repair,
-    plan,
 )
+from dledger_operator.decisions.disruptions import DeleteTopic, Held
+from dledger_operator.decisions.drift import Drift, includes
+from dledger_operator.decisions.facts import facts_of
+from dledger_operator.decisions.membership import replacement
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.topics import CreateTopic, GrowTopic, recorded_topics
 from dledger_operator.observed.observed import Observed, TopicSeen, ref_of
 from dledger_operator.resources import desired

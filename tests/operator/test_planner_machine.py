@@ -24,9 +24,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.actions import Action, LabelRole, LookAgain
 from dledger_operator.decisions.disruptions import Disruption, Footing, ReplaceMember
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import Action, LabelRole, LookAgain, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed, Pod
 from tests.operator.samples import FRESH_ID, GROUP_ID, bootstrapped, converged, member, node
 
@@ -337,7 +338,7 @@ class Planner(RuleBasedStateMachine):
 
 
 def _settings() -> Any:
-    runs = int(os.environ.get("PLANNER_RUNS", "500"))
+    runs = int(os.environ.get("PLANNER_RUNS", "1000"))
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
     return settings(max_examples=runs, stateful_step_count=30, suppress_health_check=slow)
 

@@ -11,15 +11,15 @@ from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.decisions.facts import facts_of
-from dledger_operator.decisions.plan import (
+from dledger_operator.decisions.actions import (
     Action,
     Bootstrap,
     Create,
     MarkRestored,
     RecordGroupId,
-    plan,
 )
+from dledger_operator.decisions.facts import facts_of
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.recovery import (
     NoClaim,
     NoJob,

@@ -11,9 +11,10 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.actions import Action, Create, LookAgain
 from dledger_operator.decisions.disruptions import Footing, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import Action, Create, LookAgain, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.rollout import ALONE, BROKEN, OLDER, healing, rollout
 from dledger_operator.observed.observed import Observed, Pod, ref_of
 from dledger_operator.resources.wish import wish

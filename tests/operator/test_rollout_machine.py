@@ -25,9 +25,10 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from dledger.common.status import NodeStatus
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.actions import Action, LabelRole, LookAgain
 from dledger_operator.decisions.disruptions import Disruption, Footing, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import Action, LabelRole, LookAgain, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.resources.wish import wish
 from dledger_operator.status.conditions import conditions

@@ -11,6 +11,7 @@ import pytest
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.spec import Manifest
+from dledger_operator.decisions.actions import Apply, Forget, Repair
 from dledger_operator.decisions.disruptions import (
     AddMember,
     Held,
@@ -20,7 +21,7 @@ from dledger_operator.decisions.disruptions import (
     TransferLeader,
 )
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import Apply, Forget, Repair, plan
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.observed import Observed, Volume, ref_of
 from dledger_operator.resources import desired

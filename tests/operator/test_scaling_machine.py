@@ -28,6 +28,15 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
+from dledger_operator.decisions.actions import (
+    Action,
+    Apply,
+    Create,
+    Forget,
+    LabelRole,
+    LookAgain,
+    Repair,
+)
 from dledger_operator.decisions.disruptions import (
     AddMember,
     Disruption,
@@ -39,16 +48,7 @@ from dledger_operator.decisions.disruptions import (
     TransferLeader,
 )
 from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.plan import (
-    Action,
-    Apply,
-    Create,
-    Forget,
-    LabelRole,
-    LookAgain,
-    Repair,
-    plan,
-)
+from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.statefulset import pods_asked

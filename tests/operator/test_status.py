@@ -422,6 +422,14 @@ def test_a_change_of_leader_is_an_event_with_its_time() -> None:
     assert list(events(after, after)) == []
 
 
+def test_a_new_leader_without_a_loss_is_told_by_its_term_alone() -> None:
+    """It was handed over, or who lost the one before did not say."""
+    before = _status(bootstrapped(), WELL)
+    after = _status(bootstrapped(**before), _seen(nodes=joined(0, 1, 2, leader=1, term=2)))
+
+    assert [event.message for event in events(before, after)] == ["orders-1 leads in term 2"]
+
+
 def test_losing_sight_of_the_same_leader_is_no_event() -> None:
     """It leads in the same term as before."""
     gone = _seen(nodes=joined(0, 1, 2, leader=None))

@@ -118,9 +118,13 @@ class World:
         }
 
     async def run_pods(self) -> None:
-        """Run each pod that there is from now on, until cancelled."""
+        """Run each pod that there is from now on, until cancelled.
+
+        Those that run are not listed again: what reads 1,500 pods each second plays no nodes.
+        """
+        pending = "fieldSelector=status.phase=Pending&resourceVersion=0"
         while True:
-            path = f"/api/v1/namespaces/{NAMESPACE}/pods?resourceVersion=0"
+            path = f"/api/v1/namespaces/{NAMESPACE}/pods?{pending}"
             for pod in (await self.request("GET", path))["items"]:
                 name = pod["metadata"]["name"]
                 known = self._running.get(name)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
@@ -42,7 +43,7 @@ FORCE_TIMEOUT_S: Final = 15.0
 POLL_ALL_EVERY: Final = 5
 """All nodes are asked at least once in so many rounds, since followers answer for themselves."""
 ASK_ALL_S: Final = 60.0
-"""Where all nodes tell what changes, each is asked this often nevertheless."""
+"""Where all nodes tell what changes, each is asked about this often nevertheless."""
 TOPICS_BYTES: Final = 2 << 20
 """Longest list of topics: 10,000, the most a group may have, with names of the greatest length."""
 LONGEST_TEXT: Final = 1024
@@ -88,6 +89,8 @@ class Nodes:
         self._over_tls: set[str] = set()
         self._polls = 0
         self._asked_all_s = float("-inf")
+        # Groups that began together would ask all their nodes together, for ever.
+        self._ask_all_s = ASK_ALL_S * random.uniform(0.75, 1.25)
         self._streams = StatusStreams(heard=self._hear, ended=self._miss, monotonic_s=monotonic_s)
         self.on_news: Callable[[], None] = lambda: None
         """Called when a node tells something new, or its stream breaks."""
@@ -142,7 +145,7 @@ class Nodes:
 
     def _is_time_for_all(self) -> bool:
         if self.tell_changes:
-            return self._monotonic_s() - self._asked_all_s >= ASK_ALL_S
+            return self._monotonic_s() - self._asked_all_s >= self._ask_all_s
         return self._polls % POLL_ALL_EVERY == 0
 
     def _doubted(self, leader: str) -> list[str]:

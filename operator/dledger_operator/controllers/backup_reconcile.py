@@ -20,6 +20,7 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, Subject, owned
 from dledger_operator.cluster.nodes import log_since
 from dledger_operator.controllers.reconcile import Clock, Watched
+from dledger_operator.decisions.actions import Apply, Create
 from dledger_operator.decisions.backoff import Backoff
 from dledger_operator.decisions.backups import (
     BackupObserved,
@@ -29,7 +30,6 @@ from dledger_operator.decisions.backups import (
     in_turn,
     plan_backup,
 )
-from dledger_operator.decisions.plan import Apply, Create
 from dledger_operator.metrics.metrics import BackupMetrics
 from dledger_operator.observed.job_status import JobRunning, JobStatus, job_status
 from dledger_operator.observed.observed import Pod, Ref, ref_of

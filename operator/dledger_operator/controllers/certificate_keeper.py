@@ -8,9 +8,9 @@ Reconciler.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Final
 
 from dledger_operator.api import names
@@ -33,10 +33,10 @@ from dledger_operator.cluster.secret_store import (
     place_of,
     read,
 )
+from dledger_operator.controllers.certificate_news import expiring, news
 from dledger_operator.decisions.certificates import (
     AUTHORITY_S,
     BOTH,
-    EXPIRING_S,
     Course,
     Since,
     course,
@@ -192,7 +192,7 @@ class CertificateKeeper:
             due=step.make or bool(self._changes(wanted, held, step)),
             mode=mode,
             fault=held.fault,
-            expiring=self._expiring(wanted, held, step),
+            expiring=expiring(wanted.holders, held, step, now_s=self._now_s()),
             authority_ends_s=_ends_s(held, step.signer),
             peers_end_s=min(
                 (leaf.not_after_s for h, leaf in held.held.leaves.items() if _is_member(h)),
@@ -235,17 +235,6 @@ class CertificateKeeper:
             self._view.mode, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls
         )
 
-    def _expiring(self, wanted: _Wanted, held: Contents, step: Course) -> str:
-        """Return which certificates end soon though they should have been renewed."""
-        now_s, leaves = self._now_s(), held.held.leaves
-        soon = [h for h in wanted.holders if h in leaves and h not in step.issue]
-        soon = [h for h in soon if leaves[h].not_after_s - now_s < EXPIRING_S]
-        if not soon:
-            return ""
-        at = _day(min(leaves[holder].not_after_s for holder in soon))
-        cause = f": {held.fault}" if held.fault else ""
-        return f"the certificates of {', '.join(soon)} end on {at} and cannot be renewed{cause}"
-
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, wanted: _Wanted) -> bool:
@@ -267,7 +256,8 @@ class CertificateKeeper:
         for name in changes:
             if not await self._put(wanted.group, secret(wanted.group, name, files[name])):
                 return False
-        await self._tell(wanted, held, step, before, changes)
+        for event in news(wanted.group, held, step, before, changes):
+            await self._post(wanted.group, event)
         return True
 
     def _changes(self, wanted: _Wanted, held: Contents, step: Course) -> list[str]:
@@ -357,37 +347,6 @@ class CertificateKeeper:
         memory.found = replace(memory.found, files=files, versions=versions)
         return True
 
-    async def _tell(
-        self,
-        wanted: _Wanted,
-        held: Contents,
-        step: Course,
-        before: Read,
-        changes: Iterable[str],
-    ) -> None:
-        """Post what others broke, and what went over to another authority or was renewed."""
-        group = wanted.group
-        is_new = not before.files.get(names.peer_tls(group.name)) and not group.bootstrapped
-        for name in changes:
-            said = ""
-            if name not in before.files and not is_new and before.files:
-                said = "was missing and was made again"
-            elif name in held.damaged:
-                said = "was damaged and was made again"
-            if said:
-                event = Event(EventReason.CHILD_REPAIRED, f"Secret {name} {said}")
-                await self._post(group, event)
-        leaves = held.held.leaves
-        moved = [h for h in step.issue if h in leaves and leaves[h].signer]
-        if moved:
-            how = "by another authority" if step.is_rotating else "by the same authority"
-            message = f"new certificates {how} for {', '.join(moved)}"
-            await self._post(group, Event(EventReason.CERTIFICATES_ROTATED, message))
-        gone = [each for each in held.held.trusted if each not in step.bundle]
-        if gone:
-            message = "the old authority is trusted no more: no certificate of it was left"
-            await self._post(group, Event(EventReason.CERTIFICATES_ROTATED, message))
-
     # --- the operator's own certificate ----------------------------------------------------------
 
     def _show(self, wanted: _Wanted, held: Contents, step: Course, mode: str) -> None:
@@ -451,7 +410,3 @@ def _is_member(holder: str) -> bool:
 def _ends_s(held: Contents, signer: str) -> float:
     used = [signer] if signer else sorted(held.held.used)
     return min((issuing.ends_s(held.known[each]) for each in used), default=0.0)
-
-
-def _day(unix_s: float) -> str:
-    return datetime.fromtimestamp(unix_s, UTC).strftime("%Y-%m-%d")

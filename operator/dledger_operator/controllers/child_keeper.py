@@ -13,8 +13,8 @@ from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.decisions.actions import Action, Child, Create, MarkRestored, Repair
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
-from dledger_operator.decisions.plan import Action, Child, Create, MarkRestored, Repair
 from dledger_operator.observed.observed import Observed, Ref, ref_of
 from dledger_operator.status.status import Event
 

@@ -232,7 +232,7 @@ class Manager:
 
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
         if loop := self._loops.get(key):
-            return self._platform.group(loop.reconciler.body)
+            return loop.reconciler.group
         return None
 
 

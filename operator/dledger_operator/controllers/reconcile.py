@@ -33,11 +33,7 @@ from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.child_keeper import ChildKeeper
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
-from dledger_operator.decisions.backoff import Backoff
-from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
-from dledger_operator.decisions.facts import Facts, facts_of
-from dledger_operator.decisions.growth import GrowClaim, ReleasePods
-from dledger_operator.decisions.plan import (
+from dledger_operator.decisions.actions import (
     Action,
     Bootstrap,
     Child,
@@ -47,8 +43,12 @@ from dledger_operator.decisions.plan import (
     MarkRestored,
     RecordGroupId,
     is_prerequisite,
-    plan,
 )
+from dledger_operator.decisions.backoff import Backoff
+from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disruption, Footing
+from dledger_operator.decisions.facts import Facts, facts_of
+from dledger_operator.decisions.growth import GrowClaim, ReleasePods
+from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
@@ -124,6 +124,7 @@ class Reconciler:
         clock: Clock | None = None,
     ) -> None:
         self.body = _without_managed_fields(body)
+        self._read: tuple[Json, BrokerGroup] | None = None
         self.facts: Facts | None = None
         self._turns = turns or asyncio.Semaphore()
         self._cluster = cluster
@@ -161,13 +162,20 @@ class Reconciler:
         if same and _version(body) >= _version(self.body):
             self.body = _without_managed_fields(body)
 
+    @property
+    def group(self) -> BrokerGroup:
+        """The group as the newest known form of its object has it, read once for each form."""
+        if self._read is None or self._read[0] is not self.body:
+            self._read = self.body, self._parsed(self.body)
+        return self._read[1]
+
     async def reconcile(self) -> None:
         """Do one round.
 
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
-        group = self._parsed(self.body)
+        group = self.group
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
         seen = self.body, observed, self._clock.now()[:_MINUTE]

@@ -15,13 +15,14 @@ from dledger_operator.api.brokerbackup import COMPLETED, BrokerBackup
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.decisions.actions import Apply, Create
 from dledger_operator.decisions.checks import (
     replicas_problems,
     retention_problems,
     spark_problems,
     store_problems,
 )
-from dledger_operator.decisions.plan import Apply, Create, differs
+from dledger_operator.decisions.plan import differs
 from dledger_operator.observed.job_status import JobStatus, seconds_between
 from dledger_operator.observed.observed import Ref, ref_of
 from dledger_operator.resources.backup import LogRange, job, runs_locally

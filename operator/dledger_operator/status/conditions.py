@@ -202,8 +202,8 @@ def _rolling_out(facts: Facts, now: str) -> Finding | None:
         sentence += f"; next {wanted.leader}, after it handed over"
     elif isinstance(wanted, RestartPod):
         sentence += f"; next {wanted.pod}"
-    elif waiting := coming_up(facts):
-        sentence += f"; not ready yet: {pods_said(facts, waiting)}"
+    else:
+        sentence += f"; not ready yet: {pods_said(facts, coming_up(facts))}"
     return "True", Reason.ROLLING_OUT, sentence
 
 
