@@ -121,6 +121,30 @@ def _selector_of(service: dict[str, Any]) -> dict[str, str]:
 
 
 @pytest.mark.long
+def test_a_topic_that_is_taken_off_the_spec_is_deleted_under_writes(
+    namespace: Namespace, workload_image: Image
+) -> None:
+    """With topicDeletion: Delete; who writes to another one notices nothing."""
+    demo = {"name": "demo", "type": "NORMAL", "queues": 8}
+    group = namespace.run_group(
+        topics=[demo, {"name": "old", "type": "NORMAL", "queues": 2}], topicDeletion="Delete"
+    )
+    old = ("--endpoint", "orders:8081", "--topic", "old", "--messages", "500", "--consumer", "none")
+    first = Workload(namespace, workload_image, "old", *old)
+    first.start()
+    written = first.summary()["stored"]
+    traffic = _writes(namespace, workload_image)
+
+    group.wait_settled(group.change(topics=[demo]))
+    end(traffic, failed=0)
+
+    assert group.told("TopicDeleted") == [
+        f"topic old and its {written} messages: it was taken off the spec"
+    ]
+    assert group.status()["topics"] == ["demo"]
+
+
+@pytest.mark.long
 def test_a_group_in_plain_text_gets_certificates_by_one_rollout(
     namespace: Namespace, image: Image, workload_image: Image, cluster: Cluster
 ) -> None:

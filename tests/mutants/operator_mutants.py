@@ -174,4 +174,28 @@ OPERATOR_MUTANTS = (
         why="a healthy member loses its disk by a word of Kubernetes",
         checks=("tests/operator/test_losses.py",),
     ),
+    _mutant(
+        name="topics of others are deleted",
+        file="decisions/topics.py",
+        old="    left = before - asked if",
+        new="    left = there - asked if",
+        why="what was made by hand is gone with its messages",
+        checks=("tests/operator/test_plan.py",),
+    ),
+    _mutant(
+        name="topics are deleted under Retain",
+        file="decisions/topics.py",
+        old=" if facts.group.spec.topic_deletion == DELETE else frozenset()",
+        new="",
+        why="a line taken off a manifest costs the messages",
+        checks=("tests/operator/test_plan.py",),
+    ),
+    _mutant(
+        name="empty disks hide a lost majority",
+        file="status/degraded.py",
+        old="_majority_lost(facts) or _replaced(facts)",
+        new="_replaced(facts) or _majority_lost(facts)",
+        why="nobody is told that writes stopped",
+        checks=("tests/operator/test_status.py",),
+    ),
 )

@@ -181,6 +181,19 @@ def test_degraded_stays_true_while_one_loss_becomes_another() -> None:
     assert (found["status"], found["reason"]) == ("True", Reason.MAJORITY_LOST)
 
 
+def test_what_is_not_known_is_neither_worse_nor_better() -> None:
+    """Nodes that cannot be asked for a while are no Event; a loss that was told stays one."""
+    assert _turn(bootstrapped(), WELL, UNREACHABLE) == []
+    assert _turn(bootstrapped(), UNREACHABLE, WELL) == []
+    before = _status(bootstrapped(), REPLACED)
+    hidden = _status(bootstrapped(**before), UNREACHABLE)
+    again = _status(bootstrapped(**hidden), WELL)
+
+    found = next(row for row in hidden["conditions"] if row["type"] == "Degraded")
+    assert (found["status"], found["reason"]) == ("True", Reason.NODES_UNREACHABLE)
+    assert [event.reason for event in events(hidden, again)] == [EventReason.RECOVERED]
+
+
 def test_what_is_not_ready_for_ten_minutes_is_degraded() -> None:
     """A pod that cannot start is not Progressing without end."""
     stuck = _seen(pods=pods(0, 1, 2, ready=False, trouble="ErrImagePull"), nodes={})

@@ -144,10 +144,13 @@ def _disk_lost(facts: Facts) -> Finding | None:
 
 def _short(facts: Facts) -> Finding:
     """Return which voters are not in sync; what was so before stays until they have had time."""
-    if not facts.observed.nodes:
-        return "Unknown", Reason.NODES_UNREACHABLE, "no pod answers the operator's Status calls"
     rows = facts.group.status.get("conditions") or ()
     was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
+    if not facts.observed.nodes:
+        why = "no pod answers the operator's Status calls"
+        # What was wrong is not over because nobody tells, and what was well not known to be wrong.
+        told = ("True", f"{why}; it was degraded before") if was else ("Unknown", why)
+        return told[0], Reason.NODES_UNREACHABLE, told[1]
     if not (facts.overdue or was):
         return "False", Reason.STARTING, _sync_sentence(facts)
     if facts.margin < 0:

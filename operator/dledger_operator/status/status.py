@@ -86,11 +86,11 @@ def events(before: Json, after: Json) -> Iterator[Event]:
         yield Event(EventReason.LEADER_CHANGED, _leader_sentence(after))
     if _turned(before, after, "SpecValid", "False", by=("status", "message")):
         yield Event(EventReason.SPEC_REFUSED, _message(after, "SpecValid"), warning=True)
-    if _recovered(before, after, "SpecValid", well="True"):
+    if _recovered(before, after, "SpecValid", "False", "True"):
         yield Event(EventReason.SPEC_ACCEPTED, _message(after, "SpecValid"))
     if _turned(before, after, "Degraded", "True"):
         yield Event(EventReason.DEGRADED, _message(after, "Degraded"), warning=True)
-    if _recovered(before, after, "Degraded", well="False"):
+    if _recovered(before, after, "Degraded", "True", "False"):
         yield Event(EventReason.RECOVERED, "the group is as expected again")
     if (told := _rollout_told(before, after)) is not None:
         yield told
@@ -212,10 +212,10 @@ def _turned(
     return old is None or any(old[key] != new[key] for key in by)
 
 
-def _recovered(before: Json, after: Json, kind: str, *, well: str) -> bool:
-    """Whether a condition was not *well* and now is."""
+def _recovered(before: Json, after: Json, kind: str, ill: str, well: str) -> bool:
+    """Whether a condition was *ill* and now is *well*; what was unknown was not told."""
     old, new = _condition(before, kind), _condition(after, kind)
-    return old is not None and old["status"] != well and new["status"] == well
+    return old is not None and (old["status"], new["status"]) == (ill, well)
 
 
 def _rollout_told(before: Json, after: Json) -> Event | None:
