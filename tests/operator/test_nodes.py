@@ -30,6 +30,8 @@ class Net:
     closed: list[str] = field(default_factory=list)
     words: dict[str, asyncio.Queue[Any]] = field(default_factory=dict)
     streams: list[str] = field(default_factory=list)
+    under_way: int = 0
+    most_at_once: int = 0
 
     def admin(self, address: str) -> Any:
         self.opened.append(address)
@@ -43,6 +45,10 @@ class _Admin:
 
     async def status(self) -> NodeStatus:
         self._net.asked.append(self._address)
+        self._net.under_way += 1
+        self._net.most_at_once = max(self._net.most_at_once, self._net.under_way)
+        await asyncio.sleep(0)
+        self._net.under_way -= 1
         if self._address not in self._net.said:
             raise Unavailable("no answer")
         return self._net.said[self._address]
@@ -115,6 +121,19 @@ async def test_everybody_is_asked_first_then_the_leader_alone() -> None:
     assert set(net.asked) == {_address(0)}
     await nodes.poll(pods(0, 1, 2))
     assert set(net.asked) == {_address(n) for n in range(3)}
+
+
+@pytest.mark.parametrize("bound", [1, 2, 256])
+async def test_no_more_nodes_are_asked_at_once_than_may_be(bound: int) -> None:
+    """Of all groups together: hundreds of them at once could not answer in time."""
+    net = _net()
+    asking = asyncio.Semaphore(bound)
+    groups = [Nodes("orders", admin=net.admin, asking=asking) for _ in range(3)]
+
+    views = await asyncio.gather(*(nodes.poll(pods(0, 1, 2)) for nodes in groups))
+
+    assert [len(view) for view in views] == [3, 3, 3]
+    assert net.most_at_once == min(bound, 9)
 
 
 async def test_a_silent_leader_makes_everybody_be_asked_at_once() -> None:

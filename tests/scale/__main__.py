@@ -128,7 +128,7 @@ async def _settle(operator: Operator, directory: Path) -> dict[str, Any]:
     """Wait until the operator has written nothing for a while, but for its Lease."""
     end_s = time.time() + _QUIET_DEADLINE_S
     while True:
-        written = [one.at_s for one in audit.requests(directory) if _is_change(one)]
+        written = [one.at_s for one in await _requests(directory) if _is_change(one)]
         quiet_s = time.time() - max(written, default=0.0)
         if quiet_s >= _QUIET_S or time.time() > end_s:
             return {**_memory(operator.pid, "settled"), "settled": quiet_s >= _QUIET_S}
@@ -143,7 +143,7 @@ async def _idle(idle_s: float, operator: Operator, directory: Path) -> dict[str,
     await asyncio.sleep(idle_s)
     ended_s, used_s = time.time(), _cpu_s(operator.pid) - cpu_s
     rounds = sum(operator.metric("dledger_operator_rounds_total{")) - rounds
-    found = audit.requests(directory)
+    found = await _requests(directory)
     span = [one for one in found if started_s <= one.at_s < ended_s]
     return {
         "idle_s": idle_s,
@@ -167,7 +167,7 @@ async def _changes(world: World, names: list[str], directory: Path) -> dict[str,
         await world.delete_service(name)
         await asyncio.sleep(0.1)
     await asyncio.sleep(_ANSWER_S)
-    found = [one for one in audit.requests(directory) if one.is_write]
+    found = [one for one in await _requests(directory) if one.is_write]
     took = {
         kind: [_answered(found, *change) for change in changes]
         for kind, changes in (("election", elected), ("service", deleted))
@@ -212,6 +212,11 @@ def _by_kind(found: Any) -> Mapping[str, int]:
 def _cpu_s(pid: int) -> float:
     words = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(words[11]) + int(words[12])) / _TICKS
+
+
+async def _requests(directory: Path) -> list[audit.Request]:
+    """Return the audit log, read beside the loop that plays the nodes: it takes seconds."""
+    return await asyncio.to_thread(audit.requests, directory)
 
 
 def _memory(pid: int, when: str) -> dict[str, int]:

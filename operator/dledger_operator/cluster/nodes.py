@@ -36,6 +36,9 @@ log: Final = logging.getLogger(__name__)
 
 STATUS_TIMEOUT_S: Final = 1.0
 """Nodes answer from memory, in milliseconds; one that takes longer counts as silent this round."""
+MOST_ASKED: Final = 256
+"""So many nodes are asked at the same time. All of hundreds of groups, if their streams break
+together, could not answer within a second; fewer would let silent ones hold up the others."""
 CALL_TIMEOUT_S: Final = 5.0
 """Creating or growing a topic takes a commit, and planning an export reads index files."""
 FORCE_TIMEOUT_S: Final = 15.0
@@ -67,6 +70,7 @@ class Nodes:
         group: Its name; a node of another group at a reused address is not believed.
         admin: Makes a connection in plain text to a peer port, given ``host:port``.
         topics: Makes a connection to a client port, given ``host:port``.
+        asking: Held while a node is asked for its status; shared by all groups.
         monotonic_s: The clock that answers get their age from.
     """
 
@@ -74,11 +78,13 @@ class Nodes:
         self,
         group: str,
         *,
+        asking: asyncio.Semaphore | None = None,
         admin: Callable[[str], AdminClient] | None = None,
         topics: Callable[[str], Client] = _topics,
         monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._group = group
+        self._asking = asking or asyncio.Semaphore(MOST_ASKED)
         self.channels = PeerChannels(admin)
         self._make_topics = topics
         self._monotonic_s = monotonic_s
@@ -223,7 +229,11 @@ class Nodes:
         await self._forget(list(self._admins))
 
     async def _ask(self, pods: Iterable[Pod]) -> None:
-        await asyncio.gather(*(self._ask_one(pod) for pod in pods))
+        await asyncio.gather(*(self._ask_in_turn(pod) for pod in pods))
+
+    async def _ask_in_turn(self, pod: Pod) -> None:
+        async with self._asking:
+            await self._ask_one(pod)
 
     async def _ask_one(self, pod: Pod) -> None:
         await self.channels.look(_address(pod, names.PEER_PORT), pod.name)

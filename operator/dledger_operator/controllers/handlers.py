@@ -20,7 +20,7 @@ from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api
 from dledger_operator.cluster.cluster import Cluster, is_of_group
-from dledger_operator.cluster.nodes import Nodes, log_since
+from dledger_operator.cluster.nodes import MOST_ASKED, Nodes, log_since
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Reconciler
@@ -117,6 +117,7 @@ class Manager:
         self._lease_s = lease_s
         self._metrics = metrics
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
+        self._asking = asyncio.Semaphore(MOST_ASKED)
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
         self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
@@ -190,7 +191,7 @@ class Manager:
         return Reconciler(
             body,
             cluster=self._cluster,
-            nodes=Nodes(body["metadata"]["name"]),
+            nodes=Nodes(body["metadata"]["name"], asking=self._asking),
             watched=self.indexes,
             platform=self._platform,
             metrics=self._metrics,
