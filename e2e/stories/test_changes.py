@@ -108,7 +108,8 @@ def test_a_hand_edit_is_undone_and_told(namespace: Namespace, figures: dict[str,
     eventually("the Service is back", lambda: _selector(namespace) == _selector_of(before), 60)
     figures["seconds until a deleted Service was back"] = time.monotonic() - deleted_s
 
-    assert any("spec.selector.app" in said for said in group.told("ChildRepaired"))
+    told = eventually("it is told", lambda: group.told("ChildRepaired"), 60)
+    assert "spec.selector[app]" in told[0]
 
 
 def _selector(namespace: Namespace) -> dict[str, str]:
