@@ -109,7 +109,7 @@ def test_a_hand_edit_is_undone_and_told(namespace: Namespace, figures: dict[str,
     figures["seconds until a deleted Service was back"] = time.monotonic() - deleted_s
 
     told = eventually("it is told", lambda: group.told("ChildRepaired"), 60)
-    assert "spec.selector[app]" in told[0]
+    assert "set back: spec.selector (by kubectl-patch)" in told[0]
 
 
 def _selector(namespace: Namespace) -> dict[str, str]:
