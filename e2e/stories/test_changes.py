@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import time
-from typing import Any
 
 import pytest
 
@@ -96,16 +95,16 @@ def test_a_setting_that_needs_a_restart_rolls_out(
 def test_a_hand_edit_is_undone_and_told(namespace: Namespace, figures: dict[str, float]) -> None:
     """A Service that leads nobody to the group any more, and one that is gone."""
     group = namespace.run_group()
-    before = namespace.get("service", "orders") or {}
+    before = _selector(namespace)
 
     patch = json.dumps({"spec": {"selector": {"app": "another"}}})
     edited_s = time.monotonic()
     namespace.kubectl("patch", "service", "orders", "--type=merge", "-p", patch)
-    eventually("the edit is undone", lambda: _selector(namespace) == _selector_of(before), 60)
+    eventually("the edit is undone", lambda: _selector(namespace) == before, 60)
     figures["seconds until an edit was undone"] = time.monotonic() - edited_s
     deleted_s = time.monotonic()
     namespace.kubectl("delete", "service", "orders")
-    eventually("the Service is back", lambda: _selector(namespace) == _selector_of(before), 60)
+    eventually("the Service is back", lambda: _selector(namespace) == before, 60)
     figures["seconds until a deleted Service was back"] = time.monotonic() - deleted_s
 
     told = eventually("it is told", lambda: group.told("ChildRepaired"), 60)
@@ -113,10 +112,7 @@ def test_a_hand_edit_is_undone_and_told(namespace: Namespace, figures: dict[str,
 
 
 def _selector(namespace: Namespace) -> dict[str, str]:
-    return _selector_of(namespace.get("service", "orders") or {"spec": {}})
-
-
-def _selector_of(service: dict[str, Any]) -> dict[str, str]:
+    service = namespace.get("service", "orders") or {"spec": {}}
     found: dict[str, str] = service["spec"].get("selector", {})
     return found
 

@@ -185,7 +185,7 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="topics are deleted under Retain",
         file="decisions/topics.py",
-        old=" if facts.group.spec.topic_deletion == DELETE else frozenset()",
+        old=" if group.spec.topic_deletion == DELETE else frozenset()",
         new="",
         why="a line taken off a manifest costs the messages",
         checks=("tests/operator/test_plan.py",),

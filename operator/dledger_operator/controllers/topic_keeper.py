@@ -13,7 +13,7 @@ from dledger.errors import DledgerError, FeatureNotReady, Refused, UnknownTopic
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
-from dledger_operator.decisions.topics import DELETE, CreateTopic, GrowTopic
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic, dropped_topics
 from dledger_operator.observed.observed import Observed, Ref, TopicSeen
 from dledger_operator.status.status import Event
 
@@ -69,8 +69,7 @@ class TopicKeeper:
         queues = {name: seen.queues for name, seen in (self._known or {}).items()}
         asked = {topic.name: topic.queues for topic in group.spec.topics}
         yield from (name for name, wanted in asked.items() if queues.get(name, 0) < wanted)
-        if group.spec.topic_deletion == DELETE:
-            yield from group.recorded_topics & queues.keys() - asked.keys()
+        yield from dropped_topics(group, self._known)
 
     async def act(
         self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic

@@ -6,13 +6,14 @@ topics that others made, and those that were taken off while `topicDeletion` was
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dledger_operator.api.spec import Topic
+from dledger_operator.api.spec import BrokerGroup, Topic
 from dledger_operator.decisions.disruptions import DeleteTopic
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.observed.observed import TopicSeen
 
 DELETE: Final = "Delete"
 
@@ -68,25 +69,29 @@ def topics(facts: Facts) -> Iterator[TopicAction]:
 def topic_deletion(facts: Facts) -> DeleteTopic | None:
     """Return the next topic to delete, by name; what was refused lately waits."""
     refusals = facts.observed.refusals
-    wanted = (name for name in dropped_topics(facts) if ("Topic", name) not in refusals)
+    dropped = dropped_topics(facts.group, facts.observed.topics)
+    wanted = (name for name in dropped if ("Topic", name) not in refusals)
     name = next(wanted, None)
     return DeleteTopic(name) if name is not None and facts.leader else None
 
 
-def dropped_topics(facts: Facts) -> tuple[str, ...]:
+def dropped_topics(group: BrokerGroup, seen: Mapping[str, TopicSeen] | None) -> tuple[str, ...]:
     """Return the topics that are there, were of the spec, and are to be deleted now."""
-    seen, asked = facts.observed.topics or {}, _asked(facts)
-    return tuple(name for name in recorded_topics(facts) if name in seen and name not in asked)
+    asked = _asked(group)
+    recorded = recorded_topics(group, seen)
+    return tuple(name for name in recorded if name in (seen or {}) and name not in asked)
 
 
-def recorded_topics(facts: Facts) -> tuple[str, ...]:
-    """Return what the status records: the spec's topics that exist, and those still to delete."""
-    seen, before = facts.observed.topics, facts.group.recorded_topics
+def recorded_topics(group: BrokerGroup, seen: Mapping[str, TopicSeen] | None) -> tuple[str, ...]:
+    """Return what the status records: the spec's topics that exist, and those still to delete.
+
+    *seen* is None while nobody has told which topics exist.
+    """
+    before, asked = group.recorded_topics, _asked(group)
     there = before if seen is None else frozenset(seen)
-    asked = _asked(facts)
-    left = before - asked if facts.group.spec.topic_deletion == DELETE else frozenset()
+    left = before - asked if group.spec.topic_deletion == DELETE else frozenset()
     return tuple(sorted((asked | left) & there))
 
 
-def _asked(facts: Facts) -> frozenset[str]:
-    return frozenset(topic.name for topic in facts.group.spec.topics)
+def _asked(group: BrokerGroup) -> frozenset[str]:
+    return frozenset(topic.name for topic in group.spec.topics)

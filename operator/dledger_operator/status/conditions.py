@@ -168,7 +168,7 @@ def _topics_pending(facts: Facts) -> str:
     sentences = (
         ("to be created: ", absent),
         ("to be given more queues: ", few),
-        ("to be deleted: ", dropped_topics(facts)),
+        ("to be deleted: ", dropped_topics(facts.group, seen)),
     )
     return "; ".join(verb + ", ".join(which) for verb, which in sentences if which)
 

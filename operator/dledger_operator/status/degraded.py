@@ -148,9 +148,9 @@ def _short(facts: Facts) -> Finding:
     was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
     if not facts.observed.nodes:
         why = "no pod answers the operator's Status calls"
-        # What was wrong is not over because nobody tells, and what was well not known to be wrong.
-        told = ("True", f"{why}; it was degraded before") if was else ("Unknown", why)
-        return told[0], Reason.NODES_UNREACHABLE, told[1]
+        if was:  # what was wrong is not over because nobody tells
+            return "True", Reason.NODES_UNREACHABLE, f"{why}; it was degraded before"
+        return "Unknown", Reason.NODES_UNREACHABLE, why
     if not (facts.overdue or was):
         return "False", Reason.STARTING, _sync_sentence(facts)
     if facts.margin < 0:

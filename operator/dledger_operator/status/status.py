@@ -63,7 +63,7 @@ def status(facts: Facts, *, now: str) -> Manifest:
             before, conditions(facts, now=now), now=now, generation=group.generation
         ),
     }
-    if recorded := recorded_topics(facts):
+    if recorded := recorded_topics(group, observed.topics):
         result["topics"] = list(recorded)
     if backup := last_backup(group, observed, now=now):
         result["backup"] = backup
