@@ -9,10 +9,11 @@ import grpc.aio
 import pytest
 
 from dledger.client import AdminClient
-from dledger.errors import NotLeader
+from dledger.errors import NotLeader, Unavailable
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
 from dledger.types import NodeId
+from e2e.harness.ports import free_ports
 from tests.requests.memory_group import WAIT_S, MemoryGroup
 
 pytestmark = pytest.mark.found
@@ -56,3 +57,23 @@ async def test_members_that_the_asked_node_learns_of_later_are_found(group: Memo
 
     assert created
     assert leader.engine.state.groups.exists("audit")
+
+
+async def test_a_client_is_not_told_of_a_refusal_that_another_met(group: MemoryGroup) -> None:
+    """gRPC would share the first one's broken connection with the second, closed or not."""
+    [port] = free_ports(1)
+    address = f"127.0.0.1:{port}"
+    async with AdminClient(address, timeout_s=WAIT_S) as early:
+        with pytest.raises(Unavailable, match="refused"):
+            await early.status()
+
+        server = grpc.aio.server(
+            handlers=(JustJoined(group.nodes[0].engine.node_id, "127.0.0.1:1"),)
+        )
+        server.add_insecure_port(address)
+        await server.start()
+        async with AdminClient(address, timeout_s=WAIT_S) as later:
+            answer = await later.status()
+        await server.stop(None)
+
+    assert answer.members == ()

@@ -26,10 +26,15 @@ NOTHING_TAKEN_KEY: Final = "dledger-nothing-taken"
 
 _DIRECT: Final = (
     ("grpc.enable_http_proxy", 0),
+    ("grpc.use_local_subchannel_pool", 1),
     ("grpc.default_compression_algorithm", 0),
     ("grpc.compression_enabled_algorithms_bitset", 1),
 )
-"""Neither a proxy nor compression."""
+"""No proxy, no compression, and a connection of its own.
+
+gRPC would share one among the process's channels to an address: a client made after a node came
+up would be answered with the refusal that an earlier one met.
+"""
 
 
 def options(max_answer_bytes: int = MAX_ANSWER_BYTES) -> tuple[tuple[str, int], ...]:
@@ -57,7 +62,6 @@ PEER_OPTIONS: Final = (
     ("grpc.keepalive_timeout_ms", 2000),
     ("grpc.keepalive_permit_without_calls", 1),
     ("grpc.http2.max_pings_without_data", 0),
-    ("grpc.use_local_subchannel_pool", 1),
     *_DIRECT,
 )
 """For channels between nodes: a lost peer is noticed, and reconnected to, quickly."""
