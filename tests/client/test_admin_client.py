@@ -60,7 +60,7 @@ async def test_members_that_the_asked_node_learns_of_later_are_found(group: Memo
 
 
 async def test_a_client_is_not_told_of_a_refusal_that_another_met(group: MemoryGroup) -> None:
-    """gRPC would share the first one's broken connection with the second, closed or not."""
+    """One that gRPC would keep for the address, whether the first client is closed or not."""
     [port] = free_ports(1)
     address = f"127.0.0.1:{port}"
     async with AdminClient(address, timeout_s=WAIT_S) as early:
