@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import resource
 import signal
@@ -19,6 +20,7 @@ from dledger_operator.api import names
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.cluster.lease import Elector, LeaseName
 from dledger_operator.controllers.handlers import Manager, registry, settings
+from dledger_operator.garbage import Freezing
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.options import Options, parse
 
@@ -174,6 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # It logs a traceback for each answer that cannot be parsed, which a condition reports already.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
     _allow_many_files()
+    gc.callbacks.append(Freezing())
     return asyncio.run(_main(options))
 
 
