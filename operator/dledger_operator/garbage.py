@@ -13,8 +13,9 @@ from typing import Any, Final
 
 SLOW_S: Final = 0.05
 """What a full collection has walked for longer than this is left out of the next ones."""
-ALL_AGAIN_S: Final = 6 * 3600.0
-"""After so long everything is walked once more: a cycle that died meanwhile is still in memory."""
+ALL_AGAIN_S: Final = 300.0
+"""After so long everything is walked once more: a cycle that died meanwhile is still in memory.
+While 500 groups are founded, that is a tenth of it."""
 
 
 class Freezing:
