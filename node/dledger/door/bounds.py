@@ -1,0 +1,106 @@
+"""Every limit of a port, with its unit, and the counters that some of them are held by."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """The limits of one port. Times are in seconds, and are looked at every *tick_s*.
+
+    Attributes:
+        connections: Open at once, TLS handshakes included; more are closed at once.
+        connections_by_address: Of them, from one IP address.
+        streams: Calls under way on one connection; announced, and refused beyond.
+        handshake_s: For the TLS handshake; then again for preface and acknowledged SETTINGS.
+        header_list_bytes: Of one call, by the count of RFC 9113, 6.5.2; announced. A larger one is
+            refused, one of more than twice that size ends the connection.
+        header_fields: The same, in fields.
+        stream_window_bytes: What a client may send on a call before anything of it is consumed. A
+            larger message gets as much as it declares, when its turn comes.
+        connection_window_bytes: The same, of all calls of a connection together.
+        held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
+            beyond is refused.
+        request_s: For a request, or a message of a stream, from its first byte to its last.
+        unsent_stream_bytes: Of a call's answers, not yet taken by the client: from here on `send`
+            waits.
+        unsent_bytes: A call is reset that has more, even with its next message.
+        unsent_connection_bytes: The same for all calls of a connection together.
+        stall_s: A call, or a connection, that takes none of its answers for so long is reset.
+        resets: Calls that a client gave up: at once, and a second (CVE-2023-44487).
+        pings: PING and SETTINGS frames that carry no answer between them: at once, and a second.
+        ping_after_s: A silent connection is sent a PING.
+        ping_s: And closed, if nothing comes back.
+        idle_s: A connection without a call is asked to go.
+        tick_s: How exact these times are.
+    """
+
+    connections: int = 12_000
+    connections_by_address: int = 4_000
+    streams: int = 256
+    handshake_s: float = 5.0
+    header_list_bytes: int = 16 << 10
+    header_fields: int = 128
+    stream_window_bytes: int = 64 << 10
+    connection_window_bytes: int = 64 << 20
+    held_bytes: int = 256 << 20
+    request_s: float = 30.0
+    unsent_stream_bytes: int = 64 << 10
+    unsent_bytes: int = 64 << 20
+    unsent_connection_bytes: int = 96 << 20
+    stall_s: float = 60.0
+    resets: tuple[int, int] = (2_000, 500)
+    pings: tuple[int, int] = (100, 2)
+    ping_after_s: float = 10.0
+    ping_s: float = 5.0
+    idle_s: float = 300.0
+    tick_s: float = 5.0
+
+    def __post_init__(self) -> None:
+        if self.promised_bytes <= 0:
+            raise ValueError(
+                f"a connection window of {self.connection_window_bytes} bytes is not larger than "
+                f"{self.streams} stream windows of {self.stream_window_bytes}"
+            )
+
+    @property
+    def promised_bytes(self) -> int:
+        """What one connection's large messages may be promised at once.
+
+        Without promises every call can fill its stream's window. What is left of the connection's
+        window is promised to whole messages only, so that one of them can always become complete.
+        """
+        return self.connection_window_bytes - self.streams * self.stream_window_bytes
+
+
+class Bucket:
+    """Allows *burst* events at once, and *per_s* a second in the long run."""
+
+    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
+
+    def __init__(self, burst: int, per_s: int, now_s: float) -> None:
+        self._burst, self._per_s = burst, per_s
+        self._left, self._at_s = float(burst), now_s
+
+    def take(self, now_s: float) -> bool:
+        """Count an event; return whether it is allowed."""
+        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
+        self._at_s = now_s
+        if self._left < 1:
+            return False
+        self._left -= 1
+        return True
+
+    def fill(self) -> None:
+        """Allow a whole burst again."""
+        self._left = self._burst
+
+
+class Held:
+    """Bytes of requests in this process's memory, of all connections of a port."""
+
+    __slots__ = ("bytes", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit, self.bytes = limit, 0

@@ -1,0 +1,187 @@
+"""One call, and the form that callbacks serve: what has arrived of it, its handler, and how it ends.
+
+A call is *over* once its last word is queued or its client is gone; nothing that its handler does
+afterwards has an effect. The connection keeps it until HTTP/2 has closed its stream.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from typing import Any, Protocol
+
+from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs, Unary
+from dledger.door.grpc_format import Deframer
+
+logger = logging.getLogger(__name__)
+
+BUG = "the handler failed; the server's log has the reason"
+
+
+class Carrier(Protocol):
+    """What a call needs of its connection."""
+
+    def answer(self, call: Call, message: bytes) -> None:
+        """Queue the one answer of *call*, which is over then."""
+
+    def send(self, call: Call, message: bytes) -> None:
+        """Queue one answer of many."""
+
+    async def room(self, call: Call) -> None:
+        """Wait until the client has taken most of what *call* has queued, or the call is over."""
+
+    def finish(self, call: Call) -> None:
+        """Queue the end of *call*, which is over then."""
+
+    def fail(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
+        """Queue the end of *call* with a status; it is over then."""
+
+    def consumed(self, call: Call, size_bytes: int) -> None:
+        """Let the client send *size_bytes* more."""
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a handler."""
+        ...
+
+
+class Call:
+    """What all calls have.
+
+    Attributes:
+        unconsumed: Bytes that have arrived, and count against the windows.
+        promised: Bytes of its large message that the connection's window is reserved for.
+        timer: For the client's deadline.
+        waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
+        began: Whether the answer's headers are queued.
+        ended: Whether the client has sent all.
+        queued: Bytes of answers that were handed to HTTP/2, ever.
+        taken: Of them, what HTTP/2 has sent, when it was last looked at.
+        taken_at_s: When that grew.
+    """
+
+    __slots__ = (
+        "began",
+        "carrier",
+        "ended",
+        "headers",
+        "inbox",
+        "over",
+        "promised",
+        "queued",
+        "stream_id",
+        "taken",
+        "taken_at_s",
+        "timer",
+        "unconsumed",
+        "waits_since_s",
+    )
+
+    def __init__(
+        self, carrier: Carrier, stream_id: int, headers: Headers, max_bytes: int, now_s: float
+    ) -> None:
+        self.carrier, self.stream_id, self.headers = carrier, stream_id, headers
+        self.inbox = Deframer(max_bytes)
+        self.over = self.began = self.ended = False
+        self.unconsumed = self.promised = self.queued = self.taken = 0
+        self.timer: asyncio.TimerHandle | None = None
+        self.waits_since_s: float | None = now_s
+        self.taken_at_s = now_s
+
+    def data(self, data: bytes, now_s: float) -> None:
+        """Take in a part of the request. Raises Failed."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Note that the client has sent all. Raises Failed."""
+        raise NotImplementedError
+
+    def drop(self) -> None:
+        """Stop the handler: the call ended without it."""
+        raise NotImplementedError
+
+
+class OneMessage(Call):
+    """A call whose request is one message; its handler starts once that is whole."""
+
+    __slots__ = ("_body",)
+
+    def __init__(
+        self, carrier: Carrier, stream_id: int, headers: Headers, max_bytes: int, now_s: float
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, max_bytes, now_s)
+        self._body: bytes | None = None
+
+    def data(self, data: bytes, now_s: float) -> None:
+        """Keep it until the message is whole. Raises Failed."""
+        del now_s
+        for message in self.inbox.feed(data):
+            if self._body is not None:
+                raise Failed(Code.UNIMPLEMENTED, "the method takes one message, not more")
+            self._body = message
+
+    def end(self) -> None:
+        """Start the handler. Raises Failed."""
+        self.ended = True
+        self.waits_since_s = None
+        body, self._body = self._body, None
+        if self.inbox.wanted:
+            raise torn()
+        if body is None:
+            raise Failed(Code.UNIMPLEMENTED, "the method takes one message, not none")
+        self.start(body)
+
+    def start(self, body: bytes) -> None:
+        """Call the handler."""
+        raise NotImplementedError
+
+
+class UnaryCall(OneMessage):
+    """A call that is served by callbacks."""
+
+    __slots__ = ("_cancel", "_serve")
+
+    def __init__(
+        self, carrier: Carrier, stream_id: int, headers: Headers, handler: Unary, now_s: float
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        self._serve = handler.serve
+        self._cancel: Cancel | None = None
+
+    def start(self, body: bytes) -> None:
+        """Call the handler, which may answer at once. Raises Failed."""
+        try:
+            cancel = self._serve(self.headers, body, self.answer, self.fail)
+        except Failed:
+            raise
+        except Exception:
+            logger.exception("%s failed", self.headers.get(b":path"))
+            raise Failed(Code.UNKNOWN, BUG) from None
+        if not self.over:
+            self._cancel = cancel
+
+    def answer(self, message: bytes) -> None:
+        """End the call with its answer."""
+        if not self.over:
+            self._cancel = None
+            self.carrier.answer(self, message)
+
+    def fail(self, code: Code, message: str, trailers: Pairs = ()) -> None:
+        """End the call without an answer."""
+        if not self.over:
+            self._cancel = None
+            self.carrier.fail(self, code, message, trailers)
+
+    def drop(self) -> None:
+        """Call what the handler returned for this case."""
+        cancel, self._cancel = self._cancel, None
+        if cancel is not None:
+            try:
+                cancel()
+            except Exception:
+                logger.exception("%s failed when it was cancelled", self.headers.get(b":path"))
+
+
+def torn() -> Failed:
+    """Return how a call ends whose request does not."""
+    return Failed(Code.INTERNAL, "the request ends inside a message")

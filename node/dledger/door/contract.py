@@ -1,0 +1,190 @@
+"""What a server of the client ports is asked for: the handlers it calls, and its life.
+
+`dledger.door.server` is the one implementation. Whoever builds handlers imports this module alone,
+so that the library below can be changed.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import enum
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeAlias
+
+Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
+"""Metadata as it is on the wire: lower-case names, values of ``-bin`` names in base64."""
+DEFAULT_REQUEST_BYTES: Final = 256 << 10
+
+
+class Code(enum.IntEnum):
+    """How a call ends. Source: gRPC, doc/statuscodes.md."""
+
+    OK = 0
+    CANCELLED = 1
+    UNKNOWN = 2
+    INVALID_ARGUMENT = 3
+    DEADLINE_EXCEEDED = 4
+    NOT_FOUND = 5
+    ALREADY_EXISTS = 6
+    PERMISSION_DENIED = 7
+    RESOURCE_EXHAUSTED = 8
+    FAILED_PRECONDITION = 9
+    ABORTED = 10
+    OUT_OF_RANGE = 11
+    UNIMPLEMENTED = 12
+    INTERNAL = 13
+    UNAVAILABLE = 14
+    DATA_LOSS = 15
+    UNAUTHENTICATED = 16
+
+
+class Failed(Exception):
+    """Ends a call with a code, a message, and trailing metadata; handlers may raise it."""
+
+    def __init__(self, code: Code, message: str, trailers: Pairs = ()) -> None:
+        super().__init__(f"{code.name}: {message}")
+        self.code, self.message, self.trailers = code, message, trailers
+
+
+class Headers:
+    """What came with a call before its messages.
+
+    Attributes:
+        pairs: All fields in their order, also HTTP/2's own, which begin with a colon.
+        peer: The client's address as gRPC names it: ``ipv4:127.0.0.1:40001``.
+        connection: Tells the client's connection from all others of this process.
+        deadline_s: Event-loop time at which the call is cancelled; None: the client set no timeout.
+    """
+
+    __slots__ = ("_fields", "connection", "deadline_s", "pairs", "peer")
+
+    def __init__(
+        self,
+        pairs: Pairs,
+        fields: Mapping[bytes, bytes],
+        *,
+        peer: str,
+        connection: int,
+        deadline_s: float | None,
+    ) -> None:
+        self.pairs, self._fields = pairs, fields
+        self.peer, self.connection, self.deadline_s = peer, connection, deadline_s
+
+    def get(self, name: bytes, default: str = "") -> str:
+        """Return the last value of a field as text; what is not ASCII in it is replaced."""
+        value = self._fields.get(name)
+        return default if value is None else value.decode("ascii", "replace")
+
+    def binary(self, name: bytes) -> bytes | None:
+        """Return the last value of a ``-bin`` field, decoded; None if it is missing or no base64.
+
+        Source: PROTOCOL-HTTP2, Binary-Header; padding may be left out.
+        """
+        value = self._fields.get(name)
+        if value is None:
+            return None
+        try:
+            return base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
+        except binascii.Error:
+            return None
+
+
+Answer: TypeAlias = Callable[[bytes], None]
+Cancel: TypeAlias = Callable[[], None]
+
+
+class Fail(Protocol):
+    """Ends a call without an answer."""
+
+    def __call__(self, code: Code, message: str, trailers: Pairs = ()) -> None:
+        """End it, with further *trailers*."""
+        ...
+
+
+class Stream(Protocol):
+    """The two directions of a call with many messages."""
+
+    async def read(self) -> bytes | None:
+        """Return the client's next message; None: it has sent all. One reader at a time."""
+        ...
+
+    def __aiter__(self) -> AsyncIterator[bytes]: ...
+
+    async def send(self, message: bytes) -> None:
+        """Send a message, once there is room for it: the client has read most of those before.
+
+        Raises:
+            Failed: The call is over. It says nothing more to anyone.
+        """
+        ...
+
+    def send_now(self, message: bytes) -> None:
+        """Send a message without waiting; a client that is too far behind loses the call.
+
+        Raises:
+            Failed: As `send`.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """One message for one, by callbacks; the cheapest form.
+
+    Attributes:
+        serve: Gets headers, body, and the functions *answer* and *fail*: one of the two must be
+            called, once, in the event loop's thread, now or later; what comes after is ignored. It
+            returns what to call if the client gives up first, or None. May raise `Failed`.
+        max_request_bytes: A larger message is refused by its declared size, unread.
+    """
+
+    serve: Callable[[Headers, bytes, Answer, Fail], Cancel | None]
+    max_request_bytes: int = DEFAULT_REQUEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class UnaryCoroutine:
+    """One message for one. *serve* may raise `Failed`, and is cancelled if the client gives up."""
+
+    serve: Callable[[Headers, bytes], Awaitable[bytes]]
+    max_request_bytes: int = DEFAULT_REQUEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class ServerStream:
+    """Many messages for one; the call ends when *serve* returns."""
+
+    serve: Callable[[Headers, bytes, Stream], Awaitable[None]]
+    max_request_bytes: int = DEFAULT_REQUEST_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class BidiStream:
+    """Many messages for many; *serve* starts with the headers, before the first message."""
+
+    serve: Callable[[Headers, Stream], Awaitable[None]]
+    max_request_bytes: int = DEFAULT_REQUEST_BYTES
+
+
+Handler: TypeAlias = Unary | UnaryCoroutine | ServerStream | BidiStream
+Handlers: TypeAlias = Mapping[str, Handler]
+"""By path: ``/package.Service/Method``."""
+
+
+class ClientServer(Protocol):
+    """The server of one client port."""
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT`` as it is bound; the port is never 0."""
+        ...
+
+    async def start(self) -> None:
+        """Accept connections, on the running event loop."""
+        ...
+
+    async def stop(self, grace_s: float) -> None:
+        """Take no new calls, give running ones *grace_s* seconds to finish, then cancel them."""
+        ...

@@ -1,0 +1,64 @@
+"""What the connections of one port share, and how it sets the library up for each."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+import ngh2
+
+from dledger.door.bounds import Bounds, Held
+from dledger.door.contract import Handler
+
+_GOAWAY: Final = struct.Struct(">BHBBIII")
+_DEBUG_BYTES: Final = 64
+
+
+@dataclass(slots=True, kw_only=True)
+class Port:
+    """What the connections of one port share.
+
+    Attributes:
+        handlers: By path, as it is on the wire.
+        bounds: The limits.
+        held: What the requests of all connections hold.
+        needs_alpn: Whether a connection must have chosen HTTP/2 in its TLS handshake.
+        tasks: The handlers that run.
+    """
+
+    handlers: Mapping[bytes, Handler]
+    bounds: Bounds
+    held: Held
+    needs_alpn: bool
+    tasks: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+def configuration(bounds: Bounds) -> ngh2.Configuration:
+    """Return the library's own bounds: twice ours, which end a connection with a reason."""
+    burst, per_s = bounds.resets
+    return ngh2.Configuration(
+        auto_window_update=False,
+        max_outbound_ack=2 * bounds.pings[0],
+        stream_reset_rate_limit=(2 * burst, 2 * per_s),
+        max_inbound_header_list_size=2 * bounds.header_list_bytes,
+        max_inbound_header_count=2 * bounds.header_fields,
+    )
+
+
+def settings(bounds: Bounds) -> dict[int, int]:
+    """Return what the first SETTINGS announce."""
+    return {
+        ngh2.Setting.MAX_CONCURRENT_STREAMS: bounds.streams,
+        ngh2.Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
+        ngh2.Setting.MAX_HEADER_LIST_SIZE: bounds.header_list_bytes,
+    }
+
+
+def goaway(last_stream_id: int, code: int, why: str) -> bytes:
+    """Return a GOAWAY frame (RFC 9113, 6.8): after most faults the library sends none itself."""
+    debug = why.encode("ascii", "replace")[:_DEBUG_BYTES]
+    size = 8 + len(debug)
+    return _GOAWAY.pack(size >> 16, size & 0xFFFF, 7, 0, 0, last_stream_id, code) + debug

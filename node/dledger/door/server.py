@@ -1,0 +1,217 @@
+"""One client port: accepts connections within its bounds, and ends them when it stops.
+
+Connections are accepted here and not by `asyncio.Server`, so that those in their TLS handshake
+count, too, and each handshake shows the newest certificate.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import itertools
+import logging
+import socket
+from collections import Counter
+from typing import Final
+
+from dledger.door.bounds import Bounds, Held
+from dledger.door.connection import Connection
+from dledger.door.contract import Handlers
+from dledger.door.grpc_format import PREFIX_BYTES
+from dledger.door.port import Port
+from dledger.door.tls import TlsCertificate
+
+logger = logging.getLogger(__name__)
+
+_BACKLOG: Final = 1024
+_ACCEPTED_AT_ONCE: Final = 16
+_NO_FILES_S: Final = 0.5
+"""The pause after a failed accept; without one, the loop would do nothing else."""
+_LAST_BYTES_S: Final = 2.0
+
+
+class DoorServer:
+    """A `contract.ClientServer` by libnghttp2, on the event loop that starts it.
+
+    Args:
+        address: ``HOST:PORT`` to listen on; an IPv6 host in brackets; port 0: any.
+        handlers: What is served, by path.
+        bounds: The limits.
+        tls: The certificate; None: plain text.
+
+    Raises:
+        OSError: The address, which the message names, is taken or not this machine's.
+        ValueError: A handler takes larger messages than a connection may have under way.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        handlers: Handlers,
+        *,
+        bounds: Bounds | None = None,
+        tls: TlsCertificate | None = None,
+    ) -> None:
+        self._bounds = bounds = bounds or Bounds()
+        for path, handler in handlers.items():
+            if handler.max_request_bytes + PREFIX_BYTES > bounds.promised_bytes:
+                raise ValueError(f"{path} takes more than {bounds.promised_bytes} bytes")
+        self._tls = tls
+        self._port = Port(
+            handlers={path.encode(): handler for path, handler in handlers.items()},
+            bounds=bounds,
+            held=Held(bounds.held_bytes),
+            needs_alpn=tls is not None,
+        )
+        self._open = 0
+        self._by_host = Counter[str]()
+        self._connections: set[Connection] = set()
+        self._greetings: set[asyncio.Task[None]] = set()
+        self._accepting: asyncio.Task[None] | None = None
+        self._emptied: asyncio.Future[None] | None = None
+        self._listening = _listening(address)
+
+    @property
+    def address(self) -> str:
+        """``HOST:PORT`` as it is bound."""
+        host, port = self._listening.getsockname()[:2]
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    @property
+    def held_bytes(self) -> int:
+        """What requests that have arrived and are not consumed take."""
+        return self._port.held.bytes
+
+    @property
+    def connections(self) -> int:
+        """How many connections are open, handshakes included."""
+        return self._open
+
+    async def start(self) -> None:
+        """Accept connections, on the running event loop. Raises OSError if the port is taken."""
+        self._listening.listen(_BACKLOG)
+        self._accepting = asyncio.get_running_loop().create_task(self._accept())
+
+    async def stop(self, grace_s: float) -> None:
+        """Refuse new connections and calls; see `contract.ClientServer`."""
+        if self._accepting is not None:
+            self._accepting.cancel()
+            await asyncio.wait((self._accepting,))
+        self._listening.close()
+        for greeting in self._greetings:
+            greeting.cancel()
+        if self._greetings:
+            await asyncio.wait(tuple(self._greetings))
+        for connection in tuple(self._connections):
+            connection.drain()
+        await self._empty(grace_s)
+        for connection in tuple(self._connections):
+            connection.end()
+        await self._empty(_LAST_BYTES_S)
+        for connection in tuple(self._connections):
+            connection.abort()
+        await self._empty(_LAST_BYTES_S)
+        if self._port.tasks:
+            await asyncio.wait(tuple(self._port.tasks), timeout=_LAST_BYTES_S)
+
+    async def _empty(self, timeout_s: float) -> None:
+        """Wait until no connection is left, but not for longer."""
+        if not self._connections:
+            return
+        self._emptied = asyncio.get_running_loop().create_future()
+        await asyncio.wait((self._emptied,), timeout=timeout_s)
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in itertools.count(1):
+            if not number % _ACCEPTED_AT_ONCE:
+                await asyncio.sleep(0)  # while callers wait in line, `sock_accept` never suspends
+            try:
+                connection, address = await loop.sock_accept(self._listening)
+            except OSError as error:
+                if error.errno in _OF_THE_CALLER:
+                    continue
+                logger.error("cannot accept a client: %s", error)
+                await asyncio.sleep(_NO_FILES_S)
+                continue
+            host = str(address[0])
+            if not self._has_room(host):
+                connection.close()
+                continue
+            self._open += 1
+            self._by_host[host] += 1
+            task = loop.create_task(self._greet(connection, host, _peer(address)))
+            self._greetings.add(task)
+            task.add_done_callback(self._greetings.discard)
+
+    def _has_room(self, host: str) -> bool:
+        return (
+            self._open < self._bounds.connections
+            and self._by_host[host] < self._bounds.connections_by_address
+        )
+
+    async def _greet(self, connection: socket.socket, host: str, peer: str) -> None:
+        """Hand a connection over to its protocol, after its TLS handshake if it has one."""
+        made: list[Connection] = []
+
+        def build() -> Connection:
+            return Connection(self._port, peer, on_made=begin, on_lost=end)
+
+        def begin(protocol: Connection) -> None:
+            made.append(protocol)
+            self._connections.add(protocol)
+
+        def end(protocol: Connection) -> None:
+            self._connections.discard(protocol)
+            self._leave(host)
+            if not self._connections and self._emptied and not self._emptied.done():
+                self._emptied.set_result(None)
+
+        try:
+            connection.setblocking(False)
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await asyncio.get_running_loop().connect_accepted_socket(
+                build,
+                connection,
+                ssl=self._tls.context if self._tls else None,
+                ssl_handshake_timeout=self._bounds.handshake_s if self._tls else None,
+            )
+        except OSError as error:  # as SSLError and a handshake's ConnectionAbortedError are
+            logger.info("no handshake with %s: %s", peer, error)
+        finally:
+            if not made:
+                connection.close()
+                self._leave(host)
+
+    def _leave(self, host: str) -> None:
+        self._open -= 1
+        self._by_host[host] -= 1
+        if not self._by_host[host]:
+            del self._by_host[host]
+
+
+_OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
+"""The connection that was to be accepted is gone; the next one may be sound (Linux, accept(2))."""
+
+
+def _listening(address: str) -> socket.socket:
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listening = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        listening.bind((host, int(port)))
+        listening.setblocking(False)
+    except OSError as error:
+        listening.close()
+        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
+    return listening
+
+
+def _peer(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
+    """Return an address as gRPC names it, which keeps brackets out of what it takes for a URI."""
+    host, port = str(address[0]), address[1]
+    return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

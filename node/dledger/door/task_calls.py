@@ -1,0 +1,226 @@
+"""The forms of a call that a coroutine serves: one answer, many, or many in both directions.
+
+Each has a task, which is cancelled if the call ends without it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Coroutine
+from typing import Any
+
+from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
+from dledger.door.contract import (
+    BidiStream,
+    Code,
+    Failed,
+    Handler,
+    Headers,
+    ServerStream,
+    Unary,
+    UnaryCoroutine,
+)
+from dledger.door.grpc_format import PREFIX_BYTES
+
+logger = logging.getLogger(__name__)
+
+
+class _Task:
+    """The coroutine behind a call."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+        self._task = call.carrier.run(_guarded(call, work))
+
+    def cancel(self) -> None:
+        """Cancel it, unless it is what ends the call just now."""
+        if self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+async def _guarded(call: Call, work: Coroutine[Any, Any, None]) -> None:
+    """Run a handler; whatever it raises ends its call and nothing else."""
+    failure: Failed | None = None
+    try:
+        await work
+    except Failed as error:
+        failure = error
+    except asyncio.CancelledError:
+        if not call.over:
+            call.carrier.fail(call, Code.CANCELLED, "the handler was cancelled")
+        raise
+    except Exception:
+        logger.exception("%s failed", call.headers.get(b":path"))
+        failure = Failed(Code.UNKNOWN, BUG)
+    if failure is not None and not call.over:
+        call.carrier.fail(call, failure.code, failure.message, failure.trailers)
+
+
+class _Streaming(Call):
+    """A call that is its handler's `contract.Stream`."""
+
+    __slots__ = ()
+
+    async def read(self) -> bytes | None:
+        """Return the client's next message; None: it has sent all."""
+        raise NotImplementedError
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self.read()) is not None:
+            yield message
+
+    async def send(self, message: bytes) -> None:
+        """Send a message once there is room for it. Raises Failed: the call is over."""
+        await self.carrier.room(self)
+        self.send_now(message)
+
+    def send_now(self, message: bytes) -> None:
+        """Send a message. Raises Failed: the call is over, and its handler must not go on."""
+        if not self.over:
+            self.carrier.send(self, message)
+        if self.over:
+            raise Failed(Code.CANCELLED, "the client is gone, or does not read")
+
+
+class UnaryTaskCall(OneMessage):
+    """A call of one message for one."""
+
+    __slots__ = ("_serve", "_task")
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        stream_id: int,
+        headers: Headers,
+        handler: UnaryCoroutine,
+        now_s: float,
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        self._serve = handler.serve
+        self._task: _Task | None = None
+
+    def start(self, body: bytes) -> None:
+        """Start the handler's task."""
+        self._task = _Task(self, self._run(body))
+
+    def drop(self) -> None:
+        """Cancel it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, body: bytes) -> None:
+        answer = await self._serve(self.headers, body)
+        if not self.over:
+            self.carrier.answer(self, answer)
+
+
+class ServerStreamCall(OneMessage, _Streaming):
+    """A call with many answers to one message."""
+
+    __slots__ = ("_serve", "_task")
+
+    def __init__(
+        self,
+        carrier: Carrier,
+        stream_id: int,
+        headers: Headers,
+        handler: ServerStream,
+        now_s: float,
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        self._serve = handler.serve
+        self._task: _Task | None = None
+
+    def start(self, body: bytes) -> None:
+        """Start the handler's task."""
+        self._task = _Task(self, self._run(body))
+
+    async def read(self) -> bytes | None:
+        """Return None: the handler has the only message already."""
+        return None
+
+    def drop(self) -> None:
+        """Cancel the task."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _run(self, body: bytes) -> None:
+        await self._serve(self.headers, body, self)
+        if not self.over:
+            self.carrier.finish(self)
+
+
+class BidiCall(_Streaming):
+    """A call with many messages in both directions; its handler starts at once."""
+
+    __slots__ = ("_messages", "_reader", "_task")
+
+    def __init__(
+        self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        self.waits_since_s = None  # it may be silent for ever, between messages
+        self._messages: deque[bytes] = deque()
+        self._reader: asyncio.Future[None] | None = None
+        self._task = _Task(self, self._run(handler))
+
+    def data(self, data: bytes, now_s: float) -> None:
+        """Queue the messages that are whole. Raises Failed."""
+        whole = self.inbox.feed(data)
+        self._messages += whole
+        if not self.inbox.wanted:
+            self.waits_since_s = None
+        elif whole or self.waits_since_s is None:
+            self.waits_since_s = now_s
+        self._wake()
+
+    def end(self) -> None:
+        """Let the handler see the end after what is queued. Raises Failed."""
+        self.ended = True
+        self.waits_since_s = None
+        if self.inbox.wanted:
+            raise torn()
+        self._wake()
+
+    async def read(self) -> bytes | None:
+        """Return the client's next message; None: it has sent all."""
+        while not self._messages:
+            if self.ended:
+                return None
+            self._reader = asyncio.get_running_loop().create_future()
+            await self._reader
+        message = self._messages.popleft()
+        self.carrier.consumed(self, PREFIX_BYTES + len(message))
+        return message
+
+    def drop(self) -> None:
+        """Cancel the handler."""
+        self._task.cancel()
+        self._messages.clear()
+
+    async def _run(self, handler: BidiStream) -> None:
+        await handler.serve(self.headers, self)
+        if not self.over:
+            self.carrier.finish(self)
+
+    def _wake(self) -> None:
+        if self._reader is not None and not self._reader.done():
+            self._reader.set_result(None)
+
+
+def call_of(
+    carrier: Carrier, stream_id: int, headers: Headers, handler: Handler, now_s: float
+) -> Call:
+    """Return the call of a request whose headers have arrived, in its handler's form."""
+    match handler:
+        case Unary():
+            return UnaryCall(carrier, stream_id, headers, handler, now_s)
+        case UnaryCoroutine():
+            return UnaryTaskCall(carrier, stream_id, headers, handler, now_s)
+        case ServerStream():
+            return ServerStreamCall(carrier, stream_id, headers, handler, now_s)
+        case BidiStream():
+            return BidiCall(carrier, stream_id, headers, handler, now_s)
