@@ -43,7 +43,7 @@ class Bounds:
     header_list_bytes: int = 16 << 10
     header_fields: int = 128
     stream_window_bytes: int = 64 << 10
-    connection_window_bytes: int = 64 << 20
+    connection_window_bytes: int = 96 << 20
     held_bytes: int = 256 << 20
     request_s: float = 30.0
     unsent_stream_bytes: int = 64 << 10
@@ -60,7 +60,7 @@ class Bounds:
     def __post_init__(self) -> None:
         if self.promised_bytes <= 0:
             raise ValueError(
-                f"a connection window of {self.connection_window_bytes} bytes is not larger than "
+                f"half a connection window of {self.connection_window_bytes} bytes is no more than "
                 f"{self.streams} stream windows of {self.stream_window_bytes}"
             )
 
@@ -70,8 +70,9 @@ class Bounds:
 
         Without promises every call can fill its stream's window. What is left of the connection's
         window is promised to whole messages only, so that one of them can always become complete.
+        Only half of that window can be counted on: see `dledger.door.intake`.
         """
-        return self.connection_window_bytes - self.streams * self.stream_window_bytes
+        return self.connection_window_bytes // 2 - self.streams * self.stream_window_bytes
 
 
 class Bucket:

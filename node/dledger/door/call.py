@@ -1,4 +1,4 @@
-"""One call, and the form that callbacks serve: what has arrived of it, its handler, and how it ends.
+"""One call: what has arrived of it, and how it ends; and the form of it that callbacks serve.
 
 A call is *over* once its last word is queued or its client is gone; nothing that its handler does
 afterwards has an effect. The connection keeps it until HTTP/2 has closed its stream.
@@ -50,7 +50,7 @@ class Call:
 
     Attributes:
         unconsumed: Bytes that have arrived, and count against the windows.
-        promised: Bytes of its large message that the connection's window is reserved for.
+        promised: Bytes of large messages that it may send beyond its stream's usual window.
         timer: For the client's deadline.
         waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
         began: Whether the answer's headers are queued.
@@ -125,7 +125,7 @@ class OneMessage(Call):
         self.ended = True
         self.waits_since_s = None
         body, self._body = self._body, None
-        if self.inbox.wanted:
+        if self.inbox.missing:
             raise torn()
         if body is None:
             raise Failed(Code.UNIMPLEMENTED, "the method takes one message, not none")

@@ -86,16 +86,16 @@ class Deframer:
         max_bytes: The largest message.
 
     Attributes:
-        wanted: Size with its prefix of the message that has begun, as far as that is known; 0
-            between messages.
+        missing: Bytes that the message, or the prefix, that has begun still lacks; 0 between
+            messages.
     """
 
-    __slots__ = ("_kept", "_max", "wanted")
+    __slots__ = ("_kept", "_max", "missing")
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
         self._kept = bytearray()
-        self.wanted = 0
+        self.missing = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are complete with *data*.
@@ -113,17 +113,18 @@ class Deframer:
 
     def _complete(self) -> list[bytes]:
         messages, start = [], 0
-        kept, self.wanted = self._kept, 0
+        kept, self.missing = self._kept, 0
         with memoryview(kept) as view:
             while len(kept) - start >= PREFIX_BYTES:
                 size = self._size(kept, start)
                 if len(kept) - start < size:
-                    self.wanted = size
+                    self.missing = size - (len(kept) - start)
                     break
                 messages.append(bytes(view[start + PREFIX_BYTES : start + size]))
                 start += size
         del kept[:start]
-        self.wanted = self.wanted or (PREFIX_BYTES if kept else 0)
+        if kept and not self.missing:
+            self.missing = PREFIX_BYTES - len(kept)
         return messages
 
     def _size(self, data: bytes | bytearray, start: int = 0) -> int:
@@ -144,6 +145,6 @@ def _compressed(flag: int) -> Failed:
         return Failed(Code.INTERNAL, f"a message begins with byte {flag}, not with 0 or 1")
     return Failed(
         Code.UNIMPLEMENTED,
-        "compressed messages are not supported; send them as identity",
+        "compressed messages are not supported, send them as they are",
         _ACCEPTED,
     )

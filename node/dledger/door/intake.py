@@ -4,15 +4,18 @@ HTTP/2's windows are the bounds. Nothing is acknowledged when it arrives, only w
 a call's request when the call is over, a stream's message when its handler reads it. So a client
 has no more unread bytes here than the connection's window, however many calls it makes.
 
-A message that is larger than its stream's window is *promised* the rest, in turn, out of what the
-connection's window has beyond all streams' (`Bounds.promised_bytes`). So large messages become
-complete one after the other, and never wait for each other, each half-way.
+A message that needs more than its stream's window has left is *promised* the rest, in turn, out of
+what the connection's window has beyond all streams' (`Bounds.promised_bytes`). So large messages
+become complete one after the other, and never wait for each other, each half-way.
+
+The library announces what was acknowledged once that is half of a window, so up to half may be
+neither kept here nor free for the client. A promise is therefore made of what a stream really has
+left, and a stream's window is at any time `stream_window_bytes` and what it is promised.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections import deque
 
 import ngh2
 
@@ -35,7 +38,7 @@ class Intake:
     def __init__(self, h2: ngh2.Connection, bounds: Bounds, held: Held) -> None:
         self._h2, self._bounds, self._held = h2, bounds, held
         self._promised = 0
-        self._waiting: deque[tuple[Call, int]] = deque()
+        self._waiting: dict[Call, None] = {}  # in the order of their turns
 
     def take(self, call: Call, data: bytes, now_s: float) -> None:
         """Give a call what has arrived for it.
@@ -52,9 +55,9 @@ class Intake:
                 f"requests of {self._held.limit} bytes are under way; back off and retry",
             )
         call.data(data, now_s)
-        wanted = call.inbox.wanted
-        if wanted > self._bounds.stream_window_bytes and not call.promised:
-            self._promise(call, wanted)
+        if call.inbox.missing and call.inbox.missing > self._left(call):
+            self._waiting.setdefault(call)
+            self._admit()
 
     def discard(self, stream_id: int, size_bytes: int) -> None:
         """Acknowledge what nobody will read."""
@@ -62,56 +65,55 @@ class Intake:
             self._h2.acknowledge_received_data(size_bytes, stream_id)
 
     def consume(self, call: Call, size_bytes: int) -> None:
-        """Acknowledge what a call's handler has read."""
-        self.discard(call.stream_id, size_bytes)
+        """Acknowledge what a call's handler has read; of promised room, none is announced again."""
         call.unconsumed -= size_bytes
         self._held.bytes -= size_bytes
-        if call.promised and call.promised != (wanted := call.inbox.wanted):
-            self._redeem(call)  # of the message that was just read; the next one may be large, too
-            if wanted > self._bounds.stream_window_bytes:
-                self._promise(call, wanted)
+        if call.promised:
+            freed = min(call.promised, size_bytes)
+            call.promised -= freed
+            self._promised -= freed
+            self._open(call)
+        self.discard(call.stream_id, size_bytes)
+        self._admit()
 
     def leave(self, call: Call) -> None:
-        """Acknowledge all of a call that is over, and give its promise to the next."""
+        """Acknowledge all of a call that is over, and let the next have its promise."""
         size, call.unconsumed = call.unconsumed, 0
         self._held.bytes -= size
-        if size:
-            self._h2.acknowledge_received_data(size, call.stream_id)
-        if call.promised:
-            self._redeem(call)
+        self.discard(call.stream_id, size)
+        if self._waiting or call.promised:
+            self._waiting.pop(call, None)
+            self._promised -= call.promised
+            call.promised = 0
+            self._admit()
 
     def forget(self, call: Call) -> None:
         """As `leave`, of a connection that is gone."""
         self._held.bytes -= call.unconsumed
         call.unconsumed = 0
 
-    def _promise(self, call: Call, size_bytes: int) -> None:
-        call.promised = size_bytes
-        self._waiting.append((call, size_bytes))
-        self._admit()
-
-    def _redeem(self, call: Call) -> None:
-        size, call.promised = call.promised, 0
-        if any(call is waiting for waiting, _ in self._waiting):
-            self._waiting = deque(each for each in self._waiting if each[0] is not call)
-        else:
-            self._promised -= size
-            with contextlib.suppress(ngh2.StreamUnavailableError):
-                self._h2.set_local_window_size(
-                    self._bounds.stream_window_bytes, stream_id=call.stream_id
-                )
-        self._admit()
-
     def _admit(self) -> None:
-        """Open the windows of the first in line, while their messages fit."""
+        """Promise the first in line what their messages lack, while it fits."""
         while self._waiting:
-            call, size = self._waiting[0]
-            if self._promised + size > self._bounds.promised_bytes:
+            call = next(iter(self._waiting))
+            lacking = call.inbox.missing - self._left(call)
+            if lacking > 0 and self._promised + lacking > self._bounds.promised_bytes:
                 return
-            self._waiting.popleft()
-            self._promised += size
-            with contextlib.suppress(ngh2.StreamUnavailableError):
-                # Beside what is already there unread: the message may begin behind others.
-                self._h2.set_local_window_size(
-                    size + self._bounds.stream_window_bytes, stream_id=call.stream_id
-                )
+            del self._waiting[call]
+            if lacking > 0:
+                self._promised += lacking
+                call.promised += lacking
+                self._open(call)
+
+    def _left(self, call: Call) -> int:
+        """Return what a call's client may send now; of one that is being closed, anything."""
+        try:
+            return self._h2.stream_local_window_size(call.stream_id)
+        except ngh2.StreamUnavailableError:
+            return call.inbox.missing
+
+    def _open(self, call: Call) -> None:
+        with contextlib.suppress(ngh2.StreamUnavailableError):
+            self._h2.set_local_window_size(
+                self._bounds.stream_window_bytes + call.promised, stream_id=call.stream_id
+            )

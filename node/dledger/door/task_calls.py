@@ -171,7 +171,7 @@ class BidiCall(_Streaming):
         """Queue the messages that are whole. Raises Failed."""
         whole = self.inbox.feed(data)
         self._messages += whole
-        if not self.inbox.wanted:
+        if not self.inbox.missing:
             self.waits_since_s = None
         elif whole or self.waits_since_s is None:
             self.waits_since_s = now_s
@@ -181,7 +181,7 @@ class BidiCall(_Streaming):
         """Let the handler see the end after what is queued. Raises Failed."""
         self.ended = True
         self.waits_since_s = None
-        if self.inbox.wanted:
+        if self.inbox.missing:
             raise torn()
         self._wake()
 

@@ -1,4 +1,4 @@
-"""TLS for a port: a context for each connection, so that a certificate can be replaced meanwhile."""
+"""TLS for a port: each handshake takes the context of now, so a certificate can be replaced."""
 
 from __future__ import annotations
 

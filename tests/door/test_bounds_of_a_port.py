@@ -1,0 +1,442 @@
+"""Each bound of a port, met by a client that speaks HTTP/2 frame by frame and breaks it."""
+
+from __future__ import annotations
+
+import asyncio
+import struct
+from dataclasses import replace
+
+import ngh2
+import pytest
+
+from dledger.door.bounds import Bounds
+from tests.door.ports import Door, door, until
+from tests.door.raw import (
+    DATA,
+    PING,
+    PREFACE,
+    RST_STREAM,
+    SETTINGS,
+    WINDOW_UPDATE,
+    Goaway,
+    RawClient,
+    frame,
+    prefixed,
+    raw_client,
+)
+
+CALM = ngh2.ErrorCode.ENHANCE_YOUR_CALM
+QUICK = Bounds(tick_s=0.02)
+SMALL_WINDOWS = replace(
+    QUICK, streams=8, stream_window_bytes=16 << 10, connection_window_bytes=42 << 20
+)
+
+
+async def serves(port: Door) -> bool:
+    """Whether a sound client is served, on a connection of its own."""
+    async with raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo")
+        client.h2.send_data(stream, prefixed(2) + b"hi", end_stream=True)
+        await client.flush()
+        return await client.status(stream) == (0, b"")
+
+
+async def call(client: RawClient, path: str, body: bytes, *, end: bool = True) -> int:
+    """Begin a call with these bytes of its body."""
+    stream = client.request(path)
+    client.h2.send_data(stream, body, end_stream=end)
+    await client.flush()
+    return stream
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"GET / HTTP/1.1\r\nHost: door\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01",
+        bytes(range(256)) * 40,
+        PREFACE + b"\xff" * 400,
+        PREFACE + frame(SETTINGS, 0) + frame(DATA, 7, b"nobody's"),
+        PREFACE + frame(SETTINGS, 0) + frame(1, 1, b"\xff" * 50, flags=4),
+        PREFACE + frame(SETTINGS, 0) + frame(PING, 0, b"short"),
+        PREFACE + frame(SETTINGS, 0) + struct.pack(">I", 1 << 20)[1:] + b"\0\0\0\0\0\1",
+    ],
+    ids=["http1", "tls", "bytes", "no-settings", "no-stream", "hpack", "ping-size", "frame-size"],
+)
+async def test_garbage_ends_its_own_connection_only(garbage: bytes) -> None:
+    """And at once; another connection does not notice."""
+    async with door() as port, raw_client(port.port) as other, raw_client(port.port) as client:
+        await other.hello()
+        await client.raw(garbage)
+        goaway = await client.goaway()
+        stream = await call(other, "/t/Echo", prefixed(0))
+
+        assert goaway is None or goaway.code != 0
+        assert await other.status(stream) == (0, b"")
+
+
+@pytest.mark.parametrize("begin", [b"", PREFACE[:10], PREFACE, PREFACE + frame(SETTINGS, 0)])
+async def test_a_connection_that_does_not_begin_is_dropped(begin: bytes) -> None:
+    """Without preface, without SETTINGS, or without acknowledging ours."""
+    async with door(replace(QUICK, handshake_s=0.05)) as port, raw_client(port.port) as client:
+        await client.raw(begin)
+        client.flush = _say_nothing  # type: ignore[method-assign]
+        await client.goaway()
+        await until(lambda: port.server.connections == 0)
+
+        assert await serves(port)
+
+
+async def _say_nothing() -> None:
+    """Stand in for what would acknowledge."""
+
+
+async def test_headers_beyond_what_was_announced_are_refused() -> None:
+    """In bytes and in fields, with both numbers; the connection goes on."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        large = client.request("/t/Echo", (b"x-large", b"v" * (17 << 10)))
+        many = client.request("/t/Echo", *((b"x-%d" % n, b"") for n in range(150)))
+        client.h2.send_data(large, prefixed(0), end_stream=True)
+        client.h2.send_data(many, prefixed(0), end_stream=True)
+        await client.flush()
+
+        assert (await client.status(large))[0] == 8
+        assert b"limits are 128 and 16384" in (await client.status(many))[1]
+        assert port.seen.headers == []
+        assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
+
+
+async def test_huge_headers_end_the_connection() -> None:
+    """More than twice the limit is not even taken in."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        client.request("/t/Echo", (b"x-large", b"v" * (40 << 10)))
+        await client.flush()
+        goaway = await client.goaway()
+
+        assert goaway is not None
+        assert goaway.code == CALM
+        assert await serves(port)
+
+
+async def test_a_message_is_refused_by_its_declared_size() -> None:
+    """Before any of it is kept: the client has sent five bytes, and declared 4 GiB."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Small", prefixed((1 << 32) - 1), end=False)
+        status, message = await client.status(stream)
+        reset = await client.event(ngh2.StreamReset, stream)
+
+        assert status == 8
+        assert message == b"the request has 4294967295 bytes; the limit of this method is 1024"
+        assert isinstance(reset, ngh2.StreamReset)
+        assert reset.error_code == 0  # the answer is good, only the rest of the request is unwanted
+        assert port.server.held_bytes == 0
+
+
+@pytest.mark.parametrize(("flag", "status"), [(1, 12), (2, 13), (255, 13)])
+async def test_a_message_with_a_flag_is_refused_by_name(flag: int, status: int) -> None:
+    """1 is compression, which is named with what is supported; others are nothing."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Echo", prefixed(3, flag) + b"abc")
+
+        assert (await client.status(stream))[0] == status
+        answer = await client.event(ngh2.ResponseReceived, stream)
+        assert isinstance(answer, ngh2.ResponseReceived)
+        assert ((b"grpc-accept-encoding", b"identity") in answer.headers) == (flag == 1)
+
+
+async def test_what_is_not_grpc_gets_an_http_status() -> None:
+    """A browser, or a proxy's probe, reads that."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo", kind=b"application/json")
+        client.h2.send_data(stream, b"{}", end_stream=True)
+        get = client.h2.send_request(
+            (
+                (b":method", b"GET"),
+                (b":scheme", b"http"),
+                (b":authority", b"door"),
+                (b":path", b"/"),
+            ),
+            end_stream=True,
+        )
+        await client.flush()
+        found = [
+            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]  # type: ignore[attr-defined]
+            for each in (stream, get)
+        ]
+
+    assert found == [b"415", b"405"]
+
+
+@pytest.mark.parametrize("timeout", [b"", b"5", b"123456789S", b"-1S", b"1 S", b"1s"])
+async def test_a_malformed_timeout_is_refused(timeout: bytes) -> None:
+    """It is at most eight digits and a unit."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo", (b"grpc-timeout", timeout))
+        client.h2.send_data(stream, prefixed(0), end_stream=True)
+        await client.flush()
+
+        assert (await client.status(stream))[0] == 13
+
+
+async def test_a_deadline_of_nothing_has_passed() -> None:
+    """The handler is not waited for."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Hold", (b"grpc-timeout", b"0n"))
+        client.h2.send_data(stream, prefixed(0), end_stream=True)
+        await client.flush()
+
+        assert (await client.status(stream))[0] == 4
+
+
+@pytest.mark.parametrize("body", [prefixed(10) + b"half", prefixed(10)[:3]])
+async def test_a_torn_message_is_refused(body: bytes) -> None:
+    """In the middle of it, and of its prefix."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+
+        assert await client.status(await call(client, "/t/Echo", body)) == (
+            13,
+            b"the request ends inside a message",
+        )
+
+
+async def test_calls_beyond_the_announced_number_are_refused() -> None:
+    """As HTTP/2 has it: REFUSED_STREAM, so a client may send them again."""
+    async with door(replace(QUICK, streams=4)) as port, raw_client(port.port) as client:
+        client.h2.initiate_connection()
+        streams = [client.request("/t/Hold") for _ in range(6)]
+        for stream in streams:
+            client.h2.send_data(stream, prefixed(0), end_stream=True)
+        await client.flush()
+        reset = [await client.event(ngh2.StreamReset, each) for each in streams[4:]]
+
+        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}  # type: ignore[attr-defined]
+        assert len(port.seen.held) == 4
+
+
+async def test_rapid_resets_end_the_connection() -> None:
+    """CVE-2023-44487: each call is dropped before it is answered, so no stream limit is met."""
+    async with door(replace(QUICK, resets=(50, 1))) as port, raw_client(port.port) as client:
+        await client.hello()
+        for _ in range(200):
+            stream = client.request("/t/Hold")
+            client.h2.send_data(stream, prefixed(0), end_stream=True)
+            out = client.h2.data_to_send()
+            await client.raw(out + frame(RST_STREAM, stream, struct.pack(">I", 8)))
+
+        assert await client.goaway() == Goaway(CALM, b"it resets too many calls")
+        assert len(port.seen.cancelled) <= 51
+        assert await serves(port)
+
+
+async def test_resets_that_a_client_provokes_count_as_well() -> None:
+    """CVE-2025-8671: it has the server reset its calls, by frames that are wrong on them."""
+    async with door(replace(QUICK, resets=(50, 1))) as port, raw_client(port.port) as client:
+        await client.hello()
+        for _ in range(200):
+            stream = client.request("/t/Hold")
+            client.h2.send_data(stream, prefixed(0), end_stream=True)
+            out = client.h2.data_to_send()
+            overflow = struct.pack(">I", (1 << 31) - 1)
+            await client.raw(out + frame(WINDOW_UPDATE, stream, overflow))
+
+        assert await client.goaway() == Goaway(CALM, b"it resets too many calls")
+        assert await serves(port)
+
+
+@pytest.mark.parametrize("kind", [PING, SETTINGS])
+async def test_a_flood_of_pings_ends_the_connection(kind: int) -> None:
+    """Each asks for an acknowledgement, and there is nothing else in between."""
+    async with door(replace(QUICK, pings=(20, 1))) as port, raw_client(port.port) as client:
+        await client.hello()
+        one = frame(kind, 0, b"8 bytes." if kind == PING else b"")
+        for _ in range(100):
+            await client.raw(one)
+        goaway = await client.goaway()
+
+        assert goaway is None or goaway.code == CALM
+        await until(lambda: port.server.connections == 0)
+        assert await serves(port)
+
+
+async def test_pings_between_answers_are_no_flood() -> None:
+    """gRPC's clients measure a connection by a PING for each piece that they read."""
+    async with door(replace(QUICK, pings=(3, 1))) as port, raw_client(port.port) as client:
+        await client.hello()
+        for _ in range(20):
+            client.h2.ping(b"8 bytes.")
+            assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
+
+
+async def test_a_silent_client_is_asked_and_stays_if_it_answers() -> None:
+    """As long as it does."""
+    bounds = replace(QUICK, ping_after_s=0.03, ping_s=0.2)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello()
+        for _ in range(4):
+            client.events.clear()
+            await client.event(ngh2.PingReceived)
+
+        assert port.server.connections == 1
+
+
+async def test_a_client_that_is_gone_is_cut() -> None:
+    """Its machine lost power: there is no answer, and no end."""
+    bounds = replace(QUICK, ping_after_s=0.03, ping_s=0.05)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello()
+        client.flush = _say_nothing  # type: ignore[method-assign]
+        await until(lambda: port.server.connections == 0)
+
+
+async def test_a_reader_that_takes_nothing_holds_a_stream_back() -> None:
+    """Its handler waits; the node keeps little more than the bound of one stream."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
+        stream = await call(client, "/t/Count", prefixed(11) + b"100000 1000")
+        await until(lambda: port.seen.sent)
+        assert await serves(port)
+        kept = port.seen.sent[-1] * 1000
+
+        assert kept <= 2 * QUICK.unsent_stream_bytes
+        client.h2.reset_stream(stream)
+        await client.flush()
+        await until(lambda: port.seen.cancelled == ["stream"])
+
+
+async def test_a_stream_whose_reader_is_too_far_behind_is_reset() -> None:
+    """If its handler does not wait: gRPC's name for that is RESOURCE_EXHAUSTED."""
+    bounds = replace(QUICK, unsent_bytes=1 << 20)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
+        stream = await call(client, "/t/Push", prefixed(9) + b"1000 9999")
+        reset = await client.event(ngh2.StreamReset, stream)
+
+        assert isinstance(reset, ngh2.StreamReset)
+        assert reset.error_code == CALM
+        assert len(port.seen.sent) <= (1 << 20) // 9999
+        assert await client.status(await call(client, "/t/Talk", b"")) == (0, b"")
+
+
+async def test_an_answer_that_nobody_takes_is_dropped() -> None:
+    """Window starvation: the call is answered, and its bytes would stay for ever."""
+    bounds = replace(QUICK, stall_s=0.05)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
+        stream = await call(client, "/t/Echo", prefixed(1000) + bytes(1000))
+        reset = await client.event(ngh2.StreamReset, stream)
+
+        assert isinstance(reset, ngh2.StreamReset)
+        assert reset.error_code == CALM
+        assert await serves(port)
+
+
+async def test_a_client_whose_socket_takes_nothing_is_cut() -> None:
+    """It opens all windows, asks for much, and never reads."""
+    bounds = replace(QUICK, stall_s=0.1)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
+        client.h2.set_local_window_size((1 << 31) - 1)
+        await call(client, "/t/Count", prefixed(14) + b"100000 1000000"[:14])
+        await until(lambda: port.server.connections == 0)
+
+        assert port.seen.cancelled == ["stream"]
+
+
+async def test_unread_messages_are_held_by_the_window() -> None:
+    """A client that sends to a handler that does not read can fill its stream, and no more."""
+    async with door(SMALL_WINDOWS) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Deaf", (prefixed(100) + bytes(100)) * 10_000, end=False)
+        await until(lambda: client.h2.stream_remote_window_size(stream) == 0)
+        await until(lambda: port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes)
+
+        assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
+        assert port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes
+
+
+async def test_a_client_that_ignores_the_window_is_dropped() -> None:
+    """What it sends beyond is not kept."""
+    async with door(SMALL_WINDOWS) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Deaf", prefixed(1000), end=False)
+        await client.raw(frame(DATA, stream, bytes(16 << 10)) * 3)
+        goaway = await client.goaway()
+
+        assert goaway is None or goaway.code == ngh2.ErrorCode.FLOW_CONTROL_ERROR
+        assert await serves(port)
+
+
+async def test_requests_beyond_what_a_port_may_hold_are_refused() -> None:
+    """All connections together; what is refused is not kept, what is held goes on."""
+    bounds = replace(QUICK, held_bytes=40_000)
+    async with door(bounds) as port, raw_client(port.port) as one, raw_client(port.port) as two:
+        await one.hello()
+        await two.hello()
+        first = await call(one, "/t/Hold", prefixed(30_000) + bytes(30_000))
+        await until(lambda: port.seen.held)
+        second = await call(two, "/t/Echo", prefixed(30_000) + bytes(30_000))
+
+        assert (await two.status(second))[0] == 8
+        port.seen.held[0][0](b"")
+        assert await one.status(first) == (0, b"")
+        assert port.server.held_bytes == 0
+
+
+async def test_a_request_that_trickles_in_is_given_up() -> None:
+    """The rest of a message, or the end of a request, does not come."""
+    async with door(replace(QUICK, request_s=0.05)) as port, raw_client(port.port) as client:
+        await client.hello()
+        half = await call(client, "/t/Echo", prefixed(100) + b"half", end=False)
+        silent = await call(client, "/t/Talk", b"", end=False)
+        talk = await call(client, "/t/Talk", prefixed(100) + b"half", end=False)
+
+        assert (await client.status(half))[0] == 4
+        assert (await client.status(talk))[0] == 4
+        client.h2.send_data(silent, prefixed(2) + b"hi", end_stream=True)
+        await client.flush()
+        assert await client.status(silent) == (0, b"")
+
+
+async def test_connections_beyond_the_number_are_closed_at_once() -> None:
+    """From one address, and in all; one that ends makes room."""
+    for bounds in (replace(QUICK, connections_by_address=2), replace(QUICK, connections=2)):
+        async with door(bounds) as port:
+            async with raw_client(port.port) as one, raw_client(port.port) as two:
+                await one.hello()
+                await two.hello()
+                async with raw_client(port.port) as three:
+                    assert await three.goaway() is None
+                assert port.server.connections == 2
+            await until(lambda at=port: at.server.connections == 0)
+            assert await serves(port)
+
+
+async def test_a_port_that_stops_says_so_twice() -> None:
+    """First that calls should go elsewhere, then, a round trip later, that it takes none."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Hold", prefixed(0))
+        await until(lambda: port.seen.held)
+        stopping = asyncio.create_task(port.server.stop(20))
+        while len(_goaways(client)) < 2:
+            assert await client.more()
+        port.seen.held[0][0](b"")
+
+        assert await client.status(stream) == (0, b"")
+        assert _goaways(client) == [(1 << 31) - 1, stream]
+        await client.goaway()
+        await stopping
+
+
+def _goaways(client: RawClient) -> list[int]:
+    events = (each for each in client.events if isinstance(each, ngh2.GoAwayReceived))
+    return list(dict.fromkeys(each.last_stream_id for each in events))
