@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass, field
 
 from dledger.door.bounds import Bounds
@@ -31,7 +31,7 @@ LARGE_BYTES = 20 << 20
 
 @dataclass
 class Seen:
-    """What the handlers saw: one entry each time."""
+    """Handlers for each way to call and to fail, and what they saw: one entry each time."""
 
     headers: list[Headers] = field(default_factory=list)
     cancelled: list[str] = field(default_factory=list)
@@ -40,80 +40,79 @@ class Seen:
     sent: list[int] = field(default_factory=list)
     go_on: asyncio.Event = field(default_factory=asyncio.Event)
 
+    def handlers(self, largest: int) -> Handlers:
+        return {
+            "/t/Echo": Unary(self._echo, max_request_bytes=largest),
+            "/t/Small": Unary(self._echo, max_request_bytes=1024),
+            "/t/Named": Unary(self._echo, max_request_bytes=1024, refusal=str.encode),
+            "/t/Hold": Unary(self._hold, max_request_bytes=largest),
+            "/t/Refuse": Unary(_refuse),
+            "/t/Bug": Unary(_burst),
+            "/t/Slowly": UnaryCoroutine(self._slowly, max_request_bytes=largest),
+            "/t/Raises": UnaryCoroutine(_raises),
+            "/t/Count": ServerStream(self._count),
+            "/t/Push": ServerStream(self._push),
+            "/t/Talk": BidiStream(self._talk, max_request_bytes=largest),
+            "/t/Deaf": BidiStream(self._deaf),
+        }
 
-def handlers(seen: Seen) -> Handlers:
-    """Return one handler for each way to call and to fail."""
-
-    def echo(headers: Headers, body: bytes, answer: Answer, _: Fail) -> Cancel | None:
-        seen.headers.append(headers)
+    def _echo(self, headers: Headers, body: bytes, answer: Answer, _: Fail) -> Cancel | None:
+        self.headers.append(headers)
         answer(body)
         return None
 
-    def hold(_: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel | None:
-        del body
-        seen.held.append((answer, fail))
-        return lambda: seen.cancelled.append("callback")
+    def _hold(self, _: Headers, __: bytes, answer: Answer, fail: Fail) -> Cancel | None:
+        self.held.append((answer, fail))
+        return lambda: self.cancelled.append("callback")
 
-    def refuse(headers: Headers, body: bytes, _: Answer, fail: Fail) -> Cancel | None:
-        code = Code(int(headers.get(b"x-code", "9")))
-        fail(code, body.decode(), ((b"x-why", b"asked"), (b"x-raw-bin", b"AP8")))
-        return None
-
-    def burst(_: Headers, __: bytes, ___: Answer, ____: Fail) -> Cancel | None:
-        raise RuntimeError("a bug")
-
-    async def slowly(_: Headers, body: bytes) -> bytes:
-        try:
-            await seen.go_on.wait()
-        except asyncio.CancelledError:
-            seen.cancelled.append("coroutine")
-            raise
+    async def _slowly(self, _: Headers, body: bytes) -> bytes:
+        with self._noting("coroutine"):
+            await self.go_on.wait()
         return body
 
-    async def raises(_: Headers, body: bytes) -> bytes:
-        raise Failed(Code.NOT_FOUND, body.decode())
-
-    async def count(_: Headers, body: bytes, stream: Stream) -> None:
+    async def _count(self, _: Headers, body: bytes, stream: Stream) -> None:
         number, size = map(int, body.split())
-        try:
+        with self._noting("stream"):
             for each in range(number):
                 await stream.send(b"%d" % each + b"." * size)
-                seen.sent.append(each)
-        except asyncio.CancelledError:
-            seen.cancelled.append("stream")
-            raise
+                self.sent.append(each)
 
-    async def push(_: Headers, body: bytes, stream: Stream) -> None:
+    async def _push(self, _: Headers, body: bytes, stream: Stream) -> None:
         number, size = map(int, body.split())
         for each in range(number):
             stream.send_now(b"." * size)
-            seen.sent.append(each)
+            self.sent.append(each)
 
-    async def talk(_: Headers, stream: Stream) -> None:
-        try:
+    async def _talk(self, _: Headers, stream: Stream) -> None:
+        with self._noting("bidi"):
             async for message in stream:
-                seen.read.append(message)
+                self.read.append(message)
                 await stream.send(b"got " + message[:32])
+
+    async def _deaf(self, _: Headers, __: Stream) -> None:
+        await self.go_on.wait()
+
+    @contextlib.contextmanager
+    def _noting(self, form: str) -> Iterator[None]:
+        try:
+            yield
         except asyncio.CancelledError:
-            seen.cancelled.append("bidi")
+            self.cancelled.append(form)
             raise
 
-    async def deaf(_: Headers, __: Stream) -> None:
-        await seen.go_on.wait()
 
-    return {
-        "/t/Echo": Unary(echo, LARGE_BYTES),
-        "/t/Small": Unary(echo, 1024),
-        "/t/Hold": Unary(hold, LARGE_BYTES),
-        "/t/Refuse": Unary(refuse),
-        "/t/Bug": Unary(burst),
-        "/t/Slowly": UnaryCoroutine(slowly, LARGE_BYTES),
-        "/t/Raises": UnaryCoroutine(raises),
-        "/t/Count": ServerStream(count),
-        "/t/Push": ServerStream(push),
-        "/t/Talk": BidiStream(talk, LARGE_BYTES),
-        "/t/Deaf": BidiStream(deaf),
-    }
+def _refuse(headers: Headers, body: bytes, _: Answer, fail: Fail) -> Cancel | None:
+    code = Code(int(headers.get(b"x-code", "9")))
+    fail(code, body.decode(), ((b"x-why", b"asked"), (b"x-raw-bin", b"AP8")))
+    return None
+
+
+def _burst(_: Headers, __: bytes, ___: Answer, ____: Fail) -> Cancel | None:
+    raise RuntimeError("a bug")
+
+
+async def _raises(_: Headers, body: bytes) -> bytes:
+    raise Failed(Code.NOT_FOUND, body.decode())
 
 
 @dataclass
@@ -134,11 +133,11 @@ class Door:
 
 @contextlib.asynccontextmanager
 async def door(
-    bounds: Bounds | None = None, tls: TlsCertificate | None = None
+    bounds: Bounds | None = None, tls: TlsCertificate | None = None, largest: int = LARGE_BYTES
 ) -> AsyncIterator[Door]:
     """Serve on a free port of the loopback; whatever a test does, nothing is left behind."""
     seen = Seen()
-    server = DoorServer("127.0.0.1:0", handlers(seen), bounds=bounds, tls=tls)
+    server = DoorServer("127.0.0.1:0", seen.handlers(largest), bounds=bounds, tls=tls)
     await server.start()
     try:
         yield Door(server, seen)
@@ -146,10 +145,11 @@ async def door(
         await server.stop(0.1)
     assert server.connections == 0
     assert server.held_bytes == 0
+    assert server.calls == 0
 
 
 async def until(condition: Callable[[], object]) -> None:
     """Wait for a condition; the deadline is for what never comes."""
     async with asyncio.timeout(PATIENCE_S):
-        while not condition():
+        while not condition():  # noqa: ASYNC110, the door tells nobody
             await asyncio.sleep(0.005)

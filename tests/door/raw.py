@@ -13,7 +13,7 @@ import ngh2
 from tests.door.ports import PATIENCE_S
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-DATA, RST_STREAM, SETTINGS, PING, GOAWAY, WINDOW_UPDATE = 0, 3, 4, 6, 7, 8
+DATA, HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
 
 
 @dataclass(frozen=True)

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import struct
 from dataclasses import replace
 
+import grpc
+import grpc.aio
 import ngh2
 import pytest
 
 from dledger.door.bounds import Bounds
 from tests.door.ports import Door, door, until
 from tests.door.raw import (
+    CONTINUATION,
     DATA,
+    HEADERS,
     PING,
     PREFACE,
     RST_STREAM,
     SETTINGS,
-    WINDOW_UPDATE,
     Goaway,
     RawClient,
     frame,
@@ -58,7 +62,7 @@ async def call(client: RawClient, path: str, body: bytes, *, end: bool = True) -
         bytes(range(256)) * 40,
         PREFACE + b"\xff" * 400,
         PREFACE + frame(SETTINGS, 0) + frame(DATA, 7, b"nobody's"),
-        PREFACE + frame(SETTINGS, 0) + frame(1, 1, b"\xff" * 50, flags=4),
+        PREFACE + frame(SETTINGS, 0) + frame(HEADERS, 1, b"\xff" * 50, flags=4),
         PREFACE + frame(SETTINGS, 0) + frame(PING, 0, b"short"),
         PREFACE + frame(SETTINGS, 0) + struct.pack(">I", 1 << 20)[1:] + b"\0\0\0\0\0\1",
     ],
@@ -121,6 +125,29 @@ async def test_huge_headers_end_the_connection() -> None:
         assert await serves(port)
 
 
+async def test_headers_in_endless_pieces_end_the_connection() -> None:
+    """CVE-2024-27316: CONTINUATION frames that never end a header block."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        await client.raw(frame(HEADERS, 1) + frame(CONTINUATION, 1) * 100)
+        goaway = await client.goaway()
+
+        assert goaway is None or goaway.code == CALM
+        assert await serves(port)
+
+
+async def test_frames_that_say_nothing_end_the_connection() -> None:
+    """Empty DATA frames cost their client nothing, and no window holds them."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Deaf", b"", end=False)
+        await client.raw(frame(DATA, stream) * 30_000)
+        goaway = await client.goaway()
+
+        assert goaway is None or goaway.code == CALM
+        assert await serves(port)
+
+
 async def test_a_message_is_refused_by_its_declared_size() -> None:
     """Before any of it is kept: the client has sent five bytes, and declared 4 GiB."""
     async with door() as port, raw_client(port.port) as client:
@@ -173,16 +200,28 @@ async def test_what_is_not_grpc_gets_an_http_status() -> None:
     assert found == [b"415", b"405"]
 
 
-@pytest.mark.parametrize("timeout", [b"", b"5", b"123456789S", b"-1S", b"1 S", b"1s"])
-async def test_a_malformed_timeout_is_refused(timeout: bytes) -> None:
+@pytest.mark.parametrize("value", [b"", b"5", b"123456789S", b"-1S", b"1 S", b"1s"])
+async def test_a_malformed_timeout_is_refused(value: bytes) -> None:
     """It is at most eight digits and a unit."""
     async with door() as port, raw_client(port.port) as client:
         await client.hello()
-        stream = client.request("/t/Echo", (b"grpc-timeout", timeout))
+        stream = client.request("/t/Echo", (b"grpc-timeout", value))
         client.h2.send_data(stream, prefixed(0), end_stream=True)
         await client.flush()
 
         assert (await client.status(stream))[0] == 13
+
+
+@pytest.mark.parametrize("value", [b"99999999H", b"99999999n", b"1S"])
+async def test_a_timeout_of_any_length_is_taken(value: bytes) -> None:
+    """Up to eleven thousand years."""
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo", (b"grpc-timeout", value))
+        client.h2.send_data(stream, prefixed(0), end_stream=True)
+        await client.flush()
+
+        assert await client.status(stream) == (0, b"")
 
 
 async def test_a_deadline_of_nothing_has_passed() -> None:
@@ -222,6 +261,21 @@ async def test_calls_beyond_the_announced_number_are_refused() -> None:
         assert len(port.seen.held) == 4
 
 
+async def test_calls_beyond_what_a_port_may_have_are_refused() -> None:
+    """Of all connections; with a code that tells clients to back off."""
+    async with door(replace(QUICK, calls=1)) as port, raw_client(port.port) as client:
+        await client.hello()
+        first = await call(client, "/t/Hold", prefixed(0))
+        await until(lambda: port.seen.held)
+        async with raw_client(port.port) as other:
+            await other.hello()
+            assert (await other.status(await call(other, "/t/Echo", prefixed(0))))[0] == 8
+        port.seen.held[0][0](b"")
+
+        assert await client.status(first) == (0, b"")
+        assert await serves(port)
+
+
 async def test_rapid_resets_end_the_connection() -> None:
     """CVE-2023-44487: each call is dropped before it is answered, so no stream limit is met."""
     async with door(replace(QUICK, resets=(50, 1))) as port, raw_client(port.port) as client:
@@ -242,11 +296,8 @@ async def test_resets_that_a_client_provokes_count_as_well() -> None:
     async with door(replace(QUICK, resets=(50, 1))) as port, raw_client(port.port) as client:
         await client.hello()
         for _ in range(200):
-            stream = client.request("/t/Hold")
-            client.h2.send_data(stream, prefixed(0), end_stream=True)
-            out = client.h2.data_to_send()
-            overflow = struct.pack(">I", (1 << 31) - 1)
-            await client.raw(out + frame(WINDOW_UPDATE, stream, overflow))
+            stream = client.request("/t/Hold", (b"content-length", b"1"))
+            await client.raw(client.h2.data_to_send() + frame(DATA, stream, prefixed(0)))
 
         assert await client.goaway() == Goaway(CALM, b"it resets too many calls")
         assert await serves(port)
@@ -268,7 +319,7 @@ async def test_a_flood_of_pings_ends_the_connection(kind: int) -> None:
 
 
 async def test_pings_between_answers_are_no_flood() -> None:
-    """gRPC's clients measure a connection by a PING for each piece that they read."""
+    """Clients of gRPC measure a connection by a PING for each piece that they read."""
     async with door(replace(QUICK, pings=(3, 1))) as port, raw_client(port.port) as client:
         await client.hello()
         for _ in range(20):
@@ -323,7 +374,7 @@ async def test_a_stream_whose_reader_is_too_far_behind_is_reset() -> None:
         assert isinstance(reset, ngh2.StreamReset)
         assert reset.error_code == CALM
         assert len(port.seen.sent) <= (1 << 20) // 9999
-        assert await client.status(await call(client, "/t/Talk", b"")) == (0, b"")
+        assert (await client.status(await call(client, "/t/Nothing", b"")))[0] == 12
 
 
 async def test_an_answer_that_nobody_takes_is_dropped() -> None:
@@ -347,8 +398,7 @@ async def test_a_client_whose_socket_takes_nothing_is_cut() -> None:
         client.h2.set_local_window_size((1 << 31) - 1)
         await call(client, "/t/Count", prefixed(14) + b"100000 1000000"[:14])
         await until(lambda: port.server.connections == 0)
-
-        assert port.seen.cancelled == ["stream"]
+        await until(lambda: port.seen.cancelled == ["stream"])
 
 
 async def test_unread_messages_are_held_by_the_window() -> None:
@@ -361,6 +411,29 @@ async def test_unread_messages_are_held_by_the_window() -> None:
 
         assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
         assert port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_large_messages_never_wait_for_each_other_half_way(seed: int) -> None:
+    """Whatever their sizes and forms are: some calls' messages together are beyond all windows."""
+    rng = random.Random(seed)
+    bounds = replace(SMALL_WINDOWS, connection_window_bytes=1 << 20)
+    largest = bounds.promised_bytes - 5
+    async with (
+        door(bounds, largest=largest) as port,
+        grpc.aio.insecure_channel(port.address) as channel,
+    ):
+
+        async def unary() -> None:
+            size = rng.randrange(largest)
+            assert len(await channel.unary_unary("/t/Echo")(bytes(size))) == size
+
+        async def talk() -> None:
+            sizes = [rng.choice((rng.randrange(100), rng.randrange(largest))) for _ in range(4)]
+            stream = channel.stream_stream("/t/Talk")(bytes(size) for size in sizes)
+            assert len([answer async for answer in stream]) == len(sizes)
+
+        await asyncio.gather(*(rng.choice((unary, talk))() for _ in range(24)))
 
 
 async def test_a_client_that_ignores_the_window_is_dropped() -> None:

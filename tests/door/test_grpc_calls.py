@@ -128,6 +128,15 @@ async def test_a_message_above_its_methods_limit_is_refused_by_name() -> None:
     assert len(answer) == 1024
 
 
+async def test_a_protocol_may_name_the_refusal_itself() -> None:
+    """RocketMQ's clients look for a code in the answer, not for gRPC's."""
+    async with called() as (port, channel):
+        answer = await channel.unary_unary("/t/Named")(bytes(3 << 20))
+
+        assert answer == b"the request has 3145728 bytes; the limit of this method is 1024"
+        assert port.seen.headers == []
+
+
 async def test_compressed_messages_are_refused_by_name() -> None:
     """20 KiB can inflate to 20 MiB; what does is not looked at."""
     async with called(compression=grpc.Compression.Gzip) as (_, channel):

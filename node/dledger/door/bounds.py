@@ -12,6 +12,7 @@ class Bounds:
     Attributes:
         connections: Open at once, TLS handshakes included; more are closed at once.
         connections_by_address: Of them, from one IP address.
+        calls: Under way at once, of all connections; more are refused.
         streams: Calls under way on one connection; announced, and refused beyond.
         handshake_s: For the TLS handshake; then again for preface and acknowledged SETTINGS.
         header_list_bytes: Of one call, by the count of RFC 9113, 6.5.2; announced. A larger one is
@@ -38,6 +39,7 @@ class Bounds:
 
     connections: int = 12_000
     connections_by_address: int = 4_000
+    calls: int = 1 << 15
     streams: int = 256
     handshake_s: float = 5.0
     header_list_bytes: int = 16 << 10

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs, Unary
+from dledger.door.contract import Cancel, Code, Failed, Headers, Method, Pairs, Unary
 from dledger.door.grpc_format import Deframer
 
 logger = logging.getLogger(__name__)
@@ -49,6 +49,7 @@ class Call:
     """What all calls have.
 
     Attributes:
+        refusal: See `contract.Method`.
         unconsumed: Bytes that have arrived, and count against the windows.
         promised: Bytes of large messages that it may send beyond its stream's usual window.
         timer: For the client's deadline.
@@ -69,6 +70,7 @@ class Call:
         "over",
         "promised",
         "queued",
+        "refusal",
         "stream_id",
         "taken",
         "taken_at_s",
@@ -78,10 +80,10 @@ class Call:
     )
 
     def __init__(
-        self, carrier: Carrier, stream_id: int, headers: Headers, max_bytes: int, now_s: float
+        self, carrier: Carrier, stream_id: int, headers: Headers, method: Method, now_s: float
     ) -> None:
         self.carrier, self.stream_id, self.headers = carrier, stream_id, headers
-        self.inbox = Deframer(max_bytes)
+        self.inbox, self.refusal = Deframer(method.max_request_bytes), method.refusal
         self.over = self.began = self.ended = False
         self.unconsumed = self.promised = self.queued = self.taken = 0
         self.timer: asyncio.TimerHandle | None = None
@@ -107,9 +109,9 @@ class OneMessage(Call):
     __slots__ = ("_body",)
 
     def __init__(
-        self, carrier: Carrier, stream_id: int, headers: Headers, max_bytes: int, now_s: float
+        self, carrier: Carrier, stream_id: int, headers: Headers, method: Method, now_s: float
     ) -> None:
-        super().__init__(carrier, stream_id, headers, max_bytes, now_s)
+        super().__init__(carrier, stream_id, headers, method, now_s)
         self._body: bytes | None = None
 
     def data(self, data: bytes, now_s: float) -> None:
@@ -144,7 +146,7 @@ class UnaryCall(OneMessage):
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, handler: Unary, now_s: float
     ) -> None:
-        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        super().__init__(carrier, stream_id, headers, handler, now_s)
         self._serve = handler.serve
         self._cancel: Cancel | None = None
 

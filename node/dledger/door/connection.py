@@ -96,6 +96,7 @@ class Connection(asyncio.Protocol):
             if not call.over:
                 self._over(call)
                 call.drop()
+        self._port.calls -= len(self._calls)
         self._calls.clear()
         self._outgoing.wake()
         self._on_lost(self)
@@ -188,6 +189,7 @@ class Connection(asyncio.Protocol):
                 self._half.add(stream_id)
             return
         call = self._calls[stream_id] = call_of(self, stream_id, headers, handler, now_s)
+        self._port.calls += 1
         if headers.deadline_s is not None:
             call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
         if event.end_stream:
@@ -216,7 +218,11 @@ class Connection(asyncio.Protocol):
                 call.end()
         except Failed as error:
             call.ended = ended
-            self._cancel(call, error.code, error.message, error.trailers)
+            if call.refusal is not None and error.code is Code.RESOURCE_EXHAUSTED:
+                self.answer(call, call.refusal(error.message))
+                call.drop()
+            else:
+                self._cancel(call, error.code, error.message, error.trailers)
 
     def _on_reset(self, event: Any) -> None:
         call = self._calls.get(event.stream_id)
@@ -228,7 +234,12 @@ class Connection(asyncio.Protocol):
     def _on_stream_closed(self, event: Any) -> None:
         self._half.discard(event.stream_id)
         call = self._calls.pop(event.stream_id, None)
-        if call is not None and not call.over:  # by a fault of its client, not by RST_STREAM
+        if call is None:
+            if event.error_code:  # its headers were not even HTTP/2's
+                self._count_reset()
+            return
+        self._port.calls -= 1
+        if not call.over:  # by a fault of its client, not by RST_STREAM
             self._over(call)
             call.drop()
             self._count_reset()
@@ -409,7 +420,7 @@ class Connection(asyncio.Protocol):
             if call.waits_since_s is not None:
                 if now_s - call.waits_since_s > self._port.bounds.request_s:
                     self._cancel(call, Code.DEADLINE_EXCEEDED, "the request did not arrive in time")
-            elif call.queued and self._outgoing.is_stalled(call, now_s):
+            elif self._outgoing.is_stalled(call, now_s):
                 self._reset_slow(call)
                 call.drop()
 
@@ -426,6 +437,8 @@ class Connection(asyncio.Protocol):
             return
         self._closing = True
         if why:
-            logger.info("the connection of %s is closed: %s", self._peer, why)
+            # Of what never spoke HTTP/2 anyone can send as much as they like.
+            level = logging.INFO if self._watch.settled else logging.DEBUG
+            logger.log(level, "the connection of %s is closed: %s", self._peer, why)
         self._transport.close()
         self._loop.call_later(_LINGER_S, self._transport.abort)

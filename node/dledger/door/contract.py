@@ -129,43 +129,53 @@ class Stream(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What the handlers of all forms have.
+
+    Attributes:
+        max_request_bytes: A larger message is refused by its declared size, unread.
+        refusal: Returns the answer to a message that the door refuses for its size, or for what the
+            port already holds, from the sentence that says so. It is for protocols that have codes
+            of their own in their answers; None: the call ends with RESOURCE_EXHAUSTED.
+    """
+
+    max_request_bytes: int = DEFAULT_REQUEST_BYTES
+    refusal: Callable[[str], bytes] | None = None
+
+
 @dataclass(frozen=True, slots=True)
-class Unary:
+class Unary(Method):
     """One message for one, by callbacks; the cheapest form.
 
     Attributes:
         serve: Gets headers, body, and the functions *answer* and *fail*: one of the two must be
             called, once, in the event loop's thread, now or later; what comes after is ignored. It
             returns what to call if the client gives up first, or None. May raise `Failed`.
-        max_request_bytes: A larger message is refused by its declared size, unread.
     """
 
     serve: Callable[[Headers, bytes, Answer, Fail], Cancel | None]
-    max_request_bytes: int = DEFAULT_REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class UnaryCoroutine:
+class UnaryCoroutine(Method):
     """One message for one. *serve* may raise `Failed`, and is cancelled if the client gives up."""
 
     serve: Callable[[Headers, bytes], Awaitable[bytes]]
-    max_request_bytes: int = DEFAULT_REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class ServerStream:
+class ServerStream(Method):
     """Many messages for one; the call ends when *serve* returns."""
 
     serve: Callable[[Headers, bytes, Stream], Awaitable[None]]
-    max_request_bytes: int = DEFAULT_REQUEST_BYTES
 
 
 @dataclass(frozen=True, slots=True)
-class BidiStream:
+class BidiStream(Method):
     """Many messages for many; *serve* starts with the headers, before the first message."""
 
     serve: Callable[[Headers, Stream], Awaitable[None]]
-    max_request_bytes: int = DEFAULT_REQUEST_BYTES
 
 
 Handler: TypeAlias = Unary | UnaryCoroutine | ServerStream | BidiStream

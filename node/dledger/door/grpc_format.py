@@ -97,6 +97,11 @@ class Deframer:
         self._kept = bytearray()
         self.missing = 0
 
+    @property
+    def kept(self) -> int:
+        """Bytes of the message that has begun, with its prefix."""
+        return len(self._kept)
+
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are complete with *data*.
 

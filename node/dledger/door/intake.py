@@ -55,9 +55,8 @@ class Intake:
                 f"requests of {self._held.limit} bytes are under way; back off and retry",
             )
         call.data(data, now_s)
-        if call.inbox.missing and call.inbox.missing > self._left(call):
-            self._waiting.setdefault(call)
-            self._admit()
+        if call.inbox.missing:
+            self._ask(call)
 
     def discard(self, stream_id: int, size_bytes: int) -> None:
         """Acknowledge what nobody will read."""
@@ -74,6 +73,7 @@ class Intake:
             self._promised -= freed
             self._open(call)
         self.discard(call.stream_id, size_bytes)
+        self._ask(call)
         self._admit()
 
     def leave(self, call: Call) -> None:
@@ -91,6 +91,16 @@ class Intake:
         """As `leave`, of a connection that is gone."""
         self._held.bytes -= call.unconsumed
         call.unconsumed = 0
+
+    def _ask(self, call: Call) -> None:
+        """Wait for a promise, if a message has begun that its window does not suffice for.
+
+        One behind others that are unread waits for its handler first, not for room.
+        """
+        missing = call.inbox.missing
+        if missing and call.unconsumed == call.inbox.kept and missing > self._left(call):
+            self._waiting.setdefault(call)
+            self._admit()
 
     def _admit(self) -> None:
         """Promise the first in line what their messages lack, while it fits."""

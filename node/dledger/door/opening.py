@@ -35,7 +35,8 @@ def opened(
         now_s: Event-loop time.
 
     Raises:
-        Refused: It is not gRPC, has too much metadata, names no method, or no valid timeout.
+        Refused: It is not gRPC, has too much metadata, names no method, or no valid timeout; or the
+            port has too many calls.
     """
     fields = dict(pairs)
     refusal = http_refusal(fields)
@@ -44,6 +45,10 @@ def opened(
     path = fields[b":path"]
     try:
         _check_size(port, pairs)
+        if port.calls >= port.bounds.calls:
+            raise Failed(
+                Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
+            )
         handler = port.handlers.get(path)
         if handler is None:
             named = path[:_NAMED_BYTES].decode("ascii", "replace")

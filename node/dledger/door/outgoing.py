@@ -102,10 +102,13 @@ class Outgoing:
                 turn.set_result(None)
 
     def is_stalled(self, call: Call, now_s: float) -> bool:
-        """Whether a client has taken nothing of a call's answers for too long."""
+        """Whether a client has taken nothing of a call's answers for too long, nor its end.
+
+        To be asked once a tick. (libnghttp2 sends trailers only while the stream's window is open.)
+        """
         unsent = self._unsent(call)
         taken = call.queued - unsent
-        if taken > call.taken or not unsent:
+        if taken > call.taken or not (unsent or call.over):
             call.taken, call.taken_at_s = taken, now_s
         return now_s - call.taken_at_s > self._bounds.stall_s
 

@@ -26,6 +26,7 @@ class Port:
         bounds: The limits.
         held: What the requests of all connections hold.
         needs_alpn: Whether a connection must have chosen HTTP/2 in its TLS handshake.
+        calls: How many calls the connections have together.
         tasks: The handlers that run.
     """
 
@@ -33,6 +34,7 @@ class Port:
     bounds: Bounds
     held: Held
     needs_alpn: bool
+    calls: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
 
 

@@ -83,6 +83,11 @@ class DoorServer:
         return self._port.held.bytes
 
     @property
+    def calls(self) -> int:
+        """How many calls are under way, of all connections."""
+        return self._port.calls
+
+    @property
     def connections(self) -> int:
         """How many connections are open, handshakes included."""
         return self._open
@@ -177,7 +182,7 @@ class DoorServer:
                 ssl_handshake_timeout=self._bounds.handshake_s if self._tls else None,
             )
         except OSError as error:  # as SSLError and a handshake's ConnectionAbortedError are
-            logger.info("no handshake with %s: %s", peer, error)
+            logger.debug("no handshake with %s: %s", peer, error)
         finally:
             if not made:
                 connection.close()

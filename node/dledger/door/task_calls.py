@@ -98,7 +98,7 @@ class UnaryTaskCall(OneMessage):
         handler: UnaryCoroutine,
         now_s: float,
     ) -> None:
-        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        super().__init__(carrier, stream_id, headers, handler, now_s)
         self._serve = handler.serve
         self._task: _Task | None = None
 
@@ -130,7 +130,7 @@ class ServerStreamCall(OneMessage, _Streaming):
         handler: ServerStream,
         now_s: float,
     ) -> None:
-        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        super().__init__(carrier, stream_id, headers, handler, now_s)
         self._serve = handler.serve
         self._task: _Task | None = None
 
@@ -161,7 +161,7 @@ class BidiCall(_Streaming):
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
     ) -> None:
-        super().__init__(carrier, stream_id, headers, handler.max_request_bytes, now_s)
+        super().__init__(carrier, stream_id, headers, handler, now_s)
         self.waits_since_s = None  # it may be silent for ever, between messages
         self._messages: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
