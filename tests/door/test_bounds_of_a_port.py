@@ -31,9 +31,7 @@ from tests.door.raw import (
 
 CALM = ngh2.ErrorCode.ENHANCE_YOUR_CALM
 QUICK = Bounds(tick_s=0.02)
-SMALL_WINDOWS = replace(
-    QUICK, streams=8, stream_window_bytes=16 << 10, connection_window_bytes=42 << 20
-)
+SMALL_WINDOWS = replace(QUICK, streams=8, stream_window_bytes=16 << 10)
 
 
 async def serves(port: Door) -> bool:
@@ -417,7 +415,7 @@ async def test_unread_messages_are_held_by_the_window() -> None:
 async def test_large_messages_never_wait_for_each_other_half_way(seed: int) -> None:
     """Whatever their sizes and forms are: some calls' messages together are beyond all windows."""
     rng = random.Random(seed)
-    bounds = replace(SMALL_WINDOWS, connection_window_bytes=1 << 20)
+    bounds = replace(SMALL_WINDOWS, promised_bytes=400_000)
     largest = bounds.promised_bytes - 5
     async with (
         door(bounds, largest=largest) as port,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import pytest
-
 from dledger.door.bounds import Bounds, Bucket
 from dledger.door.watch import Verdict, Watch
 
@@ -82,9 +78,3 @@ def test_a_bucket_never_holds_more_than_its_burst() -> None:
     bucket = Bucket(2, 10, 0.0)
 
     assert [bucket.take(1000.0) for _ in range(3)] == [True, True, False]
-
-
-def test_bounds_that_large_messages_could_not_meet_are_refused() -> None:
-    """All streams' windows together would leave them nothing."""
-    with pytest.raises(ValueError, match="half a connection window of 65536 bytes"):
-        replace(BOUNDS, connection_window_bytes=1 << 16)

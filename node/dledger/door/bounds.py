@@ -20,7 +20,7 @@ class Bounds:
         header_fields: The same, in fields.
         stream_window_bytes: What a client may send on a call before anything of it is consumed. A
             larger message gets as much as it declares, when its turn comes.
-        connection_window_bytes: The same, of all calls of a connection together.
+        promised_bytes: What such messages of one connection may get at once.
         held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
             beyond is refused.
         request_s: For a request, or a message of a stream, from its first byte to its last.
@@ -45,7 +45,7 @@ class Bounds:
     header_list_bytes: int = 16 << 10
     header_fields: int = 128
     stream_window_bytes: int = 64 << 10
-    connection_window_bytes: int = 96 << 20
+    promised_bytes: int = 32 << 20
     held_bytes: int = 256 << 20
     request_s: float = 30.0
     unsent_stream_bytes: int = 64 << 10
@@ -59,22 +59,14 @@ class Bounds:
     idle_s: float = 300.0
     tick_s: float = 5.0
 
-    def __post_init__(self) -> None:
-        if self.promised_bytes <= 0:
-            raise ValueError(
-                f"half a connection window of {self.connection_window_bytes} bytes is no more than "
-                f"{self.streams} stream windows of {self.stream_window_bytes}"
-            )
-
     @property
-    def promised_bytes(self) -> int:
-        """What one connection's large messages may be promised at once.
+    def connection_window_bytes(self) -> int:
+        """What a client may send on a connection before anything of it is consumed.
 
-        Without promises every call can fill its stream's window. What is left of the connection's
-        window is promised to whole messages only, so that one of them can always become complete.
-        Only half of that window can be counted on: see `dledger.door.intake`.
+        All streams' windows twice, since up to half of it may be consumed and not yet announced:
+        no call is held back by others.
         """
-        return self.connection_window_bytes // 2 - self.streams * self.stream_window_bytes
+        return 2 * self.streams * self.stream_window_bytes
 
 
 class Bucket:

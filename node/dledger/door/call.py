@@ -50,8 +50,10 @@ class Call:
 
     Attributes:
         refusal: See `contract.Method`.
-        unconsumed: Bytes that have arrived, and count against the windows.
-        promised: Bytes of large messages that it may send beyond its stream's usual window.
+        unconsumed: Bytes that have arrived and count against the windows.
+        acknowledged: Of them, those that do not, since room for them was promised.
+        promised: Size of the message that room was promised for; 0: of none.
+        awaited: Bytes of that message that have not arrived.
         timer: For the client's deadline.
         waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
         began: Whether the answer's headers are queued.
@@ -62,6 +64,8 @@ class Call:
     """
 
     __slots__ = (
+        "acknowledged",
+        "awaited",
         "began",
         "carrier",
         "ended",
@@ -85,7 +89,8 @@ class Call:
         self.carrier, self.stream_id, self.headers = carrier, stream_id, headers
         self.inbox, self.refusal = Deframer(method.max_request_bytes), method.refusal
         self.over = self.began = self.ended = False
-        self.unconsumed = self.promised = self.queued = self.taken = 0
+        self.unconsumed = self.acknowledged = self.promised = self.awaited = 0
+        self.queued = self.taken = 0
         self.timer: asyncio.TimerHandle | None = None
         self.waits_since_s: float | None = now_s
         self.taken_at_s = now_s

@@ -1,21 +1,19 @@
 """The receiving side of one connection: what its client may send, and what is kept of it.
 
-HTTP/2's windows are the bounds. Nothing is acknowledged when it arrives, only when it is consumed:
-a call's request when the call is over, a stream's message when its handler reads it. So a client
-has no more unread bytes here than the connection's window, however many calls it makes.
+HTTP/2's windows are the bounds. What arrives is acknowledged when it is consumed: a call's request
+when the call is over, a stream's message when its handler reads it. So each call has no more
+unread bytes here than its stream's window.
 
-A message that needs more than its stream's window has left is *promised* the rest, in turn, out of
-what the connection's window has beyond all streams' (`Bounds.promised_bytes`). So large messages
-become complete one after the other, and never wait for each other, each half-way.
+A message that needs more than that is *promised* room, in turn, out of `Bounds.promised_bytes`.
+From then on it is acknowledged as it arrives: its size is known, and its room is reserved. So large
+messages become complete one after the other, and never wait for each other, each half-way. Only
+the first unread message of a call is promised anything; one behind others waits for its handler.
 
-The library announces what was acknowledged once that is half of a window, so up to half may be
-neither kept here nor free for the client. A promise is therefore made of what a stream really has
-left, and a stream's window is at any time `stream_window_bytes` and what it is promised.
+(A window cannot be widened for one message and made narrow again: what was acknowledged meanwhile,
+but is less than half of a window, libnghttp2 does not announce, and its client would wait for it.)
 """
 
 from __future__ import annotations
-
-import contextlib
 
 import ngh2
 
@@ -54,6 +52,10 @@ class Intake:
                 Code.RESOURCE_EXHAUSTED,
                 f"requests of {self._held.limit} bytes are under way; back off and retry",
             )
+        if call.awaited:
+            part = min(call.awaited, size)
+            call.awaited -= part
+            self._acknowledge(call, part)
         call.data(data, now_s)
         if call.inbox.missing:
             self._ask(call)
@@ -64,28 +66,25 @@ class Intake:
             self._h2.acknowledge_received_data(size_bytes, stream_id)
 
     def consume(self, call: Call, size_bytes: int) -> None:
-        """Acknowledge what a call's handler has read; of promised room, none is announced again."""
+        """Acknowledge a message that a call's handler has read."""
         call.unconsumed -= size_bytes
         self._held.bytes -= size_bytes
-        if call.promised:
-            freed = min(call.promised, size_bytes)
-            call.promised -= freed
-            self._promised -= freed
-            self._open(call)
-        self.discard(call.stream_id, size_bytes)
+        before = min(call.acknowledged, size_bytes)  # it was the first, so this is all of it
+        call.acknowledged -= before
+        self.discard(call.stream_id, size_bytes - before)
+        if before:
+            self._redeem(call)
         self._ask(call)
-        self._admit()
 
     def leave(self, call: Call) -> None:
-        """Acknowledge all of a call that is over, and let the next have its promise."""
+        """Acknowledge all of a call that is over, and let the next have its room."""
         size, call.unconsumed = call.unconsumed, 0
         self._held.bytes -= size
-        self.discard(call.stream_id, size)
-        if self._waiting or call.promised:
-            self._waiting.pop(call, None)
-            self._promised -= call.promised
-            call.promised = 0
-            self._admit()
+        self.discard(call.stream_id, size - call.acknowledged)
+        call.acknowledged = call.awaited = 0
+        self._waiting.pop(call, None)
+        if call.promised:
+            self._redeem(call)
 
     def forget(self, call: Call) -> None:
         """As `leave`, of a connection that is gone."""
@@ -93,27 +92,43 @@ class Intake:
         call.unconsumed = 0
 
     def _ask(self, call: Call) -> None:
-        """Wait for a promise, if a message has begun that its window does not suffice for.
-
-        One behind others that are unread waits for its handler first, not for room.
-        """
-        missing = call.inbox.missing
-        if missing and call.unconsumed == call.inbox.kept and missing > self._left(call):
+        """Wait for a promise, if a message has begun that its window does not suffice for."""
+        inbox = call.inbox
+        if (
+            inbox.missing
+            and not call.awaited
+            and call.unconsumed == inbox.kept
+            and inbox.missing > self._left(call)
+        ):
             self._waiting.setdefault(call)
             self._admit()
 
     def _admit(self) -> None:
-        """Promise the first in line what their messages lack, while it fits."""
+        """Promise the first in line the room for their messages, while there is any."""
         while self._waiting:
             call = next(iter(self._waiting))
-            lacking = call.inbox.missing - self._left(call)
-            if lacking > 0 and self._promised + lacking > self._bounds.promised_bytes:
+            inbox = call.inbox
+            if not inbox.missing:  # its window was announced anew meanwhile, and sufficed
+                del self._waiting[call]
+                continue
+            more = inbox.kept + inbox.missing - call.promised
+            if self._promised + more > self._bounds.promised_bytes:
                 return
             del self._waiting[call]
-            if lacking > 0:
-                self._promised += lacking
-                call.promised += lacking
-                self._open(call)
+            self._promised += more
+            call.promised += more
+            call.awaited = inbox.missing
+            self._acknowledge(call, inbox.kept - call.acknowledged)
+
+    def _redeem(self, call: Call) -> None:
+        self._promised -= call.promised
+        call.promised = 0
+        self._admit()
+
+    def _acknowledge(self, call: Call, size_bytes: int) -> None:
+        """Acknowledge a part of a message that has its room."""
+        call.acknowledged += size_bytes
+        self.discard(call.stream_id, size_bytes)
 
     def _left(self, call: Call) -> int:
         """Return what a call's client may send now; of one that is being closed, anything."""
@@ -121,9 +136,3 @@ class Intake:
             return self._h2.stream_local_window_size(call.stream_id)
         except ngh2.StreamUnavailableError:
             return call.inbox.missing
-
-    def _open(self, call: Call) -> None:
-        with contextlib.suppress(ngh2.StreamUnavailableError):
-            self._h2.set_local_window_size(
-                self._bounds.stream_window_bytes + call.promised, stream_id=call.stream_id
-            )
