@@ -42,23 +42,28 @@ class Outgoing:
 
     def put(self, call: Call, message: bytes) -> bool:
         """Queue an answer; return False if the client is too far behind: the call must be reset."""
-        unsent = self._unsent(call)
-        if unsent and unsent + len(message) > self._bounds.unsent_bytes:
-            return False
-        if self._h2.queued_body_size() > self._bounds.unsent_connection_bytes:
-            return False
-        data = framed(message)
-        with contextlib.suppress(ngh2.NGH2Error):
-            self._begin(call)
-            self._h2.send_data(call.stream_id, data)
-            call.queued += len(data)
-        return True
+        return self._put(call, message, last=False)
 
     def answer(self, call: Call, message: bytes) -> bool:
         """Queue the only answer of a call, and its end; as `put`."""
-        if not self.put(call, message):
+        return self._put(call, message, last=True)
+
+    def _put(self, call: Call, message: bytes, *, last: bool) -> bool:
+        bounds, h2, stream_id = self._bounds, self._h2, call.stream_id
+        unsent = self._unsent(call) if call.queued else 0
+        if unsent and unsent + len(message) > bounds.unsent_bytes:
             return False
-        self.finish(call)
+        if h2.queued_body_size() > bounds.unsent_connection_bytes:
+            return False
+        data = framed(message)
+        try:
+            self._begin(call)
+            h2.send_data(stream_id, data)
+            if last:
+                h2.send_trailers(stream_id, OK)
+        except ngh2.NGH2Error:
+            return True
+        call.queued += len(data)
         return True
 
     def finish(self, call: Call) -> None:
