@@ -13,7 +13,8 @@ import ngh2
 import pytest
 
 from dledger.door.bounds import Bounds
-from tests.door.ports import Door, door, until
+from dledger.door.server import DoorServer
+from tests.door.ports import Door, Seen, door, until
 from tests.door.raw import (
     CONTINUATION,
     DATA,
@@ -506,6 +507,17 @@ async def test_a_port_that_stops_says_so_twice() -> None:
         assert _goaways(client) == [(1 << 31) - 1, stream]
         await client.goaway()
         await stopping
+
+
+async def test_a_port_that_is_taken_is_named() -> None:
+    """As is one that is not this machine's, and a method that takes more than a port has room."""
+    async with door() as port:
+        with pytest.raises(OSError, match=f"cannot listen on {port.address}"):
+            DoorServer(port.address, {})
+    with pytest.raises(OSError, match=r"cannot listen on 192\.0\.2\.1:0"):
+        DoorServer("192.0.2.1:0", {})
+    with pytest.raises(ValueError, match="/t/Echo takes more than 400000 bytes"):
+        DoorServer("127.0.0.1:0", Seen().handlers(400_000), bounds=Bounds(promised_bytes=400_000))
 
 
 def _goaways(client: RawClient) -> list[int]:

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 import uvloop
 
-from tests.door import test_bounds_of_a_port, test_grpc_calls
+from tests.door import test_bounds_of_a_port, test_grpc_calls, test_tls_port
 
 Scenario = Callable[[], Awaitable[None]]
 
@@ -17,7 +17,7 @@ def _scenarios() -> list[Scenario]:
     """Return the tests that need no parameters and no fixtures."""
     return [
         each
-        for module in (test_bounds_of_a_port, test_grpc_calls)
+        for module in (test_bounds_of_a_port, test_grpc_calls, test_tls_port)
         for name, each in sorted(vars(module).items())
         if name.startswith("test_") and not inspect.signature(each).parameters
     ]

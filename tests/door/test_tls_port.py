@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import ssl
 from dataclasses import replace
+from functools import cache
 
 import grpc
 import grpc.aio
@@ -20,9 +21,9 @@ QUICK = Bounds(tick_s=0.02)
 OPTIONS = (("grpc.ssl_target_name_override", "door"),)
 
 
-@pytest.fixture(scope="module")
+@cache
 def pairs() -> tuple[Pair, Pair]:
-    """Two certificates of the same name."""
+    """Return two certificates of the same name."""
     return self_signed("door", "127.0.0.1"), self_signed("door", "127.0.0.1")
 
 
@@ -34,11 +35,9 @@ async def echoes(port: Door, trusted: bytes) -> bool:
         return bool(await call.code() == grpc.StatusCode.OK)
 
 
-async def test_a_certificate_is_replaced_while_connections_are_open(
-    pairs: tuple[Pair, Pair],
-) -> None:
+async def test_a_certificate_is_replaced_while_connections_are_open() -> None:
     """Open ones stay, the next handshake shows the new one; what is no pair changes nothing."""
-    old, new = pairs
+    old, new = pairs()
     certificate = TlsCertificate(old.chain, old.key)
     credentials = grpc.ssl_channel_credentials(old.chain)
     async with (
@@ -58,27 +57,23 @@ async def test_a_certificate_is_replaced_while_connections_are_open(
 
 
 @pytest.mark.parametrize("alpn", [None, "http/1.1"])
-async def test_a_client_that_does_not_choose_h2_is_refused(
-    pairs: tuple[Pair, Pair], alpn: str | None
-) -> None:
+async def test_a_client_that_does_not_choose_h2_is_refused(alpn: str | None) -> None:
     """ALPN tells HTTP/2 from what would only be garbage to it (RFC 9113, 3.2)."""
-    context = ssl.create_default_context(cadata=pairs[0].chain.decode())
+    context = ssl.create_default_context(cadata=pairs()[0].chain.decode())
     context.check_hostname = False
     if alpn:
         context.set_alpn_protocols([alpn])
-    async with door(QUICK, TlsCertificate(pairs[0].chain, pairs[0].key)) as port:
+    async with door(QUICK, TlsCertificate(pairs()[0].chain, pairs()[0].key)) as port:
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=context)
         assert await reader.read() == b""
         writer.close()
         await until(lambda: port.server.connections == 0)
 
 
-async def test_a_handshake_that_does_not_come_is_counted_and_dropped(
-    pairs: tuple[Pair, Pair],
-) -> None:
+async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
     """It takes a connection's place, and gives it back."""
     bounds = replace(QUICK, connections=1, handshake_s=0.3)
-    async with door(bounds, TlsCertificate(pairs[0].chain, pairs[0].key)) as port:
+    async with door(bounds, TlsCertificate(pairs()[0].chain, pairs()[0].key)) as port:
         _, silent = await asyncio.open_connection("127.0.0.1", port.port)
         await until(lambda: port.server.connections == 1)
         reader, second = await asyncio.open_connection("127.0.0.1", port.port)
@@ -87,4 +82,4 @@ async def test_a_handshake_that_does_not_come_is_counted_and_dropped(
         silent.close()
         second.close()
 
-        assert await echoes(port, pairs[0].chain)
+        assert await echoes(port, pairs()[0].chain)

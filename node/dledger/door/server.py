@@ -12,11 +12,11 @@ import itertools
 import logging
 import socket
 from collections import Counter
-from typing import Final
+from typing import Any, Final
 
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
-from dledger.door.contract import Handlers
+from dledger.door.contract import ClientServer, Handlers
 from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
@@ -30,8 +30,8 @@ _NO_FILES_S: Final = 0.5
 _LAST_BYTES_S: Final = 2.0
 
 
-class DoorServer:
-    """A `contract.ClientServer` by libnghttp2, on the event loop that starts it.
+class DoorServer(ClientServer):
+    """By libnghttp2, on the event loop that starts it.
 
     Args:
         address: ``HOST:PORT`` to listen on; an IPv6 host in brackets; port 0: any.
@@ -139,7 +139,7 @@ class DoorServer:
                 logger.error("cannot accept a client: %s", error)
                 await asyncio.sleep(_NO_FILES_S)
                 continue
-            host = str(address[0])
+            host = _host(address)
             if not self._has_room(host):
                 connection.close()
                 continue
@@ -216,7 +216,12 @@ def _listening(address: str) -> socket.socket:
     return listening
 
 
-def _peer(address: tuple[str, int] | tuple[str, int, int, int]) -> str:
+def _host(address: tuple[Any, ...]) -> str:
+    """Return the host of a socket's address; of one in both families, as IPv4."""
+    return str(address[0]).removeprefix("::ffff:")
+
+
+def _peer(address: tuple[Any, ...]) -> str:
     """Return an address as gRPC names it, which keeps brackets out of what it takes for a URI."""
-    host, port = str(address[0]), address[1]
+    host, port = _host(address), address[1]
     return f"ipv6:%5B{host}%5D:{port}" if ":" in host else f"ipv4:{host}:{port}"

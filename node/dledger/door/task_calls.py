@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 
 from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
 from dledger.door.contract import (
@@ -32,7 +32,7 @@ class _Task:
 
     __slots__ = ("_task",)
 
-    def __init__(self, call: Call, work: Coroutine[Any, Any, None]) -> None:
+    def __init__(self, call: Call, work: Callable[[], Awaitable[None]]) -> None:
         self._task = call.carrier.run(_guarded(call, work))
 
     def cancel(self) -> None:
@@ -41,11 +41,14 @@ class _Task:
             self._task.cancel()
 
 
-async def _guarded(call: Call, work: Coroutine[Any, Any, None]) -> None:
-    """Run a handler; whatever it raises ends its call and nothing else."""
+async def _guarded(call: Call, work: Callable[[], Awaitable[None]]) -> None:
+    """Run a handler; whatever it raises ends its call and nothing else.
+
+    It is not even made if the call ends before its task has begun.
+    """
     failure: Failed | None = None
     try:
-        await work
+        await work()
     except Failed as error:
         failure = error
     except asyncio.CancelledError:
@@ -104,7 +107,7 @@ class UnaryTaskCall(OneMessage):
 
     def start(self, body: bytes) -> None:
         """Start the handler's task."""
-        self._task = _Task(self, self._run(body))
+        self._task = _Task(self, partial(self._run, body))
 
     def drop(self) -> None:
         """Cancel it."""
@@ -136,7 +139,7 @@ class ServerStreamCall(OneMessage, _Streaming):
 
     def start(self, body: bytes) -> None:
         """Start the handler's task."""
-        self._task = _Task(self, self._run(body))
+        self._task = _Task(self, partial(self._run, body))
 
     async def read(self) -> bytes | None:
         """Return None: the handler has the only message already."""
@@ -165,7 +168,7 @@ class BidiCall(_Streaming):
         self.waits_since_s = None  # it may be silent for ever, between messages
         self._messages: deque[bytes] = deque()
         self._reader: asyncio.Future[None] | None = None
-        self._task = _Task(self, self._run(handler))
+        self._task = _Task(self, partial(self._run, handler))
 
     def data(self, data: bytes, now_s: float) -> None:
         """Queue the messages that are whole. Raises Failed."""
