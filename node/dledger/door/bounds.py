@@ -37,27 +37,30 @@ class Bounds:
         tick_s: How exact these times are.
     """
 
-    connections: int = 12_000
-    connections_by_address: int = 4_000
-    calls: int = 1 << 15
-    streams: int = 256
-    handshake_s: float = 5.0
-    header_list_bytes: int = 16 << 10
-    header_fields: int = 128
-    stream_window_bytes: int = 64 << 10
-    promised_bytes: int = 32 << 20
-    held_bytes: int = 256 << 20
-    request_s: float = 30.0
-    unsent_stream_bytes: int = 64 << 10
-    unsent_bytes: int = 64 << 20
-    unsent_connection_bytes: int = 96 << 20
-    stall_s: float = 60.0
-    resets: tuple[int, int] = (2_000, 500)
-    pings: tuple[int, int] = (100, 2)
-    ping_after_s: float = 10.0
-    ping_s: float = 5.0
-    idle_s: float = 300.0
-    tick_s: float = 5.0
+    connections: int = 12_000  # as many as clients' Telemetry streams, and some for their calls
+    connections_by_address: int = 4_000  # a whole cluster may stand behind one NAT; three must fit
+    calls: int = 1 << 15  # long polls of 10,000 consumers with three queues each
+    streams: int = 256  # ADR 28: a flood of calls waits at its source
+    handshake_s: float = 5.0  # three lost packets, sent again
+    header_list_bytes: int = 16 << 10  # twice gRPC's default: tokens grow
+    header_fields: int = 128  # SDKs send some 20
+    stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
+    promised_bytes: int = 32 << 20  # the largest request, of 20 MiB, and others beside it
+    held_bytes: int = 256 << 20  # MAX_HELD_BYTES, what a node keeps while there is no leader
+    request_s: float = 30.0  # 20 MiB at 6 Mbit/s
+    unsent_stream_bytes: int = 64 << 10  # the window of most clients: more would only wait here
+    unsent_bytes: int = 64 << 20  # MAX_ANSWER_BYTES, the largest answer
+    unsent_connection_bytes: int = 96 << 20  # that one, and some beside it
+    stall_s: float = 60.0  # no link that works is silent for longer
+    resets: tuple[int, int] = (2_000, 500)  # all 256 calls of an SDK time out each 3 s: 85 a second
+    pings: tuple[int, int] = (
+        100,
+        2,
+    )  # keepalives come each 10 s at most; all else is beside answers
+    ping_after_s: float = 10.0  # as gRPC's servers did it here: a lost node's clients soon go
+    ping_s: float = 5.0  # three lost packets, as above
+    idle_s: float = 300.0  # as with gRPC before; SDKs send a Heartbeat each 10 s
+    tick_s: float = 5.0  # all other times here are several of it; each is a timer less
 
     @property
     def connection_window_bytes(self) -> int:
