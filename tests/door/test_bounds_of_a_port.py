@@ -317,6 +317,15 @@ async def test_a_flood_of_pings_ends_the_connection(kind: int) -> None:
         assert await serves(port)
 
 
+async def test_a_few_pings_too_many_are_answered_by_name() -> None:
+    """The words are those that gRPC's clients know, and slow down by (proposal A8)."""
+    async with door(replace(QUICK, pings=(20, 1))) as port, raw_client(port.port) as client:
+        await client.hello()
+        await client.raw(frame(PING, 0, b"8 bytes.") * 25)
+
+        assert await client.goaway() == Goaway(CALM, b"too_many_pings")
+
+
 async def test_pings_between_answers_are_no_flood() -> None:
     """Clients of gRPC measure a connection by a PING for each piece that they read."""
     async with door(replace(QUICK, pings=(3, 1))) as port, raw_client(port.port) as client:
@@ -374,6 +383,32 @@ async def test_a_stream_whose_reader_is_too_far_behind_is_reset() -> None:
         assert reset.error_code == CALM
         assert len(port.seen.sent) <= (1 << 20) // 9999
         assert (await client.status(await call(client, "/t/Nothing", b"")))[0] == 12
+
+
+async def test_answers_beyond_what_a_connection_may_have_unsent_are_reset() -> None:
+    """Each call alone is small, and none of them can wait."""
+    bounds = replace(QUICK, unsent_connection_bytes=100_000)
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
+        streams = [await call(client, "/t/Echo", prefixed(9000) + bytes(9000)) for _ in range(20)]
+        reset = await client.event(ngh2.StreamReset, streams[-1])
+
+        assert isinstance(reset, ngh2.StreamReset)
+        assert reset.error_code == CALM
+        resets = {each.stream_id for each in client.events if isinstance(each, ngh2.StreamReset)}
+        assert not resets & {*streams[:9]}
+
+
+async def test_a_request_may_end_with_trailers() -> None:
+    """HTTP/2 has them, though gRPC's clients send none."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo")
+        client.h2.send_data(stream, prefixed(0))
+        client.h2.send_trailers(stream, ((b"x-late", b"1"),))
+        await client.flush()
+
+        assert await client.status(stream) == (0, b"")
 
 
 async def test_an_answer_that_nobody_takes_is_dropped() -> None:

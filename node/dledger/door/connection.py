@@ -1,27 +1,20 @@
 """One client's connection: bytes to HTTP/2's events, events to calls, and answers to bytes.
 
-libnghttp2 keeps HTTP/2's rules; what it refuses ends this connection and no other. The bounds that
-it does not have are kept by `intake`, `outgoing` and `watch`.
+libnghttp2 keeps HTTP/2's rules; what it refuses ends this connection and no other. Its streams are
+the matter of `calls`, its time that of `watch`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 
 import ngh2
 
-from dledger.door.call import Call
-from dledger.door.contract import Code, Failed, Pairs
-from dledger.door.grpc_format import status_fields
-from dledger.door.intake import Intake
-from dledger.door.opening import Refused, opened
-from dledger.door.outgoing import Outgoing
+from dledger.door.calls import Calls
 from dledger.door.port import Port, configuration, goaway, settings
-from dledger.door.task_calls import call_of
 from dledger.door.watch import Verdict, Watch
 
 logger = logging.getLogger(__name__)
@@ -31,7 +24,6 @@ _CHUNK_BYTES: Final = 256 << 10
 _LINGER_S: Final = 1.0
 """How long the last bytes may take to be sent before a connection is cut."""
 _DRAINING: Final = b"draining"
-_numbers = itertools.count(1)
 
 
 class Connection(asyncio.Protocol):
@@ -54,10 +46,6 @@ class Connection(asyncio.Protocol):
     ) -> None:
         self._port, self._peer = port, peer
         self._on_made, self._on_lost = on_made, on_lost
-        self._number = next(_numbers)
-        self._calls: dict[int, Call] = {}
-        self._half: set[int] = set()  # answered, though their clients have not sent all
-        self._last_id = self._answers = 0
         self._closing = self._draining = self._drained = self._paused = False
         self._flush_due = self._cut = False
         self._drains_s = 0.0
@@ -72,9 +60,15 @@ class Connection(asyncio.Protocol):
         self._on_made(self)
         bounds = self._port.bounds
         self._h2 = ngh2.Connection(ngh2.Role.SERVER, configuration(bounds))
-        self._intake = Intake(self._h2, bounds, self._port.held)
-        self._outgoing = Outgoing(self._h2, bounds)
         self._watch = Watch(bounds, self._loop.time())
+        self._calls = Calls(
+            self._h2,
+            self._port,
+            self._peer,
+            watch=self._watch,
+            flush_soon=self._flush_soon,
+            on_flood=self._flooded,
+        )
         if self._port.needs_alpn:
             tls = transport.get_extra_info("ssl_object")
             if tls is None or tls.selected_alpn_protocol() != "h2":
@@ -91,14 +85,7 @@ class Connection(asyncio.Protocol):
         self._closing = True
         if self._tick is not None:
             self._tick.cancel()
-        for call in tuple(self._calls.values()):
-            self._intake.forget(call)
-            if not call.over:
-                self._over(call)
-                call.drop()
-        self._port.calls -= len(self._calls)
-        self._calls.clear()
-        self._outgoing.wake()
+        self._calls.drop_all()
         self._on_lost(self)
 
     def pause_writing(self) -> None:
@@ -150,9 +137,7 @@ class Connection(asyncio.Protocol):
 
     def end(self) -> None:
         """Cancel its calls, and close it once that is sent."""
-        for call in tuple(self._calls.values()):
-            if not call.over:
-                self._cancel(call, Code.UNAVAILABLE, "the node is stopping")
+        self._calls.cancel_all()
         if not self._closing:
             self._flush()
         self._close("the node is stopping")
@@ -164,93 +149,27 @@ class Connection(asyncio.Protocol):
     # -- HTTP/2's events -------------------------------------------------------------------------
 
     def _handle(self, events: list[ngh2.Event]) -> None:
+        calls = self._calls
         for event in events:
             kind = type(event)
             if self._closing:
                 return
             if kind is ngh2.DataReceived:
-                self._on_data(event)
+                calls.on_data(event)
             elif kind is ngh2.RequestReceived:
-                self._on_request(event)
+                calls.on_request(event)
             elif kind is ngh2.StreamClosed:
-                self._on_stream_closed(event)
+                calls.on_stream_closed(event)
+            elif kind is ngh2.StreamReset:
+                calls.on_reset(event)
+            elif kind is ngh2.TrailersReceived:
+                calls.on_trailers(event)
             elif handle := self._others.get(kind):
                 handle(self, event)
 
-    def _on_request(self, event: Any) -> None:
-        stream_id, now_s = event.stream_id, self._loop.time()
-        self._last_id = stream_id
-        try:
-            headers, handler = opened(self._port, event.headers, self._peer, self._number, now_s)
-        except Refused as refused:
-            self._answers += 1
-            self._outgoing.refuse(stream_id, refused.fields)
-            if not event.end_stream:
-                self._half.add(stream_id)
-            return
-        call = self._calls[stream_id] = call_of(self, stream_id, headers, handler, now_s)
-        self._port.calls += 1
-        if headers.deadline_s is not None:
-            call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
-        if event.end_stream:
-            self._feed(call, b"", ended=True)
-
-    def _on_data(self, event: Any) -> None:
-        call = self._calls.get(event.stream_id)
-        if call is None or call.over:
-            self._intake.discard(event.stream_id, len(event.data))
-            if call is not None and event.end_stream:
-                call.ended = True
-            return
-        self._feed(call, event.data, ended=event.end_stream)
-
-    def _on_trailers(self, event: Any) -> None:
-        """End a request; gRPC's clients send no trailers, but HTTP/2 has them."""
-        call = self._calls.get(event.stream_id)
-        if call is not None and not call.over:
-            self._feed(call, b"", ended=True)
-
-    def _feed(self, call: Call, data: bytes, *, ended: bool) -> None:
-        try:
-            if data:
-                self._intake.take(call, data, self._loop.time())
-            if ended:
-                call.end()
-        except Failed as error:
-            call.ended = ended
-            if call.refusal is not None and error.code is Code.RESOURCE_EXHAUSTED:
-                self.answer(call, call.refusal(error.message))
-                call.drop()
-            else:
-                self._cancel(call, error.code, error.message, error.trailers)
-
-    def _on_reset(self, event: Any) -> None:
-        call = self._calls.get(event.stream_id)
-        if call is not None and not call.over:
-            self._over(call)
-            call.drop()
-        self._count_reset()
-
-    def _on_stream_closed(self, event: Any) -> None:
-        self._half.discard(event.stream_id)
-        call = self._calls.pop(event.stream_id, None)
-        if call is None:
-            if event.error_code:  # its headers were not even HTTP/2's
-                self._count_reset()
-            return
-        self._port.calls -= 1
-        if not call.over:  # by a fault of its client, not by RST_STREAM
-            self._over(call)
-            call.drop()
-            self._count_reset()
-
-    def _count_reset(self) -> None:
-        if not self._watch.may_reset(self._loop.time()):
-            self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, "it resets too many calls")
-
     def _on_ping(self, _: Any) -> None:
-        if not self._watch.may_ping(self._answers, self._loop.time()):
-            self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, "too_many_pings")
+        if not self._watch.may_ping(self._calls.answers, self._loop.time()):
+            self._flooded("too_many_pings")
 
     def _on_pong(self, event: Any) -> None:
         if event.opaque_data == _DRAINING:
@@ -260,7 +179,7 @@ class Connection(asyncio.Protocol):
         """Take no more calls; HTTP/2 ends once those that run have ended."""
         if self._draining and not self._drained:
             self._drained = True
-            self._h2.send_goaway(last_stream_id=self._last_id)
+            self._h2.send_goaway(last_stream_id=self._calls.last_id)
 
     def _on_settled(self, _: Any) -> None:
         self._watch.settled = True
@@ -273,89 +192,12 @@ class Connection(asyncio.Protocol):
         self._close("")
 
     _others: ClassVar[dict[type, Callable[[Connection, Any], None]]] = {
-        ngh2.StreamReset: _on_reset,
-        ngh2.TrailersReceived: _on_trailers,
         ngh2.PingReceived: _on_ping,
         ngh2.SettingsReceived: _on_ping,
         ngh2.PingAcknowledged: _on_pong,
         ngh2.SettingsAcknowledged: _on_settled,
         ngh2.ConnectionClosed: _on_end,
     }
-
-    # -- calls' side (`call.Carrier`) ------------------------------------------------------------
-
-    def answer(self, call: Call, message: bytes) -> None:
-        """Queue an answer with the headers before and the trailers after it."""
-        if self._outgoing.answer(call, message):
-            self._over(call)
-        else:
-            self._reset_slow(call)
-
-    def send(self, call: Call, message: bytes) -> None:
-        """Queue one answer of many."""
-        self._answers += 1
-        if self._outgoing.put(call, message):
-            self._flush_soon()
-        else:
-            self._reset_slow(call)
-            call.drop()
-
-    async def room(self, call: Call) -> None:
-        """Wait until its client has read on."""
-        await self._outgoing.room(call)
-
-    def finish(self, call: Call) -> None:
-        """Queue the trailers of a call that succeeded."""
-        self._outgoing.finish(call)
-        self._over(call)
-
-    def fail(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
-        """Queue a status: in trailers, or in the header if nothing was answered yet."""
-        self._outgoing.fail(call, status_fields(code, message, trailers))
-        self._over(call)
-
-    def consumed(self, call: Call, size_bytes: int) -> None:
-        """Acknowledge a message that a handler has read."""
-        if not call.over:
-            self._intake.consume(call, size_bytes)
-            self._flush_soon()
-
-    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Run a handler; the port keeps it from being collected."""
-        task = self._loop.create_task(work)
-        self._port.tasks.add(task)
-        task.add_done_callback(self._port.tasks.discard)
-        return task
-
-    def _cancel(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
-        self.fail(call, code, message, trailers)
-        call.drop()
-
-    def _late(self, call: Call) -> None:
-        if not call.over:
-            self._cancel(call, Code.DEADLINE_EXCEEDED, "the call's timeout has passed")
-
-    def _reset_slow(self, call: Call) -> None:
-        """Reset a call whose client does not read; gRPC calls that RESOURCE_EXHAUSTED."""
-        self._h2.reset_stream(call.stream_id, ngh2.ErrorCode.ENHANCE_YOUR_CALM)
-        call.ended = True
-        if not call.over:
-            self._over(call)
-
-    def _over(self, call: Call) -> None:
-        call.over = True
-        self._answers += 1
-        if call.timer is not None:
-            call.timer.cancel()
-            call.timer = None
-        call.waits_since_s = None
-        if self._closing:
-            self._intake.forget(call)
-            return
-        self._intake.leave(call)
-        if not call.ended:
-            self._half.add(call.stream_id)
-        self._flush_soon()
 
     # -- sending and closing ---------------------------------------------------------------------
 
@@ -376,24 +218,11 @@ class Connection(asyncio.Protocol):
                 self._handle(self._h2.events())
                 if self._cut:
                     continue
-                if not self._half or not self._reset_half():
+                if not self._calls.reset_answered():
                     break
         except ngh2.NGH2Error as error:
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, str(error))
-        if self._outgoing.is_awaited:
-            self._outgoing.wake()
-
-    def _reset_half(self) -> bool:
-        """Reset calls that are answered but whose clients still send; return whether any were.
-
-        Only once the answer has left: a reset would overtake it. NO_ERROR says that the answer is
-        good (RFC 9113, 8.1).
-        """
-        sent = [each for each in self._half if self._outgoing.is_sent(each)]
-        for stream_id in sent:
-            self._half.remove(stream_id)
-            self._h2.reset_stream(stream_id, ngh2.ErrorCode.NO_ERROR)
-        return bool(sent)
+        self._calls.wake()
 
     def _look(self) -> None:
         """Do what the time asks for, once a tick."""
@@ -412,30 +241,24 @@ class Connection(asyncio.Protocol):
         if not self._closing:
             if now_s - self._drains_s >= self._port.bounds.ping_s:
                 self._last_goaway()
-            self._look_at_calls(now_s)
+            self._calls.look(now_s)
             self._flush_soon()
 
-    def _look_at_calls(self, now_s: float) -> None:
-        for call in tuple(self._calls.values()):
-            if call.waits_since_s is not None:
-                if now_s - call.waits_since_s > self._port.bounds.request_s:
-                    self._cancel(call, Code.DEADLINE_EXCEEDED, "the request did not arrive in time")
-            elif self._outgoing.is_stalled(call, now_s):
-                self._reset_slow(call)
-                call.drop()
+    def _flooded(self, why: str) -> None:
+        self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, why)
 
     def _give_up(self, code: int, why: str) -> None:
         """End the connection for a fault of its client, and say so unless that cuts a frame."""
         if self._closing:
             return
         if not self._cut:
-            self._transport.write(goaway(self._last_id, code, why))
+            self._transport.write(goaway(self._calls.last_id, code, why))
         self._close(why)
 
     def _close(self, why: str) -> None:
         if self._closing:
             return
-        self._closing = True
+        self._closing = self._calls.gone = True
         if why:
             # Of what never spoke HTTP/2 anyone can send as much as they like.
             level = logging.INFO if self._watch.settled else logging.DEBUG

@@ -1,0 +1,268 @@
+"""The calls of one connection: from HTTP/2's streams to handlers, and back.
+
+What it queues, its connection sends; what floods, its connection ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Coroutine
+from typing import Any, Final
+
+import ngh2
+
+from dledger.door.call import Call
+from dledger.door.contract import Code, Failed, Pairs
+from dledger.door.grpc_format import status_fields
+from dledger.door.intake import Intake
+from dledger.door.opening import Refused, opened
+from dledger.door.outgoing import Outgoing
+from dledger.door.port import Port
+from dledger.door.task_calls import call_of
+from dledger.door.watch import Watch
+
+_numbers: Final = itertools.count(1)
+
+
+class Calls:
+    """Of one connection; what its calls need of it (`call.Carrier`).
+
+    Args:
+        h2: The connection's state.
+        port: What it shares with others.
+        peer: The client's address as gRPC names it.
+        watch: Counts what its client resets.
+        flush_soon: Is told when something is queued.
+        on_flood: Ends the connection, with a reason.
+
+    Attributes:
+        answers: How many there were.
+        last_id: The newest stream that was looked at.
+        gone: Whether the connection is at its end: nothing is queued any longer.
+    """
+
+    def __init__(
+        self,
+        h2: ngh2.Connection,
+        port: Port,
+        peer: str,
+        *,
+        watch: Watch,
+        flush_soon: Callable[[], None],
+        on_flood: Callable[[str], None],
+    ) -> None:
+        self._h2, self._port, self._peer, self._watch = h2, port, peer, watch
+        self._flush_soon, self._on_flood = flush_soon, on_flood
+        self._loop = asyncio.get_running_loop()
+        self._number = next(_numbers)
+        self._intake = Intake(h2, port.bounds, port.held)
+        self._outgoing = Outgoing(h2, port.bounds)
+        self._open: dict[int, Call] = {}
+        self._half: set[int] = set()  # answered, though their clients have not sent all
+        self.answers = self.last_id = 0
+        self.gone = False
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def cancel_all(self) -> None:
+        """End all calls: the node stops."""
+        for call in tuple(self._open.values()):
+            if not call.over:
+                self._cancel(call, Code.UNAVAILABLE, "the node is stopping")
+
+    def drop_all(self) -> None:
+        """Forget all calls: the connection is lost."""
+        self.gone = True
+        for call in tuple(self._open.values()):
+            self._intake.forget(call)
+            if not call.over:
+                self._over(call)
+                call.drop()
+        self._port.calls -= len(self._open)
+        self._open.clear()
+        self._outgoing.wake()
+
+    def wake(self) -> None:
+        """Let handlers go on that wait for room, if there is some after what was sent."""
+        if self._outgoing.is_awaited:
+            self._outgoing.wake()
+
+    def look(self, now_s: float) -> None:
+        """End calls whose client sends, or reads, nothing for too long; to be asked once a tick."""
+        for call in tuple(self._open.values()):
+            if call.waits_since_s is not None:
+                if now_s - call.waits_since_s > self._port.bounds.request_s:
+                    self._cancel(call, Code.DEADLINE_EXCEEDED, "the request did not arrive in time")
+            elif self._outgoing.is_stalled(call, now_s):
+                self._reset_slow(call)
+                call.drop()
+
+    def reset_answered(self) -> bool:
+        """Reset calls that are answered but whose clients still send; return whether any were.
+
+        Only once the answer has left: a reset would overtake it. NO_ERROR says that the answer is
+        good (RFC 9113, 8.1).
+        """
+        sent = [each for each in self._half if self._outgoing.is_sent(each)]
+        for stream_id in sent:
+            self._half.remove(stream_id)
+            self._h2.reset_stream(stream_id, ngh2.ErrorCode.NO_ERROR)
+        return bool(sent)
+
+    # -- HTTP/2's events --------------------------------------------------------------------------
+
+    def on_request(self, event: Any) -> None:
+        """Begin a call by its headers, or refuse it."""
+        stream_id, now_s = event.stream_id, self._loop.time()
+        self.last_id = stream_id
+        try:
+            headers, handler = opened(self._port, event.headers, self._peer, self._number, now_s)
+        except Refused as refused:
+            self.answers += 1
+            self._outgoing.refuse(stream_id, refused.fields)
+            if not event.end_stream:
+                self._half.add(stream_id)
+            return
+        call = self._open[stream_id] = call_of(self, stream_id, headers, handler, now_s)
+        self._port.calls += 1
+        if headers.deadline_s is not None:
+            call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
+        if event.end_stream:
+            self._feed(call, b"", ended=True)
+
+    def on_data(self, event: Any) -> None:
+        """Take in a part of a request."""
+        call = self._open.get(event.stream_id)
+        if call is None or call.over:
+            self._intake.discard(event.stream_id, len(event.data))
+            if call is not None and event.end_stream:
+                call.ended = True
+            return
+        self._feed(call, event.data, ended=event.end_stream)
+
+    def on_trailers(self, event: Any) -> None:
+        """End a request; gRPC's clients send no trailers, but HTTP/2 has them."""
+        call = self._open.get(event.stream_id)
+        if call is not None and not call.over:
+            self._feed(call, b"", ended=True)
+
+    def _feed(self, call: Call, data: bytes, *, ended: bool) -> None:
+        try:
+            if data:
+                self._intake.take(call, data, self._loop.time())
+            if ended:
+                call.end()
+        except Failed as error:
+            call.ended = ended
+            if call.refusal is not None and error.code is Code.RESOURCE_EXHAUSTED:
+                self.answer(call, call.refusal(error.message))
+                call.drop()
+            else:
+                self._cancel(call, error.code, error.message, error.trailers)
+
+    def on_reset(self, event: Any) -> None:
+        """Drop a call that its client gave up."""
+        call = self._open.get(event.stream_id)
+        if call is not None and not call.over:
+            self._over(call)
+            call.drop()
+        self._count_reset()
+
+    def on_stream_closed(self, event: Any) -> None:
+        """Forget a call: both sides have said all, or HTTP/2 has ended it."""
+        self._half.discard(event.stream_id)
+        call = self._open.pop(event.stream_id, None)
+        if call is None:
+            if event.error_code:  # its headers were not even HTTP/2's
+                self._count_reset()
+            return
+        self._port.calls -= 1
+        if not call.over:  # by a fault of its client, not by RST_STREAM
+            self._over(call)
+            call.drop()
+            self._count_reset()
+
+    def _count_reset(self) -> None:
+        if not self._watch.may_reset(self._loop.time()):
+            self._on_flood("it resets too many calls")
+
+    # -- what calls ask for (`call.Carrier`) ------------------------------------------------------
+
+    def answer(self, call: Call, message: bytes) -> None:
+        """Queue an answer with the headers before and the trailers after it."""
+        if self.gone or self._outgoing.answer(call, message):
+            self._over(call)
+        else:
+            self._reset_slow(call)
+
+    def send(self, call: Call, message: bytes) -> None:
+        """Queue one answer of many."""
+        self.answers += 1
+        if self.gone:
+            self._over(call)
+        elif self._outgoing.put(call, message):
+            self._flush_soon()
+        else:
+            self._reset_slow(call)
+            call.drop()
+
+    async def room(self, call: Call) -> None:
+        """Wait until its client has read on."""
+        await self._outgoing.room(call)
+
+    def finish(self, call: Call) -> None:
+        """Queue the trailers of a call that succeeded."""
+        if not self.gone:
+            self._outgoing.finish(call)
+        self._over(call)
+
+    def fail(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
+        """Queue a status: in trailers, or in the header if nothing was answered yet."""
+        if not self.gone:
+            self._outgoing.fail(call, status_fields(code, message, trailers))
+        self._over(call)
+
+    def consumed(self, call: Call, size_bytes: int) -> None:
+        """Acknowledge a message that a handler has read."""
+        if not (call.over or self.gone):
+            self._intake.consume(call, size_bytes)
+            self._flush_soon()
+
+    def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Run a handler; the port keeps it from being collected."""
+        task = self._loop.create_task(work)
+        self._port.tasks.add(task)
+        task.add_done_callback(self._port.tasks.discard)
+        return task
+
+    def _cancel(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
+        self.fail(call, code, message, trailers)
+        call.drop()
+
+    def _late(self, call: Call) -> None:
+        if not call.over:
+            self._cancel(call, Code.DEADLINE_EXCEEDED, "the call's timeout has passed")
+
+    def _reset_slow(self, call: Call) -> None:
+        """Reset a call whose client does not read; gRPC calls that RESOURCE_EXHAUSTED."""
+        self._h2.reset_stream(call.stream_id, ngh2.ErrorCode.ENHANCE_YOUR_CALM)
+        call.ended = True
+        if not call.over:
+            self._over(call)
+
+    def _over(self, call: Call) -> None:
+        call.over = True
+        self.answers += 1
+        if call.timer is not None:
+            call.timer.cancel()
+            call.timer = None
+        call.waits_since_s = None
+        if self.gone:
+            self._intake.forget(call)
+            return
+        self._intake.leave(call)
+        if not call.ended:
+            self._half.add(call.stream_id)
+        self._flush_soon()
