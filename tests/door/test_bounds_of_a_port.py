@@ -513,6 +513,19 @@ async def test_a_request_that_trickles_in_is_given_up() -> None:
         assert await client.status(silent) == (0, b"")
 
 
+async def test_a_request_that_waits_for_room_is_not_late() -> None:
+    """The one that holds the room is; then the other has its whole time."""
+    bounds = replace(SMALL_WINDOWS, promised_bytes=300_000, request_s=0.2)
+    async with door(bounds, largest=200_000) as port, raw_client(port.port) as client:
+        await client.hello()
+        stuck = await call(client, "/t/Echo", prefixed(200_000) + bytes(20_000), end=False)
+        await client.event(ngh2.WindowUpdated, stuck)
+        second = await call(client, "/t/Echo", prefixed(200_000) + bytes(200_000))
+
+        assert (await client.status(stuck))[0] == 4
+        assert await client.status(second) == (0, b"")
+
+
 async def test_connections_beyond_the_number_are_closed_at_once() -> None:
     """From one address, and in all; one that ends makes room."""
     for bounds in (replace(QUICK, connections_by_address=2), replace(QUICK, connections=2)):

@@ -23,7 +23,8 @@ class Bounds:
         promised_bytes: What such messages of one connection may get at once.
         held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
             beyond is refused.
-        request_s: For a request, or a message of a stream, from its first byte to its last.
+        request_s: For a request, or a message of a stream, from its first byte to its last; without
+            the time for which it waits for room.
         unsent_stream_bytes: Of a call's answers, not yet taken by the client: from here on `send`
             waits.
         unsent_bytes: A call is reset that has more, even with its next message.

@@ -56,7 +56,7 @@ class Calls:
         self._flush_soon, self._on_flood = flush_soon, on_flood
         self._loop = asyncio.get_running_loop()
         self._number = next(_numbers)
-        self._intake = Intake(h2, port.bounds, port.held)
+        self._intake = Intake(h2, port.bounds, port.held, self._loop.time)
         self._outgoing = Outgoing(h2, port.bounds)
         self._open: dict[int, Call] = {}
         self._half: set[int] = set()  # answered, though their clients have not sent all
@@ -92,9 +92,8 @@ class Calls:
     def look(self, now_s: float) -> None:
         """End calls whose client sends, or reads, nothing for too long; to be asked once a tick."""
         for call in tuple(self._open.values()):
-            if call.waits_since_s is not None:
-                if now_s - call.waits_since_s > self._port.bounds.request_s:
-                    self._cancel(call, Code.DEADLINE_EXCEEDED, "the request did not arrive in time")
+            if self._intake.is_late(call, now_s):
+                self._cancel(call, Code.DEADLINE_EXCEEDED, "the request did not arrive in time")
             elif self._outgoing.is_stalled(call, now_s):
                 self._reset_slow(call)
                 call.drop()

@@ -15,6 +15,8 @@ but is less than half of a window, libnghttp2 does not announce, and its client 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import ngh2
 
 from dledger.door.bounds import Bounds, Held
@@ -29,12 +31,15 @@ class Intake:
         h2: The connection's state; it acknowledges nothing by itself.
         bounds: The port's limits.
         held: What all connections of the port hold.
+        clock: The event loop's time.
     """
 
-    __slots__ = ("_bounds", "_h2", "_held", "_promised", "_waiting")
+    __slots__ = ("_bounds", "_clock", "_h2", "_held", "_promised", "_waiting")
 
-    def __init__(self, h2: ngh2.Connection, bounds: Bounds, held: Held) -> None:
-        self._h2, self._bounds, self._held = h2, bounds, held
+    def __init__(
+        self, h2: ngh2.Connection, bounds: Bounds, held: Held, clock: Callable[[], float]
+    ) -> None:
+        self._h2, self._bounds, self._held, self._clock = h2, bounds, held, clock
         self._promised = 0
         self._waiting: dict[Call, None] = {}  # in the order of their turns
 
@@ -91,6 +96,15 @@ class Intake:
         self._held.bytes -= call.unconsumed
         call.unconsumed = 0
 
+    def is_late(self, call: Call, now_s: float) -> bool:
+        """Whether a request did not arrive in time; while it waits for room, that is not its fault.
+
+        Whoever holds the room is late at some time, so nobody waits for ever.
+        """
+        since_s = call.waits_since_s
+        late = since_s is not None and now_s - since_s > self._bounds.request_s
+        return late and call not in self._waiting
+
     def _ask(self, call: Call) -> None:
         """Wait for a promise, if a message has begun that its window does not suffice for."""
         inbox = call.inbox
@@ -118,6 +132,7 @@ class Intake:
             self._promised += more
             call.promised += more
             call.awaited = inbox.missing
+            call.waits_since_s = self._clock()
             self._acknowledge(call, inbox.kept - call.acknowledged)
 
     def _redeem(self, call: Call) -> None:
