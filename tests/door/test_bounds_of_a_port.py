@@ -82,7 +82,7 @@ async def test_garbage_ends_its_own_connection_only(garbage: bytes) -> None:
 @pytest.mark.parametrize("begin", [b"", PREFACE[:10], PREFACE, PREFACE + frame(SETTINGS, 0)])
 async def test_a_connection_that_does_not_begin_is_dropped(begin: bytes) -> None:
     """Without preface, without SETTINGS, or without acknowledging ours."""
-    async with door(replace(QUICK, handshake_s=0.05)) as port, raw_client(port.port) as client:
+    async with door(replace(QUICK, handshake_s=0.5)) as port, raw_client(port.port) as client:
         await client.raw(begin)
         client.flush = _say_nothing  # type: ignore[method-assign]
         await client.goaway()
@@ -337,7 +337,7 @@ async def test_pings_between_answers_are_no_flood() -> None:
 
 async def test_a_silent_client_is_asked_and_stays_if_it_answers() -> None:
     """As long as it does."""
-    bounds = replace(QUICK, ping_after_s=0.03, ping_s=0.2)
+    bounds = replace(QUICK, ping_after_s=0.03, ping_s=10)
     async with door(bounds) as port, raw_client(port.port) as client:
         await client.hello()
         for _ in range(4):
@@ -515,7 +515,7 @@ async def test_a_request_that_trickles_in_is_given_up() -> None:
 
 async def test_a_request_that_waits_for_room_is_not_late() -> None:
     """The one that holds the room is; then the other has its whole time."""
-    bounds = replace(SMALL_WINDOWS, promised_bytes=300_000, request_s=0.2)
+    bounds = replace(SMALL_WINDOWS, promised_bytes=300_000, request_s=0.5)
     async with door(bounds, largest=200_000) as port, raw_client(port.port) as client:
         await client.hello()
         stuck = await call(client, "/t/Echo", prefixed(200_000) + bytes(20_000), end=False)

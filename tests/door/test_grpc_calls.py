@@ -152,7 +152,8 @@ async def test_compressed_messages_are_refused_by_name() -> None:
 async def test_a_deadline_ends_the_call_on_both_sides(path: str, how: str) -> None:
     """The handler is told, in its form."""
     async with called() as (port, channel):
-        error = await failure(channel.unary_unary(path)(b"", timeout=0.05))
+        await channel.unary_unary("/t/Echo")(b"")  # or the time might pass before it is connected
+        error = await failure(channel.unary_unary(path)(b"", timeout=0.5))
         await until(lambda: port.seen.cancelled == [how])
 
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED

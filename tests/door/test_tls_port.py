@@ -72,7 +72,7 @@ async def test_a_client_that_does_not_choose_h2_is_refused(alpn: str | None) -> 
 
 async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
     """It takes a connection's place, and gives it back."""
-    bounds = replace(QUICK, connections=1, handshake_s=0.3)
+    bounds = replace(QUICK, connections=1, handshake_s=1.5)
     async with door(bounds, TlsCertificate(pairs()[0].chain, pairs()[0].key)) as port:
         _, silent = await asyncio.open_connection("127.0.0.1", port.port)
         await until(lambda: port.server.connections == 1)
