@@ -44,7 +44,8 @@ class Seen:
         return {
             "/t/Echo": Unary(self._echo, max_request_bytes=largest),
             "/t/Small": Unary(self._echo, max_request_bytes=1024),
-            "/t/Named": Unary(self._echo, max_request_bytes=1024, refusal=str.encode),
+            "/t/Named": Unary(self._echo, max_request_bytes=1024, refusal=_named),
+            "/t/Renamed": Unary(self._echo, max_request_bytes=1024, refusal=_renamed),
             "/t/Hold": Unary(self._hold, max_request_bytes=largest),
             "/t/Refuse": Unary(_refuse),
             "/t/Bug": Unary(_burst),
@@ -99,6 +100,14 @@ class Seen:
         except asyncio.CancelledError:
             self.cancelled.append(form)
             raise
+
+
+def _named(refused: Failed) -> bytes:
+    return f"{type(refused).__name__}: {refused.message}".encode()
+
+
+def _renamed(refused: Failed) -> bytes:
+    raise Failed(Code.OUT_OF_RANGE, refused.message, ((b"renamed", b"yes"),))
 
 
 def _refuse(headers: Headers, body: bytes, _: Answer, fail: Fail) -> Cancel | None:

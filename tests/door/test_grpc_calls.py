@@ -132,8 +132,12 @@ async def test_a_protocol_may_name_the_refusal_itself() -> None:
     """RocketMQ's clients look for a code in the answer, not for gRPC's."""
     async with called() as (port, channel):
         answer = await channel.unary_unary("/t/Named")(bytes(3 << 20))
+        error = await failure(channel.unary_unary("/t/Renamed")(bytes(3 << 20)))
 
-        assert answer == b"the request has 3145728 bytes; the limit of this method is 1024"
+        sentence = "the request has 3145728 bytes; the limit of this method is 1024"
+        assert answer == f"TooLarge: {sentence}".encode()
+        assert (error.code(), error.details()) == (grpc.StatusCode.OUT_OF_RANGE, sentence)
+        assert ("renamed", "yes") in tuple(error.trailing_metadata() or ())
         assert port.seen.headers == []
 
 

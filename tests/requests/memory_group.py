@@ -18,16 +18,22 @@ import grpc.aio
 
 from dledger.broker.state import BrokerState
 from dledger.client import Client
+from dledger.door.server import DoorServer
+from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
+from dledger.server.config import GRPC
+from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
+client_server = GRPC
+"""What serves the client ports of groups that are made from now on; `both_servers` sets it."""
 OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
 
 
@@ -228,12 +234,11 @@ async def memory_group(
     for number in range(nodes):
         engine = MemoryEngine(group, number)
         node = Node(engine, Gateway(engine, config or GatewayConfig()))
-        node.port = await _serve(node, node.gateway.handlers())
+        node.port = await _serve_clients(node)
         made = TopicAdminServicer(engine).handler()
         node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
         if tls is not None:
-            credentials = grpc.ssl_server_credentials([tls])
-            node.tls_port = await _serve(node, node.gateway.handlers(tls=True), credentials)
+            node.tls_port = await _serve_clients(node, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
@@ -246,6 +251,18 @@ async def memory_group(
             for server in node.servers:
                 await server.stop(0.2)
             await node.gateway.close()
+
+
+async def _serve_clients(node: Node, tls: tuple[bytes, bytes] | None = None) -> int:
+    services = node.gateway.handlers(tls=tls is not None)
+    if client_server == GRPC:
+        credentials = None if tls is None else grpc.ssl_server_credentials([tls])
+        return await _serve(node, services, credentials)
+    certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
+    server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)
+    await server.start()
+    node.servers.append(server)
+    return int(server.address.rpartition(":")[2])
 
 
 async def _serve(node: Node, handlers: Any, credentials: Any = None) -> int:

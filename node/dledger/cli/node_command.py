@@ -55,6 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the group to join with an empty disk; overrides DLEDGER_GROUP_ID and the file",
     )
     parser.add_argument(
+        "--client-server",
+        choices=(config.GRPC, config.NATIVE),
+        help="what serves the client ports; overrides DLEDGER_CLIENT_SERVER and the file",
+    )
+    parser.add_argument(
         "--exit-with-parent", action="store_true", help="stop when the parent process ends"
     )
 
@@ -67,7 +72,8 @@ def run(args: argparse.Namespace) -> int:
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        told = {"DLEDGER_GROUP_ID": args.group_id} if args.group_id else {}
+        told = {"DLEDGER_GROUP_ID": args.group_id, "DLEDGER_CLIENT_SERVER": args.client_server}
+        told = {name: value for name, value in told.items() if value}
         path = Path(args.config) if args.config else None
         read = partial(config.load, path, os.environ | told)
         settings = read()

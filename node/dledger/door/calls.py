@@ -155,11 +155,19 @@ class Calls:
                 call.end()
         except Failed as error:
             call.ended = ended
-            if call.refusal is not None and error.code is Code.RESOURCE_EXHAUSTED:
-                self.answer(call, call.refusal(error.message))
-                call.drop()
+            self._refuse(call, error)
+
+    def _refuse(self, call: Call, error: Failed) -> None:
+        if call.refusal is not None and error.code is Code.RESOURCE_EXHAUSTED:
+            try:
+                answer = call.refusal(error)
+            except Failed as other:
+                error = other
             else:
-                self._cancel(call, error.code, error.message, error.trailers)
+                self.answer(call, answer)
+                call.drop()
+                return
+        self._cancel(call, error.code, error.message, error.trailers)
 
     def on_reset(self, event: Any) -> None:
         """Drop a call that its client gave up."""

@@ -48,6 +48,13 @@ class Failed(Exception):
         self.code, self.message, self.trailers = code, message, trailers
 
 
+class TooLarge(Failed):
+    """A message is larger than its method takes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.RESOURCE_EXHAUSTED, message)
+
+
 class Headers:
     """What came with a call before its messages.
 
@@ -135,13 +142,13 @@ class Method:
 
     Attributes:
         max_request_bytes: A larger message is refused by its declared size, unread.
-        refusal: Returns the answer to a message that the door refuses for its size, or for what the
-            port already holds, from the sentence that says so. It is for protocols that have codes
-            of their own in their answers; None: the call ends with RESOURCE_EXHAUSTED.
+        refusal: Returns the answer to a message that the door refuses: because it is `TooLarge`, or
+            for what the port already holds. It is for protocols that have codes of their own in
+            their answers, or raises another `Failed`; None: the call ends with RESOURCE_EXHAUSTED.
     """
 
     max_request_bytes: int = DEFAULT_REQUEST_BYTES
-    refusal: Callable[[str], bytes] | None = None
+    refusal: Callable[[Failed], bytes] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Final
 from urllib.parse import quote
 
-from dledger.door.contract import Code, Failed, Pairs
+from dledger.door.contract import Code, Failed, Pairs, TooLarge
 
 PREFIX_BYTES: Final = 5
 HEAD: Final = ((b":status", b"200"), (b"content-type", b"application/grpc"))
@@ -138,10 +138,7 @@ class Deframer:
         if compressed:
             raise _compressed(compressed)
         if size > self._max:
-            raise Failed(
-                Code.RESOURCE_EXHAUSTED,
-                f"the request has {size} bytes; the limit of this method is {self._max}",
-            )
+            raise TooLarge(f"the request has {size} bytes; the limit of this method is {self._max}")
         return PREFIX_BYTES + int(size)
 
 

@@ -40,6 +40,7 @@ from dledger.requests.forward import THROUGH_KEY, Caller
 from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key
+from dledger.rpc.methods import Methods
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
 from dledger.types import NodeId
@@ -230,7 +231,7 @@ class ClientRegistry:
         return leases
 
 
-def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
+def passed_on_handler(clients: ClientRegistry) -> Methods:
     """Return the peer-port handler of followers' confirmations that they relayed responses."""
 
     async def passed_on(request: bytes, context: Any) -> bytes:
@@ -241,4 +242,4 @@ def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
 
     _, service_name, method = PASSED_ON_PATH.split("/")
     handler = grpc.unary_unary_rpc_method_handler(passed_on)
-    return grpc.method_handlers_generic_handler(service_name, {method: handler})
+    return Methods(service_name, {method: handler})

@@ -25,6 +25,7 @@ from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rpc.methods import Methods
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from dledger.rpc.status import Relayed, abort, bug, code_name, status_of
@@ -95,7 +96,7 @@ class MessagingHandlers:
             _Method("NotifyClientTermination", parts.clients.terminate),
         )
 
-    def generic_handler(self) -> grpc.GenericRpcHandler:
+    def generic_handler(self) -> Methods:
         """Return the handler to add to a server."""
         handlers = {
             method.name: grpc.stream_unary_rpc_method_handler(self._unary(method))
@@ -107,7 +108,7 @@ class MessagingHandlers:
             handlers[name] = grpc.stream_unary_rpc_method_handler(self._later_unary(name))
         for name in _LATER_STREAM:
             handlers[name] = grpc.stream_stream_rpc_method_handler(self._later_stream(name))
-        return grpc.method_handlers_generic_handler(SERVICE_NAME, handlers)
+        return Methods(SERVICE_NAME, handlers, refusal=self._failed)
 
     def _unary(self, method: _Method) -> Callable[[Any, Any], Awaitable[bytes]]:
         async def handle(_: Any, context: Any) -> bytes:

@@ -67,23 +67,28 @@ def ok() -> Any:
 
 
 async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> NoReturn:
-    """End a gRPC call with *error*: its code, its message, and its class in the trailing metadata.
-
-    *more* is further metadata. The client restores the error by `channel.error_of`.
+    """End a gRPC call with *error*, as `ending` has it; *more* is further metadata.
 
     gRPC keeps the exception that ends a call alive until the next garbage collection. So its
     traceback is cleared here: the frames in it hold the request.
     """
-    if isinstance(error, Relayed):
-        code, details = error.error.code(), error.error.details() or ""
-        metadata = tuple(error.error.trailing_metadata() or ())
-    else:
-        code, details = row_of(error).grpc, str(error)
-        metadata = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, argument_of(error)))
+    code, details, metadata = ending(error)
     _forget_frames(error)
     _forget_frames(sys.exception())
     await context.abort(code, details, trailing_metadata=(*metadata, *more))
     raise AssertionError("abort returned")
+
+
+def ending(error: DledgerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, Any], ...]]:
+    """Return how a gRPC call ends with *error*: code, message, and its class as trailing metadata.
+
+    The client restores the error by `channel.error_of`.
+    """
+    if isinstance(error, Relayed):
+        metadata = tuple(error.error.trailing_metadata() or ())
+        return error.error.code(), error.error.details() or "", metadata
+    named = ((ERROR_KEY, type(error).__name__), (ARGUMENT_KEY, argument_of(error)))
+    return row_of(error).grpc, str(error), named
 
 
 def _forget_frames(error: BaseException | None) -> None:

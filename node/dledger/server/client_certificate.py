@@ -10,6 +10,8 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import logging
+import ssl
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +21,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from dledger.door.tls import TlsCertificate
 from dledger.rpc.mutual_tls import Pair, read_pair, written
 
 logger = logging.getLogger(__name__)
@@ -60,8 +63,16 @@ class ClientCertificate:
             _configuration(self._pair), self._newest, require_client_authentication=False
         )
 
+    def following(self) -> TlsCertificate:
+        """Return the certificate for a server of ours, which follows the files."""
+        return _Following(self._pair, self._newer)
+
     def _newest(self) -> Any:
         """Return what a handshake shows if it differs from the last one's; in gRPC's thread."""
+        newer = self._newer()
+        return None if newer is None else _configuration(newer)
+
+    def _newer(self) -> Pair | None:
         if self._files is None or (seen := written(*self._files)) == self._seen:
             return None
         self._seen, before, fault = seen, self._pair, ""
@@ -75,7 +86,22 @@ class ClientCertificate:
         if self._pair == before:
             return None
         logger.info("clients are shown the new certificate of %s", self._files[0])
-        return _configuration(self._pair)
+        return self._pair
+
+
+class _Following(TlsCertificate):
+    """Looks for a newer pair before each handshake; that is two `stat` calls."""
+
+    def __init__(self, pair: Pair, newer: Callable[[], Pair | None]) -> None:
+        super().__init__(pair.chain, pair.key)
+        self._newer = newer
+
+    @property
+    def context(self) -> ssl.SSLContext:
+        newer = self._newer()
+        if newer is not None:
+            self.replace(newer.chain, newer.key)
+        return super().context
 
 
 def _configuration(pair: Pair) -> Any:

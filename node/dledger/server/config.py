@@ -18,9 +18,12 @@ from dledger.common.words import check_group_id
 from dledger.errors import InvalidArgument
 
 Durability = Literal["sync", "osBuffer"]
+ClientServerKind = Literal["grpc", "native"]
 
 ENV_PREFIX: Final = "DLEDGER_"
 HEARTBEAT_TICKS: Final = 2  # 100 ms
+GRPC: Final = "grpc"
+NATIVE: Final = "native"
 ELECTION_TIMEOUT_TICKS: Final = 10  # 0.5 s: five lost heartbeats, so a failover is below a second
 _RESOLVE_RETRY_S: Final = 0.5  # a pod's name appears some seconds after the pod
 _NOT_SETTINGS: Final = frozenset({"DLEDGER_CONFIG"})
@@ -53,6 +56,8 @@ class Settings:
         peer_port: Peers and Admin.
         replication_port: Where entries come from peers; 0: any that is free, which they are told.
         http_port: /livez, /readyz and /metrics.
+        client_server: What serves the two client ports: ``grpc``, gRPC's own server, or ``native``,
+            ours (`door`).
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
         election_timeout_ticks: Least ticks without a leader before an election; up to half as many
@@ -94,6 +99,7 @@ class Settings:
     peer_port: int = 20911  # apart from 10911, where RocketMQ's own brokers are
     replication_port: int = 20912  # the next one
     http_port: int = 8080  # where probes and scrapers look
+    client_server: ClientServerKind = GRPC
     tick_ms: int = 50  # as DriverConfig.tick_s
     heartbeat_ticks: int = HEARTBEAT_TICKS
     election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
@@ -169,6 +175,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "shutdown_grace_s": (1, 600),
 }
 _CHOICES: Final[dict[str, tuple[str, ...]]] = {
+    "client_server": (GRPC, NATIVE),
     "durability": ("sync", "osBuffer"),
     "log_level": ("DEBUG", "INFO", "WARNING", "ERROR"),
 }
@@ -220,6 +227,7 @@ def _convert(field: Field[Any], value: Any) -> Any:
         "bool": _boolean,
         "str": _string,
         "Durability": _string,
+        "ClientServerKind": _string,
     }[str(field.type)]
     return convert(field.name, value)
 

@@ -8,9 +8,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import grpc
-import grpc.aio
-
 from dledger.common.metrics import NodeMetrics
 from dledger.requests.admission import PEER_SHARES, AdmissionControl
 from dledger.requests.config import GatewayConfig
@@ -32,6 +29,7 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
@@ -123,9 +121,7 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         engine.on_applied(self._applied)
 
-    def handlers(
-        self, *, tls: bool = False, peer_port: bool = False
-    ) -> Sequence[grpc.GenericRpcHandler]:
+    def handlers(self, *, tls: bool = False, peer_port: bool = False) -> Sequence[Methods]:
         """Return the services of one port.
 
         Args:

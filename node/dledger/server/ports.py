@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import grpc
@@ -11,10 +11,10 @@ from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rpc.callers import guarded
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.client_certificate import ClientCertificate
-from dledger.server.config import Settings
+from dledger.server.config import NATIVE, Settings
 from dledger.server.gateway import Gateway
 from dledger.server.peer_front import PeerFront
-from dledger.server.servers import MAX_CLIENT_STREAMS, Listener
+from dledger.server.servers import MAX_CLIENT_STREAMS, ClientListener, Listener
 
 
 def listeners(
@@ -23,8 +23,8 @@ def listeners(
     peer_services: Sequence[grpc.GenericRpcHandler],
     peer_tls: PeerTls | None = None,
     front: PeerFront | None = None,
-) -> list[Listener]:
-    """Return a node's ports: clients in plaintext, peers, and clients over TLS if enabled.
+) -> list[Listener | ClientListener]:
+    """Return a node's ports: clients in plaintext, over TLS if enabled, and peers.
 
     Args:
         settings: The node's settings.
@@ -34,12 +34,6 @@ def listeners(
         front: Listens at the peer port instead, if plain text is accepted there beside TLS.
     """
     host = settings.listen_host
-    clients = Listener(
-        address=f"{host}:{settings.client_port}",
-        handlers=gateway.handlers(),
-        max_request_bytes=MAX_CLIENT_FRAME_BYTES,
-        max_streams=MAX_CLIENT_STREAMS,
-    )
     services = [*peer_services, *gateway.handlers(peer_port=True)]
     at = f"{host}:{settings.peer_port}"
     plain = Listener(
@@ -56,20 +50,41 @@ def listeners(
             credentials=peer_tls.server_credentials(),
         )
         peers.append(proved)
-    return [clients, *peers, *([_encrypted(settings, gateway)] if settings.client_tls_port else [])]
+    return [*_client_ports(settings, gateway), *peers]
 
 
-def _encrypted(settings: Settings, gateway: Gateway) -> Listener:
-    certificate = ClientCertificate(
-        settings.tls_cert_file,
-        settings.tls_key_file,
-        name=settings.name,
-        host=settings.advertise_host,
+def _client_ports(settings: Settings, gateway: Gateway) -> list[Listener | ClientListener]:
+    build: Callable[..., Listener | ClientListener] = (
+        _native if settings.client_server == NATIVE else _by_grpc
     )
+    ports = [build(f"{settings.listen_host}:{settings.client_port}", gateway, None)]
+    if settings.client_tls_port:
+        certificate = ClientCertificate(
+            settings.tls_cert_file,
+            settings.tls_key_file,
+            name=settings.name,
+            host=settings.advertise_host,
+        )
+        address = f"{settings.listen_host}:{settings.client_tls_port}"
+        ports.append(build(address, gateway, certificate))
+    return ports
+
+
+def _native(
+    address: str, gateway: Gateway, certificate: ClientCertificate | None
+) -> ClientListener:
+    return ClientListener(
+        address=address,
+        services=gateway.handlers(tls=certificate is not None),
+        tls=certificate.following() if certificate else None,
+    )
+
+
+def _by_grpc(address: str, gateway: Gateway, certificate: ClientCertificate | None) -> Listener:
     return Listener(
-        address=f"{settings.listen_host}:{settings.client_tls_port}",
-        handlers=gateway.handlers(tls=True),
+        address=address,
+        handlers=gateway.handlers(tls=certificate is not None),
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
-        credentials=certificate.credentials(),
+        credentials=certificate.credentials() if certificate else None,
     )

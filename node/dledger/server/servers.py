@@ -1,4 +1,4 @@
-"""The gRPC servers of a node: clients in plain text, clients over TLS, and peers with Admin."""
+"""The servers of a node: clients in plain text, clients over TLS, and peers with Admin."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import asyncio
 import resource
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Protocol
 
 import grpc
 import grpc.aio
+
+from dledger.door.bounds import Bounds
+from dledger.door.server import DoorServer
+from dledger.door.tls import TlsCertificate
+from dledger.rpc.methods import Methods
+from dledger.server.door_calls import handlers_of
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls in progress at one port, polls and streams included; more get RESOURCE_EXHAUSTED."""
@@ -46,7 +52,7 @@ _OPTIONS: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """One port.
+    """One port, served by gRPC's own server.
 
     Attributes:
         address: ``HOST:PORT`` to listen on.
@@ -63,13 +69,37 @@ class Listener:
     credentials: grpc.ServerCredentials | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientListener:
+    """One client port, served by our own gRPC server (`door`).
+
+    Attributes:
+        address: ``HOST:PORT`` to listen on.
+        services: The services of the port.
+        tls: Its certificate; None: the port is plain text.
+    """
+
+    address: str
+    services: Sequence[Methods]
+    tls: TlsCertificate | None = None
+
+
+class _Server(Protocol):
+    async def start(self) -> None: ...
+
+    async def stop(self, grace_s: float) -> None: ...
+
+
 class Servers:
     """Servers that start and stop together."""
 
-    def __init__(self, listeners: Sequence[Listener]) -> None:
+    def __init__(self, listeners: Sequence[Listener | ClientListener]) -> None:
         """Bind every port. Raises OSError naming the address that is taken."""
         most = connections_of(resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(listeners))
-        self._servers = [_build(listener, most) for listener in listeners]
+        self._servers: list[_Server] = [
+            _build(listener, most) if isinstance(listener, Listener) else _door(listener, most)
+            for listener in listeners
+        ]
 
     async def start(self) -> None:
         """Start serving on all ports."""
@@ -87,6 +117,15 @@ def connections_of(files: int, ports: int) -> int:
     A node without a file descriptor for its log has to stop, as if its disk had failed.
     """
     return max(_LEAST_CONNECTIONS, min(MAX_CONNECTIONS, (files - _RESERVED_FILES) // ports))
+
+
+def _door(listener: ClientListener, max_connections: int) -> DoorServer:
+    return DoorServer(
+        listener.address,
+        handlers_of(listener.services),
+        bounds=Bounds(connections=max_connections),
+        tls=listener.tls,
+    )
 
 
 def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:

@@ -35,6 +35,7 @@ from dledger.rpc.checks import (
     check_times,
     check_total,
 )
+from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import bug, grpc_code_of
@@ -62,11 +63,11 @@ class LedgerHandlers(NativeHandlers):
         super().__init__(context, tls=tls, peer_port=peer_port)
         self._produce_intake = context.produce_intake
 
-    def generic_handler(self) -> grpc.GenericRpcHandler:
+    def generic_handler(self) -> Methods:
         """Return the handler to add to a server."""
         append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
         read_index = self._at_leader(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
-        return grpc.method_handlers_generic_handler(
+        return Methods(
             SERVICE_NAME,
             {
                 "Append": grpc.stream_unary_rpc_method_handler(append),

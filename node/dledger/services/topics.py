@@ -9,6 +9,7 @@ import grpc
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
 from dledger.broker.topics import NORMAL
+from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.native import NativeHandlers
 
@@ -19,12 +20,12 @@ _LIST_TOPICS: Final = "Topics/ListTopics"
 class TopicsHandlers(NativeHandlers):
     """The service at one port of a node."""
 
-    def generic_handler(self) -> grpc.GenericRpcHandler:
+    def generic_handler(self) -> Methods:
         """Return the handler to add to a server."""
         create = self._at_leader(
             f"/{SERVICE_NAME}/CreateTopic", pb.CreateTopicRequest, self._create_topic
         )
-        return grpc.method_handlers_generic_handler(
+        return Methods(
             SERVICE_NAME,
             {
                 "CreateTopic": grpc.stream_unary_rpc_method_handler(create),

@@ -1,0 +1,175 @@
+"""The client services at the door: each handler gets its call in the form that it knows.
+
+The handlers are written for `grpc.aio`, and read their requests themselves. At the door a request
+has arrived whole when its handler starts, or is a stream, and there are the same few things to ask.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import Any, Final, NoReturn, TypeAlias
+
+import grpc
+import grpc.aio
+
+from dledger.door.contract import (
+    BidiStream,
+    Code,
+    Failed,
+    Handler,
+    Handlers,
+    Headers,
+    Pairs,
+    Stream,
+    TooLarge,
+    UnaryCoroutine,
+)
+from dledger.errors import DledgerError, Overloaded
+from dledger.rpc import status
+from dledger.rpc.methods import Methods
+from dledger.rpc.requests import limit_of
+from dledger.rpc.status import Rejected, ending
+
+_Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
+_BINARY: Final = b"-bin"
+
+
+def handlers_of(services: Iterable[Methods]) -> Handlers:
+    """Return the methods of all *services*, by path."""
+    return {
+        path: _handler(path.rpartition("/")[2], handler, service)
+        for service in services
+        for path, handler in service.by_path.items()
+    }
+
+
+def _handler(name: str, handler: Any, service: Methods) -> Handler:
+    refusal = partial(_refusal, name, service.refusal)
+    if handler.stream_unary is not None:
+        return UnaryCoroutine(
+            partial(_unary, handler.stream_unary),
+            max_request_bytes=limit_of(name),
+            refusal=refusal,
+        )
+    if handler.stream_stream is None:
+        raise TypeError(f"{name} does not read its requests itself")
+    serve = _yielded if inspect.isasyncgenfunction(handler.stream_stream) else _written
+    return BidiStream(
+        partial(serve, handler.stream_stream), max_request_bytes=limit_of(name), refusal=refusal
+    )
+
+
+def _refusal(
+    name: str, answer: Callable[[str, DledgerError], bytes] | None, refused: Failed
+) -> bytes:
+    """Return the method's own answer, or raise Failed with our error's name in the trailers."""
+    error = (
+        Rejected(status.Code.PAYLOAD_TOO_LARGE, f"{name}: {refused.message}")
+        if isinstance(refused, TooLarge)
+        else Overloaded(refused.message)
+    )
+    if answer is not None:
+        return answer(name, error)
+    code, details, metadata = ending(error)
+    raise Failed(_code(code), details, _pairs(metadata))
+
+
+async def _unary(serve: Any, headers: Headers, body: bytes) -> bytes:
+    answer: bytes = await serve(None, _UnaryCall(headers, body))
+    return answer
+
+
+async def _written(serve: Any, headers: Headers, stream: Stream) -> None:
+    await serve(None, _StreamCall(headers, stream))
+
+
+async def _yielded(serve: Any, headers: Headers, stream: Stream) -> None:
+    async with aclosing(serve(None, _StreamCall(headers, stream))) as answers:
+        async for answer in answers:
+            await stream.send(answer)
+
+
+class _Call:
+    """What our handlers use of `grpc.aio.ServicerContext`."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers = headers
+
+    def peer(self) -> str:
+        return self._headers.peer
+
+    def invocation_metadata(self) -> _Metadata:
+        return [
+            (name.decode("ascii", "replace"), self._value(name, value))
+            for name, value in self._headers.pairs
+            if not name.startswith((b":", b"grpc-"))  # gRPC does not show them either
+        ]
+
+    def time_remaining(self) -> float | None:
+        """Return the seconds until the client's deadline; None if it set none."""
+        deadline_s = self._headers.deadline_s
+        if deadline_s is None:
+            return None
+        return max(deadline_s - asyncio.get_running_loop().time(), 0.0)
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: _Metadata = ()
+    ) -> NoReturn:
+        """End the call. Raises Failed."""
+        raise Failed(_code(code), details, _pairs(trailing_metadata))
+
+    def _value(self, name: bytes, value: bytes) -> str | bytes:
+        if name.endswith(_BINARY):
+            return self._headers.binary(name) or b""
+        return value.decode("ascii", "ignore")  # what follows passes on nothing else
+
+
+class _UnaryCall(_Call):
+    """Its one message is read once."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, headers: Headers, body: bytes) -> None:
+        super().__init__(headers)
+        self._body: bytes | None = body
+
+    async def read(self) -> Any:
+        body, self._body = self._body, None
+        return grpc.aio.EOF if body is None else body
+
+
+class _StreamCall(_Call):
+    __slots__ = ("_stream",)
+
+    def __init__(self, headers: Headers, stream: Stream) -> None:
+        super().__init__(headers)
+        self._stream = stream
+
+    async def read(self) -> Any:
+        message = await self._stream.read()
+        return grpc.aio.EOF if message is None else message
+
+    async def write(self, message: bytes) -> None:
+        await self._stream.send(message)
+
+
+def _code(code: grpc.StatusCode) -> Code:
+    return Code(code.value[0])
+
+
+def _pairs(metadata: _Metadata) -> Pairs:
+    """Return trailing metadata as it is on the wire."""
+    return tuple((name.encode(), _on_the_wire(name, value)) for name, value in metadata)
+
+
+def _on_the_wire(name: str, value: str | bytes) -> bytes:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).rstrip(b"=") if name.endswith("-bin") else value
+    return value.encode("ascii", "replace")
