@@ -98,6 +98,29 @@ class AdmissionControl:
         """
         return Request(self, context, method, patient=True, before_bytes=before_bytes)
 
+    def room_now(self, name: str, size_bytes: int) -> Request | None:
+        """Admit a request that has arrived already; the caller gives it to `leave` in the end.
+
+        Args:
+            name: Its connection.
+            size_bytes: Its size.
+
+        Returns:
+            None if it has to wait for its turn: then it is entered as the others are.
+        """
+        request = Request(self, None, "")
+        request.room = max(size_bytes, _LEAST_BYTES)
+        mine = self._connections.get(name)
+        request.connection = mine if mine is not None else _Connection(name)
+        waits = self._lines and (request.connection.waiting or self._is_awaited())
+        if waits or not self._fits(request):
+            return None
+        self._connections[name] = request.connection
+        request.connection.requests += 1
+        request.connection.taken += request.room
+        self.taken += request.room
+        return request
+
     async def enter(self, request: Request, name: str) -> None:
         """Reserve room for *request* of the connection *name*, in turn. Raises Overloaded."""
         mine = self._connections.get(name)

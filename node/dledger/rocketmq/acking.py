@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final
 
 from dledger.broker.command_frame import CommandType
@@ -12,7 +14,7 @@ from dledger.common.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
-from dledger.rocketmq.command_batcher import CommandBatcher
+from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import checked_invisible
@@ -21,8 +23,7 @@ from dledger.rpc.status import Code, Rejected, ok, status_of
 
 _LEASE_BYTES: Final = 32
 """Approximate size of one message's lease in an ACK command."""
-
-
+_NOTHING_ACKED: Final = Acked(outcomes=())
 _ONE_ACKED: Final[bytes] = service.AckMessageResponse(
     status=ok(), entries=[service.AckMessageResultEntry(status=ok())]
 ).SerializeToString()
@@ -40,6 +41,11 @@ class Acker:
 
     async def ack(self, request: Any, caller: Caller) -> Any:
         """Mark messages as consumed; each handle gets its own status."""
+        submitted, response = self.begin_ack(request, caller)
+        return response(await submitted)
+
+    def begin_ack(self, request: Any, caller: Caller) -> Begun:
+        """Submit what `ack` does."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
         if not 1 <= len(request.entries) <= MAX_MESSAGES:
@@ -47,26 +53,22 @@ class Acker:
             raise Rejected(Code.BAD_REQUEST, f"acknowledge 1 to {MAX_MESSAGES} messages: {count}")
         receipts = self._receipts(group, topic)
         leases = [_lease(entry.receipt_handle, receipts) for entry in request.entries]
-        outcomes = iter(await self._ack(group, topic, leases))
-        statuses = [
-            status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
-            for lease in leases
-        ]
-        return _response(request.entries, statuses)
-
-    async def _ack(
-        self, group: str, topic: str, leases: list[LeaseRef | InvalidReceiptHandle]
-    ) -> tuple[bool, ...]:
         good = [lease for lease in leases if isinstance(lease, LeaseRef)]
-        if not good:
-            return ()
-        acked, first = await self._acks.submit((group, topic), good, _LEASE_BYTES * len(good))
-        if not isinstance(acked, Acked):
-            raise TypeError(f"ACK answered {acked!r}")
-        return acked.outcomes[first : first + len(good)]
+        submitted: asyncio.Future[Place]
+        if good:
+            submitted = self._acks.submit((group, topic), good, _LEASE_BYTES * len(good))
+        else:
+            submitted = asyncio.get_running_loop().create_future()
+            submitted.set_result((_NOTHING_ACKED, 0))
+        return submitted, partial(_acked, request.entries, leases)
 
     async def change_invisible(self, request: Any, caller: Caller) -> Any:
         """Change when a message is delivered again; its receipt handle stays the same."""
+        submitted, response = self.begin_change(request, caller)
+        return response(await submitted)
+
+    def begin_change(self, request: Any, caller: Caller) -> Begun:
+        """Submit what `change_invisible` does."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
         lease = self._receipts(group, topic).decode(request.receipt_handle)
@@ -77,10 +79,10 @@ class Acker:
             lease=lease,
             invisible_ms=invisible_ms or self._soonest_ms(group, topic, lease),
         )
-        await self._engine.propose(command.encode())
-        return service.ChangeInvisibleDurationResponse(
+        response = service.ChangeInvisibleDurationResponse(
             status=ok(), receipt_handle=request.receipt_handle
         )
+        return self._engine.submit(command.encode()), lambda _: response
 
     def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
         """Return after how many milliseconds a message released "now" is delivered again.
@@ -106,6 +108,21 @@ class Acker:
 def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
     group, topic = key
     return Ack(group=group, topic=topic, leases=tuple(leases)).encode()
+
+
+def _acked(
+    asked: Sequence[Any], leases: Sequence[LeaseRef | InvalidReceiptHandle], place: Place
+) -> Any:
+    """Return the response: each lease's status, by the result of the command with the good ones."""
+    result, first = place
+    if not isinstance(result, Acked):
+        raise TypeError(f"ACK answered {result!r}")
+    outcomes = iter(result.outcomes[first : first + len(leases)])
+    statuses = [
+        status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
+        for lease in leases
+    ]
+    return _response(asked, statuses)
 
 
 def _response(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:

@@ -7,11 +7,11 @@ not have get NOT_IMPLEMENTED with the method's name. Built by `server.gateway`, 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 
@@ -19,13 +19,14 @@ from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
 from dledger.requests.context import RequestContext
 from dledger.requests.forward import Caller
 from dledger.rocketmq.acking import Acker
+from dledger.rocketmq.callbacks import CallbackMethod, CallbackPort, Submit
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rpc.methods import Methods
+from dledger.rpc.methods import ByCallback, Methods
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from dledger.rpc.status import Relayed, abort, bug, code_name, status_of
@@ -45,6 +46,7 @@ _LATER_UNARY: Final = (
 )
 _LATER_STREAM: Final = ("PullMessage",)
 _RETRY_S: Final = 0.1
+_T = TypeVar("_T")
 _RELAYED_BYTES: Final = 1 << 20
 """Room reserved for the messages of one relayed response; few responses are larger."""
 _USUAL_POLL_BYTES: Final = 1 << 10
@@ -52,11 +54,19 @@ _USUAL_POLL_BYTES: Final = 1 << 10
 
 @dataclass(frozen=True, slots=True)
 class _Method:
-    """How one unary method is served; *here* tells whether this node may answer itself."""
+    """How one unary method is served.
+
+    Attributes:
+        name: Its name.
+        serve: Serves it on the leader.
+        here: Whether this node may answer a request although it does not lead.
+        submit: Submits its command on the leader without awaiting anything, or returns None.
+    """
 
     name: str
     serve: _Serve
     here: Callable[[Any], bool] | None = None
+    submit: Submit | None = None
 
     @property
     def path(self) -> str:
@@ -90,9 +100,13 @@ class MessagingHandlers:
             _Method("QueryRoute", parts.router.route, here),
             _Method("QueryAssignment", parts.router.assignment, here),
             _Method("Heartbeat", parts.clients.heartbeat),
-            _Method("SendMessage", parts.sender.send),
-            _Method("AckMessage", parts.acker.ack),
-            _Method("ChangeInvisibleDuration", parts.acker.change_invisible),
+            _Method("SendMessage", parts.sender.send, submit=parts.sender.begin),
+            _Method("AckMessage", parts.acker.ack, submit=parts.acker.begin_ack),
+            _Method(
+                "ChangeInvisibleDuration",
+                parts.acker.change_invisible,
+                submit=parts.acker.begin_change,
+            ),
             _Method("NotifyClientTermination", parts.clients.terminate),
         )
 
@@ -108,24 +122,55 @@ class MessagingHandlers:
             handlers[name] = grpc.stream_unary_rpc_method_handler(self._later_unary(name))
         for name in _LATER_STREAM:
             handlers[name] = grpc.stream_stream_rpc_method_handler(self._later_stream(name))
-        return Methods(SERVICE_NAME, handlers, refusal=self._failed)
+        return Methods(
+            SERVICE_NAME,
+            handlers,
+            refusal=self._failed,
+            by_callback=self._by_callback(),
+        )
 
     def _unary(self, method: _Method) -> Callable[[Any, Any], Awaitable[bytes]]:
         async def handle(_: Any, context: Any) -> bytes:
-            caller = self._caller(context)
-            try:
-                async with self._admission.request(context, method.name) as raw:
-                    return await self._context.relay.run(
-                        caller, len(raw), partial(self._unary_once, method, raw, caller)
-                    )
-            except DledgerError as error:
-                await self._abort_if_relayed(context, caller, error)
-                return self._failed(method.name, error)
-            except Exception as error:
-                logger.exception("group %s: %s failed", self._context.engine.group, method.name)
-                return self._failed(method.name, bug(error))
+            return await self._served(method, context)
 
         return handle
+
+    def _by_callback(self) -> Mapping[str, ByCallback]:
+        port = CallbackPort(
+            context=self._context,
+            admission=self._admission,
+            clients=self._parts.clients,
+            caller=self._caller,
+            answer=self._answer,
+            failed=self._failed,
+        )
+        return {
+            method.name: ByCallback(
+                CallbackMethod(port, method.name, _kind(method.name), method.submit).begin,
+                partial(self._served, method),
+            )
+            for method in self._methods
+            if method.submit is not None
+        }
+
+    async def _served(
+        self, method: _Method, context: Any, tried: DledgerError | None = None
+    ) -> bytes:
+        """Return the response; *tried* is how a first attempt failed, if there was one."""
+        caller = self._caller(context)
+        try:
+            async with self._admission.request(context, method.name) as raw:
+                attempt: Callable[[], Awaitable[bytes]]
+                attempt = partial(self._unary_once, method, raw, caller)
+                if tried is not None:
+                    attempt = _after(tried, attempt)
+                return await self._context.relay.run(caller, len(raw), attempt)
+        except DledgerError as error:
+            await self._abort_if_relayed(context, caller, error)
+            return self._failed(method.name, error)
+        except Exception as error:
+            logger.exception("group %s: %s failed", self._context.engine.group, method.name)
+            return self._failed(method.name, bug(error))
 
     async def _unary_once(self, method: _Method, raw: bytes, caller: Caller) -> bytes:
         context = self._context
@@ -244,7 +289,25 @@ class MessagingHandlers:
 
 
 def _parsed(name: str, raw: bytes) -> Any:
-    return parsed(getattr(service, f"{name}Request"), raw)
+    return parsed(_kind(name), raw)
+
+
+def _kind(name: str) -> Any:
+    return getattr(service, f"{name}Request")
+
+
+def _after(
+    tried: DledgerError, attempt: Callable[[], Awaitable[_T]]
+) -> Callable[[], Awaitable[_T]]:
+    """Return *attempt*, whose first run is the one that failed with *tried*."""
+    failed = [tried]
+
+    async def again() -> _T:
+        if failed:
+            raise failed.pop()
+        return await attempt()
+
+    return again
 
 
 def _kept(raw: bytes) -> bytes:

@@ -18,7 +18,7 @@ from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
 from dledger.requests.topic_resolver import TopicResolver
-from dledger.rocketmq.command_batcher import CommandBatcher
+from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.names import client_id, topic_name
 from dledger.rpc.checks import (
     SCOPE_DIGEST_BYTES,
@@ -49,6 +49,15 @@ class _Origin(NamedTuple):
     born_host: str
 
 
+class _Sending(NamedTuple):
+    """A checked request; *line* is the one in which its command waits."""
+
+    origin: _Origin
+    messages: Sequence[Message]
+    size_bytes: int
+    line: str
+
+
 class Sender:
     """Serves SendMessage on the leader."""
 
@@ -61,35 +70,34 @@ class Sender:
 
     async def send(self, request: Any, caller: Caller) -> Any:
         """Store the request's messages as one batch; return each one's position."""
-        sender = client_id(caller)
-        topic = topic_of(request.messages)
-        messages: list[Message] = []
-        size_bytes = 0
-        for each in request.messages:
-            messages.append(message_of(each))
-            size_bytes += len(each.body)
-        check_total(size_bytes)
-        await self._resolver.topic(topic)
-        host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
-        origin = _Origin(sender, topic, host)
-        stored, first = await self._stored(origin, messages, size_bytes, caller.line)
-        offsets = stored.offsets[first : first + len(messages)]
-        if stored.repeats or stored.conflicts:
-            places = enumerate(messages, first)
-            own = (self._own(origin, m, stored, n, caller.line) for n, m in places)
-            offsets = await asyncio.gather(*own)
-        return _response(messages, offsets)
+        sending = _checked(request, caller)
+        await self._resolver.topic(sending.origin.topic)
+        stored, first = _placed(await self._submitted(sending))
+        response = _plain_response(sending, stored, first)
+        if response is not None:
+            return response
+        places = enumerate(sending.messages, first)
+        own = (self._own(sending.origin, m, stored, n, sending.line) for n, m in places)
+        return _response(sending.messages, await asyncio.gather(*own))
 
-    async def _stored(
-        self, origin: _Origin, messages: Sequence[Message], size_bytes: int, line: str
-    ) -> tuple[Produced, int]:
-        """Store messages; return their command's result, and the position of their first row."""
-        stored, first = await self._batches.submit(
-            origin, messages, size_bytes, line=line, producer=origin.client_id
+    def begin(self, request: Any, caller: Caller) -> Begun | None:
+        """Submit the request's messages now; None if their topic has to be created first.
+
+        The response is None if an id of theirs was used before: `send` has to look by whom.
+        """
+        sending = _checked(request, caller)
+        if self._engine.state.topics.get(sending.origin.topic) is None:
+            return None
+        return self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
+
+    def _submitted(self, sending: _Sending) -> asyncio.Future[Place]:
+        return self._batches.submit(
+            sending.origin,
+            sending.messages,
+            sending.size_bytes,
+            line=sending.line,
+            producer=sending.origin.client_id,
         )
-        if not isinstance(stored, Produced):
-            raise TypeError(f"PRODUCE answered {stored!r}")
-        return stored, first
 
     async def _own(
         self, origin: _Origin, message: Message, stored: Produced, row: int, line: str
@@ -107,10 +115,41 @@ class Sender:
             return offset
         self._conflicts.inc()
         origin = origin._replace(client_id=scope_of(origin.client_id, message))
-        stored, row = await self._stored(origin, [message], len(message.body), line)
+        again = _Sending(origin, [message], len(message.body), line)
+        stored, row = _placed(await self._submitted(again))
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
         return stored.offsets[row]
+
+
+def _checked(request: Any, caller: Caller) -> _Sending:
+    """Return a request's messages. Raises Rejected and other errors for what is wrong."""
+    sender = client_id(caller)
+    topic = topic_of(request.messages)
+    messages: list[Message] = []
+    size_bytes = 0
+    for each in request.messages:
+        messages.append(message_of(each))
+        size_bytes += len(each.body)
+    check_total(size_bytes)
+    host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
+    return _Sending(_Origin(sender, topic, host), messages, size_bytes, caller.line)
+
+
+def _placed(place: Place) -> tuple[Produced, int]:
+    """Return a command's result, and the position of a request's first row in it."""
+    stored, first = place
+    if not isinstance(stored, Produced):
+        raise TypeError(f"PRODUCE answered {stored!r}")
+    return stored, first
+
+
+def _plain_response(sending: _Sending, stored: Produced, first: int) -> Any | None:
+    """Return the response, unless an id of the command's messages was used before."""
+    if stored.repeats or stored.conflicts:
+        return None
+    messages = sending.messages
+    return _response(messages, stored.offsets[first : first + len(messages)])
 
 
 def _response(messages: Sequence[Message], offsets: Sequence[int]) -> Any:

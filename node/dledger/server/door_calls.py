@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
@@ -18,8 +18,11 @@ import grpc
 import grpc.aio
 
 from dledger.door.contract import (
+    Answer,
     BidiStream,
+    Cancel,
     Code,
+    Fail,
     Failed,
     Handler,
     Handlers,
@@ -27,11 +30,12 @@ from dledger.door.contract import (
     Pairs,
     Stream,
     TooLarge,
+    Unary,
     UnaryCoroutine,
 )
 from dledger.errors import DledgerError, Overloaded
 from dledger.rpc import status
-from dledger.rpc.methods import Methods
+from dledger.rpc.methods import ByCallback, Methods
 from dledger.rpc.requests import limit_of
 from dledger.rpc.status import Rejected, ending
 
@@ -50,6 +54,11 @@ def handlers_of(services: Iterable[Methods]) -> Handlers:
 
 def _handler(name: str, handler: Any, service: Methods) -> Handler:
     refusal = partial(_refusal, name, service.refusal)
+    by_callback = service.by_callback.get(name)
+    if by_callback is not None:
+        return Unary(
+            partial(_begun, by_callback), max_request_bytes=limit_of(name), refusal=refusal
+        )
     if handler.stream_unary is not None:
         return UnaryCoroutine(
             partial(_unary, handler.stream_unary),
@@ -77,6 +86,16 @@ def _refusal(
         return answer(name, error)
     code, details, metadata = ending(error)
     raise Failed(_code(code), details, _pairs(metadata))
+
+
+def _begun(method: ByCallback, headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
+    call = _CallbackCall(method.resume, headers, body, answer, fail)
+    give_up = method.begin(call, body, answer, call.resume)
+    if give_up is None:
+        call.resume(None)
+    else:
+        call.give_up = give_up
+    return call.cancel
 
 
 async def _unary(serve: Any, headers: Headers, body: bytes) -> bytes:
@@ -143,6 +162,48 @@ class _UnaryCall(_Call):
     async def read(self) -> Any:
         body, self._body = self._body, None
         return grpc.aio.EOF if body is None else body
+
+
+class _CallbackCall(_UnaryCall):
+    """It has no task until it needs one."""
+
+    __slots__ = ("_answer", "_fail", "_resume", "give_up")
+    give_up: Callable[[], object]
+
+    def __init__(
+        self,
+        resume: Callable[[Any, DledgerError | None], Awaitable[bytes]],
+        headers: Headers,
+        body: bytes,
+        answer: Answer,
+        fail: Fail,
+    ) -> None:
+        super().__init__(headers, body)
+        self._resume, self._answer, self._fail = resume, answer, fail
+
+    def resume(self, tried: DledgerError | None) -> None:
+        """Serve it by its coroutine from now on."""
+        task = asyncio.get_running_loop().create_task(self._run(tried))
+        _TASKS.add(task)
+        task.add_done_callback(_TASKS.discard)
+        self.give_up = task.cancel
+
+    def cancel(self) -> None:
+        """Stop what serves it: nobody waits for the answer."""
+        self.give_up()
+
+    async def _run(self, tried: DledgerError | None) -> None:
+        try:
+            self._answer(await self._resume(self, tried))
+        except Failed as error:
+            self._fail(error.code, error.message, error.trailers)
+        except asyncio.CancelledError:
+            self._fail(Code.CANCELLED, "the handler was cancelled")
+            raise
+
+
+_TASKS: Final[set[asyncio.Task[None]]] = set()
+"""Those of all ports; the event loop alone would not keep them."""
 
 
 class _StreamCall(_Call):
