@@ -13,14 +13,17 @@ import grpc.aio
 
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.server.config import GRPC, NATIVE
 from tests.fuzz import clients
 from tests.fuzz.logs import a_batch
 from tests.fuzz.mutation import TEXTS, mutated
 from tests.fuzz.target import Broken
-from tests.requests.memory_group import memory_group
+from tests.requests import memory_group as made
 
 _DEADLINE_S: Final = 0.5
 """Polls and readers wait as long; that they are not answered by then is nothing wrong."""
+_OF_THE_CLIENT: Final = "Internal error from Core"
+"""What grpc's client says if a call is answered before it has written the request."""
 _CALLS: Final = 256
 """After so many the node is a new one: what is stored would make each reader's answer longer."""
 _RESOURCE: Final = definition.Resource(name="t")
@@ -60,6 +63,7 @@ class Doors(clients.Protobuf):
 
     name = "doors"
     refuses = ()
+    server: ClassVar[str] = GRPC
     _IDS: ClassVar = ("client", "client", "client", *[t for t in TEXTS if t.isprintable()])
 
     def __init__(self) -> None:
@@ -69,7 +73,14 @@ class Doors(clients.Protobuf):
         self._loop.run_until_complete(self._start())
 
     async def _start(self) -> None:
-        self._group = memory_group()
+        made.client_server = self.server
+        try:
+            self._group = made.memory_group()
+            await self._connect()
+        finally:
+            made.client_server = GRPC
+
+    async def _connect(self) -> None:
         group = await self._group.__aenter__()
         self._channel = grpc.aio.insecure_channel(
             f"127.0.0.1:{group.nodes[0].port}", options=(("grpc.use_local_subchannel_pool", 1),)
@@ -105,7 +116,8 @@ class Doors(clients.Protobuf):
         if self._calls % _CALLS == 0:
             self._loop.run_until_complete(self._stop())
             self._loop.run_until_complete(self._start())
-        if "internal error of the node" in said or said.startswith(("UNKNOWN", "INTERNAL:")):
+        ours = said.startswith(("UNKNOWN", "INTERNAL:")) and _OF_THE_CLIENT not in said
+        if "internal error of the node" in said or ours:
             raise Broken(f"{method.rpartition('/')[2]} finds a fault of our own: {said[:120]}")
         return method, said.partition(":")[0][:40]
 
@@ -125,6 +137,13 @@ class Doors(clients.Protobuf):
         finally:
             call.cancel()
         return said or "answered"
+
+
+class NativeDoors(Doors):
+    """The same at a port that our own server serves."""
+
+    name = "native-doors"
+    server = NATIVE
 
 
 def _status_in(method: str, answer: bytes) -> str:

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.fuzz import archives, clients, disks, doors, logs, operators, peers, settings, spools
+from tests.fuzz import (
+    archives,
+    clients,
+    disks,
+    doors,
+    http2,
+    logs,
+    operators,
+    peers,
+    settings,
+    spools,
+)
 from tests.fuzz.target import Target
 
 _CLASSES: Final[tuple[type[Target], ...]] = (
@@ -20,5 +31,6 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(archives.ArchivedMessages, archives.Records),
     *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),
     *(operators.OperatorOptions, settings.NodeSettings, settings.Http, doors.Doors),
+    *(doors.NativeDoors, http2.Http2),
 )
 TARGETS: Final[dict[str, type[Target]]] = {each.name: each for each in _CLASSES}

@@ -7,11 +7,14 @@ import logging
 import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import grpc.aio
 import pytest
 
+from dledger.door.server import DoorServer
 from dledger.server.client_certificate import ClientCertificate, self_signed
+from dledger.server.config import GRPC, NATIVE
 from e2e.harness.ports import HOST, free_ports
 
 
@@ -35,16 +38,21 @@ def _certificate(files: tuple[Path, Path]) -> ClientCertificate:
     return ClientCertificate(str(files[0]), str(files[1]), name="orders-0", host=HOST)
 
 
-@pytest.fixture
-async def port(files: tuple[Path, Path]) -> AsyncIterator[int]:
+@pytest.fixture(params=[GRPC, NATIVE])
+async def port(files: tuple[Path, Path], request: pytest.FixtureRequest) -> AsyncIterator[int]:
     """Return the port of a server that shows what is in the files."""
     _renew(files)
     (number,) = free_ports(1)
-    server = grpc.aio.server()
-    server.add_secure_port(f"{HOST}:{number}", _certificate(files).credentials())
+    address, certificate = f"{HOST}:{number}", _certificate(files)
+    server: Any
+    if request.param == GRPC:
+        server = grpc.aio.server()
+        server.add_secure_port(address, certificate.credentials())
+    else:
+        server = DoorServer(address, {}, tls=certificate.following())
     await server.start()
     yield number
-    await server.stop(None)
+    await server.stop(0)
 
 
 async def _shown(port: int) -> bytes:

@@ -18,8 +18,8 @@ async def test_every_method_of_the_peer_port_is_in_the_table_and_none_other(
     await nodes.start(0)
     try:
         node = nodes.nodes[0]
-        services = [*node._peer_services(), *node._gateway.handlers(peer_port=True)]
-        served = {path for service in services for path in service._method_handlers}
+        served = {path for service in node._peer_services() for path in service._method_handlers}
+        served |= {path for each in node._gateway.handlers(peer_port=True) for path in each.by_path}
     finally:
         await nodes.stop()
 

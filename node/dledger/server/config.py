@@ -99,7 +99,7 @@ class Settings:
     peer_port: int = 20911  # apart from 10911, where RocketMQ's own brokers are
     replication_port: int = 20912  # the next one
     http_port: int = 8080  # where probes and scrapers look
-    client_server: ClientServerKind = GRPC
+    client_server: ClientServerKind = NATIVE
     tick_ms: int = 50  # as DriverConfig.tick_s
     heartbeat_ticks: int = HEARTBEAT_TICKS
     election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
