@@ -60,6 +60,8 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         parser.error(f"--log-level must be one of {', '.join(_LEVELS)}, not {found.log_level}")
     if found.peer_tls not in ("on", "off"):
         parser.error(f"--peer-tls must be on or off, not {found.peer_tls}")
+    if found.client_server not in ("", "grpc", "native"):
+        parser.error(f"--client-server must be grpc or native, not {found.client_server}")
     host, _, port = found.listen.rpartition(":")
     if not port.isdigit() or not host:
         parser.error(f"--listen must be HOST:PORT, not {found.listen}")
@@ -73,6 +75,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         spark_node_selector={key: value for key, _, value in pairs},
         policy=_policy(found, parser),
         peer_tls=found.peer_tls == "on",
+        client_server=found.client_server,
     )
     return Options(
         platform=platform,
@@ -150,6 +153,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "on",
         "on: nodes get certificates, and their peer ports speak mutual TLS; or off",
     )
+    add("client-server", "", "what serves clients' ports: grpc or native; empty: as the image does")
     add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")

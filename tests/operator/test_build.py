@@ -162,6 +162,15 @@ def test_certificates_for_peers_are_a_reason_to_restart_and_another_authority_is
     assert _spec_hash(plain) != _spec_hash(secured) == _spec_hash(named)
 
 
+def test_what_serves_clients_is_a_reason_to_restart_only_if_it_is_told() -> None:
+    """Unless it is, older images get no setting that they do not know."""
+    plain, told = group(), replace(group(), client_server="grpc")
+
+    assert _spec_hash(plain) != _spec_hash(told)
+    assert 'client_server = "grpc"\n' in _child(told, "ConfigMap", "orders-config")["data"]["node.toml"]
+    assert "client_server" not in _child(plain, "ConfigMap", "orders-config")["data"]["node.toml"]
+
+
 def test_every_field_of_the_spec_either_restarts_pods_or_is_known_not_to() -> None:
     """A field that is added has to say which."""
     live = {"replicas", "image", "storage", "retention", "auto_create_topics"}

@@ -62,6 +62,7 @@ def test_without_options_nothing_is_loosened() -> None:
         (["--image", "a", "--spark-node-selector", "disk"], "KEY=VALUE"),
         (["--image", "a", "--allowed-images", "registry.example"], "write registry.example/"),
         (["--image", "a", "--pod-security", "lax"], "--pod-security"),
+        (["--image", "a", "--client-server", "apache"], "--client-server"),
         (["--image", "a", "--driver-role", "drivers"], "--driver-role"),
         (["--image", "a", "--nonsense"], "--nonsense"),
     ],

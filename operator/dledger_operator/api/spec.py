@@ -288,6 +288,8 @@ class BrokerGroup:
             its pods before, and keeps them after, they are members.
         policy: What the installation of the operator lets the spec ask for.
         has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
+        client_server: What serves its clients' ports, as the operator was told; empty: what the
+            nodes do by themselves.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -307,6 +309,7 @@ class BrokerGroup:
     kept_pods: int = 0
     policy: Policy = field(default_factory=Policy)
     has_peer_tls: bool = False
+    client_server: str = ""
 
     @classmethod
     def parse(
@@ -318,6 +321,7 @@ class BrokerGroup:
         spark_node_selector: Mapping[str, str] | None = None,
         policy: Policy | None = None,
         has_peer_tls: bool = False,
+        client_server: str = "",
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
@@ -349,6 +353,7 @@ class BrokerGroup:
             kept_image=image,
             policy=policy or Policy(),
             has_peer_tls=has_peer_tls,
+            client_server=client_server,
         )
 
     @property

@@ -35,6 +35,7 @@ class Platform:
         policy: What groups may ask for, besides every version of these two images: a group may keep
             the one it runs, or return to it.
         peer_tls: Whether nodes get certificates, and speak mutual TLS on their peer ports.
+        client_server: What serves clients' ports: `grpc`, `native`, or empty: the nodes' default.
     """
 
     image: str
@@ -43,6 +44,7 @@ class Platform:
     spark_node_selector: Mapping[str, str] = field(default_factory=dict)
     policy: Policy = field(default_factory=Policy)
     peer_tls: bool = False
+    client_server: str = ""
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object as a group, with our own values where it has none."""
@@ -54,6 +56,7 @@ class Platform:
             spark_node_selector=self.spark_node_selector,
             policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
             has_peer_tls=self.peer_tls,
+            client_server=self.client_server,
         )
 
 

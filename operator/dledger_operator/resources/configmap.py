@@ -43,6 +43,8 @@ def config_map(group: BrokerGroup) -> Manifest:
         "disk_watermark_percent": group.spec.retention.disk_watermark_percent,
         "group_retention_hours": group.spec.retention.group_hours,
     }
+    if group.client_server:  # else not: nodes of an older image know no such setting
+        settings["client_server"] = group.client_server
     if group.has_peer_tls:
         settings["peer_tls_dir"] = PEER_TLS_DIR
     if group.spec.tls.enabled and group.spec.tls.secret_name:

@@ -20,8 +20,8 @@ RESTARTING: Final = frozenset(
         *("service_account_name", "image_pull_secrets", "security_context", "tls"),
     }
 )
-"""Fields of the spec that a running pod cannot take over; besides them, its image and whether
-certificates for its peers are mounted into it."""
+"""Fields of the spec that a running pod cannot take over; besides them, its image, whether
+certificates for its peers are mounted into it, and what serves its clients' ports."""
 _DEFAULTS: Final = Spec()
 
 
@@ -30,6 +30,8 @@ def wish(group: BrokerGroup) -> str:
     asked: dict[str, Any] = {"image": group.image}
     if group.has_peer_tls:
         asked["has_peer_tls"] = True
+    if group.client_server:
+        asked["client_server"] = group.client_server
     for one in fields(Spec):
         value = getattr(group.spec, one.name)
         if one.name in RESTARTING and value != getattr(_DEFAULTS, one.name):
