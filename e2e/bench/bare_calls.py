@@ -1,7 +1,7 @@
 """What gRPC itself costs here: unary calls of 1 KiB to a server that does nothing.
 
-No node can serve a call for less than this server does, no Python client make one for less. As a
-program it is that server.
+No node can serve a call for less than these servers do, no Python client make one for less. As a
+program it is one of them: gRPC's own, or with ``native`` ours.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ import grpc
 import grpc.aio
 import uvloop
 
-from e2e.bench.bare_server import bare_server, serve
+from dledger.door.contract import Answer, Fail, Headers, Unary
+from dledger.door.server import DoorServer
+from dledger.server.config import GRPC, NATIVE
+from e2e.bench.bare_server import answer_port, bare_server, serve
 from e2e.bench.figures import latency_figures
 from e2e.bench.machine import MACHINE
 from e2e.bench.rows import Row
@@ -29,16 +32,20 @@ BARE_CALLS: Final = "bare calls"
 _SERVICE: Final = "dledger.bench.Bare"
 _METHOD: Final = "Call"
 _SIZE_BYTES: Final = 1024
-_WINDOWS: Final = (64, 1)
+_WINDOWS: Final = (64, 16, 1)
+_SERVERS: Final = {GRPC: "grpc.aio", NATIVE: "client port of ours"}
 
 
 def bare_rows(seconds: float, log: Path) -> list[Row]:
     """Measure calls a second, how long one takes, and what server and client need for it."""
-    with bare_server("e2e.bench.bare_calls", log) as (server, port):
-        return [_row(server, port, window, seconds) for window in _WINDOWS]
+    rows = []
+    for kind, name in _SERVERS.items():
+        with bare_server("e2e.bench.bare_calls", log, kind) as (server, port):
+            rows += [_row(name, server, port, window, seconds) for window in _WINDOWS]
+    return rows
 
 
-def _row(server: ChildProcess, port: int, window: int, seconds: float) -> Row:
+def _row(name: str, server: ChildProcess, port: int, window: int, seconds: float) -> Row:
     uvloop.run(_call(port, window, seconds / 4))
     before, client_before_s = server.usage(), time.process_time()
     latencies_us = uvloop.run(_call(port, window, seconds))
@@ -49,7 +56,7 @@ def _row(server: ChildProcess, port: int, window: int, seconds: float) -> Row:
     return Row(
         kind=BARE_CALLS,
         system=MACHINE,
-        name=f"bare grpc.aio, unary calls of 1 KiB, {window} under way",
+        name=f"bare {name}, unary calls of 1 KiB, {window} under way",
         size_bytes=_SIZE_BYTES,
         window=window,
         figures={
@@ -85,5 +92,16 @@ def _handler(_: int) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(_SERVICE, handlers)
 
 
+async def _serve_natively() -> int:
+    def answer(_: Headers, body: bytes, answer: Answer, __: Fail) -> None:
+        answer(body[:1])
+
+    server = DoorServer(f"{HOST}:0", {f"/{_SERVICE}/{_METHOD}": Unary(answer)})
+    await server.start()
+    await answer_port(int(server.address.rpartition(":")[2]))
+    await server.stop(0)
+    return 0
+
+
 if __name__ == "__main__":
-    sys.exit(uvloop.run(serve(_handler)))
+    sys.exit(uvloop.run(_serve_natively() if sys.argv[1:] == [NATIVE] else serve(_handler)))

@@ -20,9 +20,9 @@ _ANSWER_S: Final = 20.0
 
 
 @contextmanager
-def bare_server(module: str, log: Path) -> Iterator[tuple[ChildProcess, int]]:
-    """Run *module*, whose program is `serve`; yield it and its port."""
-    server = ChildProcess(Command((sys.executable, "-m", module), answers=True), log)
+def bare_server(module: str, log: Path, *words: str) -> Iterator[tuple[ChildProcess, int]]:
+    """Run *module* with these *words*, whose program answers its port; yield it and the port."""
+    server = ChildProcess(Command((sys.executable, "-m", module, *words), answers=True), log)
     try:
         yield server, server.ask({}, timeout_s=_ANSWER_S)["port"]
     finally:
@@ -35,8 +35,13 @@ async def serve(handler_at: Callable[[int], grpc.GenericRpcHandler]) -> int:
     port = server.add_insecure_port(f"{HOST}:0")
     server.add_generic_rpc_handlers((handler_at(port),))
     await server.start()
+    await answer_port(port)
+    await server.stop(None)
+    return 0
+
+
+async def answer_port(port: int) -> None:
+    """Answer the port to each line of the input, until that ends."""
     loop = asyncio.get_running_loop()
     while await loop.run_in_executor(None, sys.stdin.readline):
         print(json.dumps({"port": port}), flush=True)
-    await server.stop(None)
-    return 0

@@ -167,7 +167,10 @@ def test_what_serves_clients_is_a_reason_to_restart_only_if_it_is_told() -> None
     plain, told = group(), replace(group(), client_server="grpc")
 
     assert _spec_hash(plain) != _spec_hash(told)
-    assert 'client_server = "grpc"\n' in _child(told, "ConfigMap", "orders-config")["data"]["node.toml"]
+    assert (
+        'client_server = "grpc"\n'
+        in _child(told, "ConfigMap", "orders-config")["data"]["node.toml"]
+    )
     assert "client_server" not in _child(plain, "ConfigMap", "orders-config")["data"]["node.toml"]
 
 
