@@ -84,6 +84,10 @@ class Headers:
         value = self._fields.get(name)
         return default if value is None else value.decode("ascii", "replace")
 
+    def raw(self, name: bytes) -> bytes | None:
+        """Return the last value of a field as it came; None if it is missing."""
+        return self._fields.get(name)
+
     def binary(self, name: bytes) -> bytes | None:
         """Return the last value of a ``-bin`` field, decoded; None if it is missing or no base64.
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 
-def by_key(metadata: Iterable[tuple[str, Any]] | None) -> dict[str, Any]:
-    """Return a call's metadata as a dict; of a repeated key, the last value.
+def by_key(
+    metadata: Mapping[str, Any] | Iterable[tuple[str, Any]] | None,
+) -> Mapping[str, Any]:
+    """Return a call's metadata by key; of a repeated key, the last value.
 
     ``dict(metadata)`` does not work: up to gRPC 1.76, iterating the keys of its type gives pairs.
     """
-    return dict(tuple(metadata or ()))
+    return metadata if isinstance(metadata, Mapping) else dict(tuple(metadata or ()))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import inspect
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Any, Final, NoReturn, TypeAlias
@@ -41,6 +41,8 @@ from dledger.rpc.status import Rejected, ending
 
 _Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 _BINARY: Final = b"-bin"
+_OF_THE_TRANSPORT: Final = (b":", b"grpc-")
+"""How the names of fields begin that gRPC does not show to handlers either."""
 
 
 def handlers_of(services: Iterable[Methods]) -> Handlers:
@@ -113,6 +115,31 @@ async def _yielded(serve: Any, headers: Headers, stream: Stream) -> None:
             await stream.send(answer)
 
 
+class _Given(Mapping[str, str | bytes]):
+    """A call's metadata, decoded where it is asked for: of some twenty fields, two or three."""
+
+    __slots__ = ("_headers",)
+
+    def __init__(self, headers: Headers) -> None:
+        self._headers = headers
+
+    def __getitem__(self, key: str) -> str | bytes:
+        name = key.encode()
+        value = self._headers.raw(name)
+        if value is None or name.startswith(_OF_THE_TRANSPORT):
+            raise KeyError(key)
+        if name.endswith(_BINARY):
+            return self._headers.binary(name) or b""
+        return value.decode("ascii", "ignore")  # nothing else may be passed on
+
+    def __iter__(self) -> Iterator[str]:
+        names = dict.fromkeys(name for name, _ in self._headers.pairs)
+        return (name.decode() for name in names if not name.startswith(_OF_THE_TRANSPORT))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
 class _Call:
     """What our handlers use of `grpc.aio.ServicerContext`."""
 
@@ -124,12 +151,8 @@ class _Call:
     def peer(self) -> str:
         return self._headers.peer
 
-    def invocation_metadata(self) -> _Metadata:
-        return [
-            (name.decode("ascii", "replace"), self._value(name, value))
-            for name, value in self._headers.pairs
-            if not name.startswith((b":", b"grpc-"))  # gRPC does not show them either
-        ]
+    def invocation_metadata(self) -> Mapping[str, str | bytes]:
+        return _Given(self._headers)
 
     def time_remaining(self) -> float | None:
         """Return the seconds until the client's deadline; None if it set none."""
@@ -143,11 +166,6 @@ class _Call:
     ) -> NoReturn:
         """End the call. Raises Failed."""
         raise Failed(_code(code), details, _pairs(trailing_metadata))
-
-    def _value(self, name: bytes, value: bytes) -> str | bytes:
-        if name.endswith(_BINARY):
-            return self._headers.binary(name) or b""
-        return value.decode("ascii", "ignore")  # what follows passes on nothing else
 
 
 class _UnaryCall(_Call):
