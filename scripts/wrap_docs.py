@@ -30,9 +30,10 @@ def documents(root: Path = ROOT) -> list[Path]:
     return [*pages, *sorted((root / "docs").rglob("*.md"))]
 
 
-def wrapped(text: str) -> str:
-    """Return a page with its prose wrapped."""
-    return "\n".join(line for block in _blocks(text.split("\n")) for line in _wrap(block))
+def wrapped(text: str, *, refill: bool = False) -> str:
+    """Return a page with its prose wrapped; all of it with *refill*, not only what is too long."""
+    blocks = _blocks(text.split("\n"))
+    return "\n".join(line for block in blocks for line in _wrap(block, refill=refill))
 
 
 def too_long(text: str) -> Iterator[tuple[int, str]]:
@@ -61,9 +62,10 @@ def _blocks(lines: list[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _wrap(block: list[str]) -> list[str]:
+def _wrap(block: list[str], *, refill: bool) -> list[str]:
     first = block[0]
-    if all(len(line) <= WIDTH for line in block) or _FIXED.match(first):
+    is_short = not refill and all(len(line) <= WIDTH for line in block)
+    if is_short or _FIXED.match(first) or len(block) == 1 and len(first) <= WIDTH:
         return block
     marker = _ITEM.match(first)
     indent = " " * (len(marker[0]) if marker else len(first) - len(first.lstrip()))
