@@ -27,6 +27,8 @@ SOURCE: Final = ROOT / "docs/catalogue.yaml"
 GROUP: Final = "BrokerGroup"
 BEGIN: Final = "<!-- {}: written by make catalogue from docs/catalogue.yaml -->"
 END: Final = "<!-- end of {} -->"
+_GLUE: Final = "\N{NO-BREAK SPACE}"
+_TO_DO: Final = f"**To{_GLUE}do:**"
 _SHOWN: Final = re.compile(r"(\w+)=(True|False|Unknown)(?: of a (Broker\w+))?")
 
 
@@ -159,7 +161,8 @@ def filled(page: str, parts: dict[str, str]) -> str:
         _, closed, after = rest.partition(f"{end}\n")
         if not (found and closed):
             raise ValueError(f"no place for {name}: {begin} and {end} on lines of their own")
-        page = f"{before}{found}{wrapped(text, refill=True)}\n{closed}{after}"
+        written = wrapped(text, refill=True).replace(_GLUE, " ")
+        page = f"{before}{found}{written}\n{closed}{after}"
     return page
 
 
@@ -216,7 +219,9 @@ def _event(one: Event) -> str:
 def _metrics(rows: Sequence[Metric]) -> str:
     """Return the list, and behind it what needs more than a line."""
     listed = _lines(map(_metric, rows))
-    return "\n\n".join([listed, *(f"**`{one.name}`** {one.reading}" for one in rows if one.reading)])
+    return "\n\n".join(
+        [listed, *(f"**`{one.name}`** {one.reading}" for one in rows if one.reading)]
+    )
 
 
 def _metric(one: Metric) -> str:
@@ -227,7 +232,7 @@ def _metric(one: Metric) -> str:
 def _advised(text: str, to_do: str) -> str:
     if not to_do:
         return text
-    return f"{text.removesuffix('.')}. **To do:** {to_do}"
+    return f"{text.removesuffix('.')}. {_TO_DO} {to_do}"
 
 
 def _runbook(one: Alert) -> str:
