@@ -218,10 +218,8 @@ def _event(one: Event) -> str:
 
 def _metrics(rows: Sequence[Metric]) -> str:
     """Return the list, and behind it what needs more than a line."""
-    listed = _lines(map(_metric, rows))
-    return "\n\n".join(
-        [listed, *(f"**`{one.name}`** {one.reading}" for one in rows if one.reading)]
-    )
+    readings = [f"**`{one.name}`** {one.reading}" for one in rows if one.reading]
+    return "\n\n".join([_lines(map(_metric, rows)), *readings])
 
 
 def _metric(one: Metric) -> str:
