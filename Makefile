@@ -58,6 +58,10 @@ check: $(STAMP) ## Lint, types and import contracts
 proto: $(STAMP) ## Regenerate the protobuf code from node/proto
 	$(PY) scripts/generate_proto.py
 
+.PHONY: catalogue
+catalogue: $(STAMP) ## Write docs/catalogue.yaml (reasons, Events, metrics, alerts) into the documents
+	$(PY) -m scripts.catalogue
+
 .PHONY: tools
 tools: $(STAMP) ## Build Helm, etcd, Kubernetes, Prometheus and versitygw for the tests; at once if there
 	@$(PY) -m e2e.cluster tools

@@ -30,9 +30,14 @@ def documents(root: Path = ROOT) -> list[Path]:
     return [*pages, *sorted((root / "docs").rglob("*.md"))]
 
 
-def wrapped(text: str) -> str:
-    """Return a page with its prose wrapped."""
-    return "\n".join(line for block in _blocks(text.split("\n")) for line in _wrap(block))
+def wrapped(text: str, *, refill: bool = False) -> str:
+    """Return a page with its prose wrapped; all of it with *refill*, not only what is too long."""
+    lines: list[str] = []
+    for block, is_prose in _blocks(text.split("\n")):
+        is_short = all(len(line) <= WIDTH for line in block)
+        keeps = not is_prose or (is_short and (not refill or len(block) == 1))
+        lines += block if keeps else _wrap(block)
+    return "\n".join(lines)
 
 
 def too_long(text: str) -> Iterator[tuple[int, str]]:
@@ -42,29 +47,27 @@ def too_long(text: str) -> Iterator[tuple[int, str]]:
             yield number, line
 
 
-def _blocks(lines: list[str]) -> Iterator[list[str]]:
-    """Yield paragraphs and list items; what must not be wrapped comes as single lines."""
+def _blocks(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
+    """Yield paragraphs and list items, which are prose; what is not comes as single lines."""
     block: list[str] = []
     in_code = False
     for line in lines:
         is_fence = line.lstrip().startswith("```")
-        if is_fence or in_code or _FIXED.match(line) or _ITEM.match(line):
-            if block:
-                yield block
+        is_fixed = is_fence or in_code or _FIXED.match(line) is not None
+        if block and (is_fixed or _ITEM.match(line)):
+            yield block, True
             block = []
-        if is_fence or in_code or _FIXED.match(line):
-            yield [line]
+        if is_fixed:
+            yield [line], False
             in_code ^= is_fence
             continue
         block.append(line)
     if block:
-        yield block
+        yield block, True
 
 
 def _wrap(block: list[str]) -> list[str]:
     first = block[0]
-    if all(len(line) <= WIDTH for line in block) or _FIXED.match(first):
-        return block
     marker = _ITEM.match(first)
     indent = " " * (len(marker[0]) if marker else len(first) - len(first.lstrip()))
     text = " ".join([first.rstrip(), *(line.strip() for line in block[1:])])

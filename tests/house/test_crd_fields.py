@@ -10,12 +10,10 @@ from typing import Any, get_args, get_type_hints
 
 import yaml
 
-from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import Spec, Topic, camel
 from dledger_operator.decisions.checks import ACTED_ON, leaves
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.status.status import status
-from tests.operator.documented import EVENTS, REASONS
 from tests.operator.samples import NOW, bootstrapped, converged, joined
 
 ROOT = Path(__file__).parents[2]
@@ -153,23 +151,6 @@ def test_the_status_that_is_written_is_the_crds() -> None:
     assert set(written) | {"lastFailover", "backup", "topics"} == set(schema)
     assert set(written["members"][0]) == set(schema["members"]["items"]["properties"])
     assert set(written["conditions"][0]) == set(schema["conditions"]["items"]["properties"])
-
-
-def test_the_documentation_lists_every_reason() -> None:
-    """Once, in the order of the code, each with what it means and what to do."""
-    assert [name for name, _ in REASONS] == list(Reason)
-    assert list(EventReason) == EVENTS
-    for name, shown in REASONS:
-        of = r"( of a Broker(Backup|Operation))?"
-        assert re.fullmatch(rf"(\w+=(True|False|Unknown)(, |; )?)+{of}", shown), name
-
-
-def test_the_documentation_lists_every_condition() -> None:
-    """In the order in which they are written; the other two kinds have one of their own."""
-    written = status(facts_of(bootstrapped(), converged(bootstrapped())), now=NOW)["conditions"]
-    paragraph = DOCS.partition("\n## Conditions\n")[2].partition("\n\n")[0]
-
-    assert re.findall(r"`(\w+)`", paragraph) == [row["type"] for row in written] + ["Complete"]
 
 
 def test_each_crd_is_a_document_of_its_own() -> None:

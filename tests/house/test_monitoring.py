@@ -1,4 +1,4 @@
-"""One set of names: metrics, docs/monitoring.md, the dashboard, the alerts and their runbooks."""
+"""One set of names: metrics, docs/catalogue.yaml, the dashboard, the alerts and their runbooks."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from prometheus_client import CollectorRegistry
 from dledger.common.metrics import NodeMetrics, Sample
 from dledger_operator.metrics.metrics import Metrics
 from dledger_pipeline.jobs.progress import Progress, registry
+from scripts.catalogue import load
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/dledger-operator"
-DOCS = (ROOT / "docs/monitoring.md").read_text("utf-8")
-RUNBOOKS = (ROOT / "docs/runbooks.md").read_text("utf-8")
+CATALOGUE = load()
 DASHBOARD = json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
 PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 (RULES,) = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
@@ -29,7 +29,7 @@ OF_EVERY_NODE = ("group", "node")
 OF_EVERY_RUN = ("command",)
 OF_THE_TARGET = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
 
-Row = tuple[str, str, str]
+Row = tuple[str, tuple[str, ...], str]
 """Type, labels and meaning of a metric."""
 
 
@@ -52,17 +52,17 @@ def _rows(registry: CollectorRegistry, *, besides: tuple[str, ...] = ()) -> dict
         name = family.name + ("_total" if family.type == "counter" else "")
         seen = next((tuple(sample.labels) for sample in family.samples), ())
         labels = declared.get(name, seen)
-        shown = ", ".join(f"`{label}`" for label in labels if label not in besides)
+        shown = tuple(label for label in labels if label not in besides)
         if name.startswith("dledger_"):
             rows[name] = (family.type, shown, family.documentation)
     return rows
 
 
-def _documented(heading: str) -> dict[str, Row]:
-    section = DOCS.partition(f"## {heading}\n")[2].partition("\n## ")[0]
-    items = section.replace("\n  ", " ")
-    found = re.findall(r"^- `(dledger_\w+)` \((\w+)(?:; (.*?))?\): (.*)$", items, re.MULTILINE)
-    return {name: (kind, labels.strip(), meaning) for name, kind, labels, meaning in found}
+def _catalogued(of: str) -> dict[str, Row]:
+    listed = CATALOGUE.metrics[of]
+    found = {one.name: (one.type, one.labels, one.means) for one in listed}
+    assert len(found) == len(listed), "a metric is there twice"
+    return found
 
 
 def _names() -> set[str]:
@@ -79,21 +79,21 @@ def _queries() -> Iterator[str]:
     yield from (rule["expr"] for rule in ALERTS.values())
 
 
-def test_the_documentation_lists_every_metric_of_a_node() -> None:
+def test_the_catalogue_lists_every_metric_of_a_node() -> None:
     """Name, type, labels and meaning, word for word as the code has them."""
-    assert _documented("Nodes") == _rows(_node_registry(), besides=OF_EVERY_NODE)
+    assert _catalogued("nodes") == _rows(_node_registry(), besides=OF_EVERY_NODE)
 
 
-def test_the_documentation_lists_every_metric_of_the_operator() -> None:
+def test_the_catalogue_lists_every_metric_of_the_operator() -> None:
     """Backups included."""
-    assert _documented("Operator") == _rows(Metrics().registry)
+    assert _catalogued("operator") == _rows(Metrics().registry)
 
 
-def test_the_documentation_lists_every_metric_of_a_backup_that_runs() -> None:
+def test_the_catalogue_lists_every_metric_of_a_backup_that_runs() -> None:
     """And of the other commands."""
     run = _rows(registry(Progress("backup")), besides=OF_EVERY_RUN)
 
-    assert _documented("Backups while they run") == run
+    assert _catalogued("runs") == run
 
 
 def test_every_metric_that_is_asked_for_exists() -> None:
@@ -172,22 +172,18 @@ def test_panels_have_ids_and_places_of_their_own() -> None:
 
 def test_every_alert_has_a_runbook() -> None:
     """Its meaning, its likely cause and what to do; no runbook is left without its alert."""
-    flags = re.MULTILINE | re.DOTALL
-    sections = dict(re.findall(r"^## (Dledger\w+)\n(.*?)(?=^## |\Z)", RUNBOOKS, flags))
-
-    assert set(sections) == set(ALERTS)
-    for name, rule in ALERTS.items():
-        url = rule["annotations"]["runbook_url"]
-        assert url == f"docs/runbooks.md#{name.lower()}"
-        for heading in ("**What it means.**", "**Likely cause.**", "**What to do.**"):
-            assert heading in sections[name], (name, heading)
+    assert [one.name for one in CATALOGUE.alerts] == [*ALERTS]
+    for one in CATALOGUE.alerts:
+        url = ALERTS[one.name]["annotations"]["runbook_url"]
+        assert url == f"docs/runbooks.md#{one.name.lower()}"
+        assert all((one.means, one.cause, one.to_do)), one.name
 
 
 def test_every_alert_is_worth_being_woken_for() -> None:
-    """It lasts, it has a severity and names the group, and the documentation lists it."""
-    listed = dict(re.findall(r"^- \[(Dledger\w+)\]\(\S+\), (\w+):", DOCS, re.MULTILINE))
+    """It lasts, it has a severity, as in the catalogue, and names the group."""
+    severities = {one.name: one.severity for one in CATALOGUE.alerts}
 
-    assert listed == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
+    assert severities == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
     for name, rule in ALERTS.items():
         assert rule["for"], name
         assert "by (namespace, group" in rule["expr"], name

@@ -91,6 +91,18 @@ def test_wrapping_changes_no_word_and_is_done_once() -> None:
 
     assert wrapped(once) == once
     assert once.split() == page.split()
+    assert {"command " * 20, "| " + "row " * 40 + "|"} <= {*once.split("\n")}
     assert all(line.startswith("  ") for line in once.split("\n")[2:4])
     assert not any(line.lstrip().startswith("- a dash") for line in once.split("\n"))
     assert once.count("`code that stays`") == 9
+
+
+def test_what_is_written_anew_is_filled_anew() -> None:
+    """Lines that are short, too, as they are where a list is put together."""
+    page = "- one\n  two\n- " + "three " * 30 + "\n\n```\nkept\nso\n```\nfour\nfive"
+
+    filled = wrapped(page, refill=True)
+
+    assert filled.startswith("- one two\n- three three")
+    assert filled.endswith("\n\n```\nkept\nso\n```\nfour five")
+    assert wrapped(page).endswith("four\nfive")

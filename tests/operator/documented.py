@@ -1,19 +1,15 @@
-"""The lists of reasons in docs/operator.md, the only place that says what each means."""
+"""Which reasons docs/catalogue.yaml has for which status; the documents are written from it."""
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
 from typing import Final
 
-_DOCS: Final = (Path(__file__).parents[2] / "docs/operator.md").read_text("utf-8")
+from dledger_operator.api.reasons import Reason
+from scripts.catalogue import Shown, load
+
+_SHOWN: Final = {reason.name: reason.shown for reason in load().reasons}
 
 
-def _section(title: str) -> str:
-    return _DOCS.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-
-
-REASONS: Final = re.findall(r"^- `(\w+)` \(([^)]+)\): ", _section("Conditions"), re.MULTILINE)
-"""Each reason of a condition, and the conditions that show it: ``Ready=True, Available=False``."""
-SHOWN: Final = dict(REASONS)
-EVENTS: Final = re.findall(r"^\| `(\w+)` \| .+ \|$", _section("Events"), re.MULTILINE)
+def is_documented(status: str, reason: Reason) -> bool:
+    """Whether *status*, such as ``Ready=True``, may have a reason by the catalogue."""
+    return Shown.parse(status) in _SHOWN[reason]

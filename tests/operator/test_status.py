@@ -14,7 +14,7 @@ from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.observed.observed import Observed, Pod, TopicSeen
 from dledger_operator.status.conditions import conditions
 from dledger_operator.status.status import VOLATILE_S, Event, events, status, worth_writing
-from tests.operator.documented import SHOWN
+from tests.operator.documented import is_documented
 from tests.operator.samples import (
     GROUP_ID,
     NOW,
@@ -127,9 +127,9 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
 def test_each_situation_has_its_reason(
     kind: str, of: BrokerGroup, observed: Observed, said: str, reason: Reason
 ) -> None:
-    """A condition's status and reason, for what is seen; the documentation has both."""
+    """A condition's status and reason, for what is seen; the catalogue has both."""
     assert _condition(of, observed, kind)[:2] == (said, str(reason))
-    assert f"{kind}={said}" in SHOWN[reason]
+    assert is_documented(f"{kind}={said}", reason)
 
 
 BEHIND = _seen(
@@ -169,7 +169,7 @@ def test_voters_out_of_sync_are_told_once_they_have_had_time_to_start(
 
     assert (found["status"], found["reason"]) == ("True", reason)
     assert words in found["message"]
-    assert "Degraded=True" in SHOWN[reason]
+    assert is_documented("Degraded=True", reason)
 
 
 def test_degraded_stays_true_while_one_loss_becomes_another() -> None:

@@ -1,6 +1,6 @@
 """The reasons of conditions and Events: words that users see, and that never change their meaning.
 
-What each means and what to do about it is in docs/operator.md; a test holds the two lists together.
+What each means and what to do about it is in docs/catalogue.yaml; a test holds the two together.
 """
 
 from __future__ import annotations

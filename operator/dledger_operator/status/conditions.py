@@ -1,6 +1,6 @@
 """The conditions of a BrokerGroup, one function each. Pure; used by `status`.
 
-The reasons are those of `api/reasons.py`; docs/operator.md explains them.
+The reasons are those of `api/reasons.py`; docs/catalogue.yaml explains them.
 """
 
 from __future__ import annotations
