@@ -15,7 +15,7 @@ SLOW_S: Final = 0.05
 """What a full collection has walked for longer than this is left out of the next ones."""
 ALL_AGAIN_S: Final = 300.0
 """After so long everything is walked once more: a cycle that died meanwhile is still in memory.
-While 500 groups are founded, that is a tenth of it."""
+Nothing is left out before: while 500 groups are founded, what comes and goes is a tenth of it."""
 
 
 class Freezing:
@@ -27,6 +27,7 @@ class Freezing:
     def __init__(self, *, slow_s: float = SLOW_S, all_again_s: float = ALL_AGAIN_S) -> None:
         self._slow_s, self._all_again_s = slow_s, all_again_s
         self._began_s = self._all_s = time.monotonic()
+        self._is_young = True
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         """Note that a collection begins, or look how long it took; see `gc.callbacks`."""
@@ -34,12 +35,12 @@ class Freezing:
             return
         now_s = time.monotonic()
         if phase == "stop":
-            if now_s - self._began_s >= self._slow_s:
+            if now_s - self._began_s >= self._slow_s and not self._is_young:
                 gc.freeze()
             return
         self._began_s = now_s
         if now_s - self._all_s >= self._all_again_s:
-            self._all_s = now_s
+            self._all_s, self._is_young = now_s, False
             gc.unfreeze()
 
 
