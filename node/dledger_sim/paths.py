@@ -4,7 +4,7 @@
 
 A leader and two followers with the shipped gateway, driver, disk, log and peer codec, in virtual
 time: no clock, no thread and no socket takes part, so a figure is the same on each machine and in
-each run. It leaves out gRPC and the sockets. An entry is a call of a function, or a resumption of
+each run. It leaves out HTTP/2 and the sockets. An entry is a call of a function, or a resumption of
 a generator or coroutine, in package ``dledger``. In any thread: the disk's are the simulator's
 jobs.
 """
@@ -18,7 +18,7 @@ import json
 import sys
 from asyncio.events import _get_running_loop
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,16 +28,18 @@ from typing import Any, Final, TypeAlias
 import dledger
 from dledger.broker.commands import CreateTopic
 from dledger.broker.topics import NORMAL
+from dledger.door.contract import BidiStream, Code, Headers, Pairs, Unary
 from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
 from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.server.door_calls import handlers_of
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, S
 from dledger_sim.options import Options
 from dledger_sim.process import Process
-from dledger_sim.wire import Wire, WireOptions, handler_of
+from dledger_sim.wire import Wire, WireOptions
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "billing"
@@ -142,30 +144,27 @@ def _name_of(code: Any) -> str:
     return f"{path[len(_SOURCE) :]}:{code.co_qualname}"
 
 
-class _Call:
-    """The part of gRPC's context that a unary call and a poll use."""
+_FIELDS: Final = ((b"x-mq-client-id", _CLIENT.encode()), (b"x-mq-language", b"PYTHON"))
 
-    def __init__(self, request: Any) -> None:
-        self._request = request.SerializeToString()
+
+class _Stream:
+    """The two directions of a call with one request."""
+
+    def __init__(self, request: bytes) -> None:
+        self._requests = [request]
         self.answers: list[bytes] = []
 
-    async def read(self) -> bytes:
-        return bytes(self._request)
+    async def read(self) -> bytes | None:
+        return self._requests.pop() if self._requests else None
 
-    async def write(self, answer: bytes) -> None:
-        self.answers.append(answer)
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        raise NotImplementedError
 
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:50000"
+    async def send(self, message: bytes) -> None:
+        self.answers.append(message)
 
-    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
-        return (("x-mq-client-id", _CLIENT), ("x-mq-language", "PYTHON"))
-
-    def time_remaining(self) -> float:
-        return 3.0
-
-    async def abort(self, code: Any, details: str, trailing_metadata: Any = ()) -> None:
-        raise AssertionError(f"{code}: {details} {trailing_metadata}")
+    def send_now(self, message: bytes) -> None:
+        self.answers.append(message)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,7 +188,7 @@ class Paths:
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
         gateway = Wire(self.cluster, WireOptions(), GatewayConfig()).gateway_of(self.leader)
-        self._handlers = gateway.handlers()
+        self._handlers = handlers_of(gateway.handlers())
         self._sent = 0
         self.leader.loop.run(gateway.start)
         self.pass_s(1)
@@ -218,12 +217,24 @@ class Paths:
     # -- what is asked ---------------------------------------------------------------------------
 
     async def _call(self, method: str, request: Any) -> list[bytes]:
-        handler = handler_of(self._handlers, f"/{SERVICE_NAME}/{method}")
-        call = _Call(request)
-        if handler.response_streaming:
-            await handler.stream_stream(None, call)
-            return call.answers
-        return [await handler.stream_unary(None, call)]
+        handler = self._handlers[f"/{SERVICE_NAME}/{method}"]
+        loop = asyncio.get_running_loop()
+        peer, deadline_s = "ipv4:127.0.0.1:50000", loop.time() + 3
+        headers = Headers(_FIELDS, dict(_FIELDS), peer=peer, connection=1, deadline_s=deadline_s)
+        raw = request.SerializeToString()
+        if isinstance(handler, BidiStream):
+            stream = _Stream(raw)
+            await handler.serve(headers, stream)
+            return stream.answers
+        if not isinstance(handler, Unary):
+            raise TypeError(f"{method} has no callback")
+        answered: asyncio.Future[bytes] = loop.create_future()
+
+        def fail(code: Code, message: str, trailers: Pairs = ()) -> None:
+            answered.set_exception(AssertionError(f"{code}: {message} {trailers}"))
+
+        handler.serve(headers, raw, answered.set_result, fail)
+        return [await answered]
 
     async def send(self) -> None:
         """Send one message of 1 KiB."""
