@@ -7,12 +7,13 @@ import pytest
 from dledger_sim.paths import Paths
 
 # What was measured when a line was last lowered, rounded up; `make paths` shows today's, and with
-# PATHS_ARGS="--top 20" where they are.
+# PATHS_ARGS="--top 20" where they are. Since then they count what our own server hands on, too, which
+# costs a poll 19.
 AT_MOST = {
-    "SendMessage alone, at the leader": 370,
+    "SendMessage alone, at the leader": 368,
     "32 at once, a message": 92,
-    "ReceiveMessage of one": 467,
-    "AckMessage": 344,
+    "ReceiveMessage of one": 486,
+    "AckMessage": 339,
     "one append, at a follower": 197,
     "an idle leader, a second": 970,
 }

@@ -124,10 +124,17 @@ class _Given(Mapping[str, str | bytes]):
         self._headers = headers
 
     def __getitem__(self, key: str) -> str | bytes:
+        value: str | bytes | None = self.get(key)
+        if value is None:
+            raise KeyError(key)
+        return value
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return a field's last value; of one that HTTP/2 or gRPC made, the default."""
         name = key.encode()
         value = self._headers.raw(name)
         if value is None or name.startswith(_OF_THE_TRANSPORT):
-            raise KeyError(key)
+            return default
         if name.endswith(_BINARY):
             return self._headers.binary(name) or b""
         return value.decode("ascii", "ignore")  # nothing else may be passed on
