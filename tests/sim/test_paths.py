@@ -7,8 +7,8 @@ import pytest
 from dledger_sim.paths import Paths
 
 # What was measured when a line was last lowered, rounded up; `make paths` shows today's, and with
-# PATHS_ARGS="--top 20" where they are. Since then they count what our own server hands on, too, which
-# costs a poll 19.
+# PATHS_ARGS="--top 20" where they are. Since then they count what our own server hands on, too: 19
+# calls of a poll.
 AT_MOST = {
     "SendMessage alone, at the leader": 368,
     "32 at once, a message": 92,
