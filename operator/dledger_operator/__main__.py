@@ -16,6 +16,7 @@ from typing import Any, Final
 import kopf
 
 from dledger.common.http import HealthServer
+from dledger.common.memory import keep_blocks
 from dledger_operator.api import names
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.cluster.lease import Elector, LeaseName
@@ -176,6 +177,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # It logs a traceback for each answer that cannot be parsed, which a condition reports already.
     logging.getLogger("grpc._common").setLevel(logging.CRITICAL)
     _allow_many_files()
+    keep_blocks()
     gc.callbacks.append(Freezing())
     return asyncio.run(_main(options))
 

@@ -11,11 +11,14 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from dledger.common.memory import give_back
+
 SLOW_S: Final = 0.05
 """What a full collection has walked for longer than this is left out of the next ones."""
 ALL_AGAIN_S: Final = 300.0
-"""After so long everything is walked once more: a cycle that died meanwhile is still in memory.
-Nothing is left out before: while 500 groups are founded, what comes and goes is a tenth of it."""
+"""After so long everything is walked once more, since a cycle that died meanwhile is still in
+memory, and free memory goes back to the system. Nothing is left out before: of what comes and goes
+while groups are founded, much would be."""
 
 
 class Freezing:
@@ -27,7 +30,7 @@ class Freezing:
     def __init__(self, *, slow_s: float = SLOW_S, all_again_s: float = ALL_AGAIN_S) -> None:
         self._slow_s, self._all_again_s = slow_s, all_again_s
         self._began_s = self._all_s = time.monotonic()
-        self._is_young = True
+        self._is_young, self._gives_back = True, False
 
     def __call__(self, phase: str, info: Mapping[str, Any]) -> None:
         """Note that a collection begins, or look how long it took; see `gc.callbacks`."""
@@ -37,10 +40,13 @@ class Freezing:
         if phase == "stop":
             if now_s - self._began_s >= self._slow_s and not self._is_young:
                 gc.freeze()
+            if self._gives_back:
+                self._gives_back = False
+                give_back()
             return
         self._began_s = now_s
         if now_s - self._all_s >= self._all_again_s:
-            self._all_s, self._is_young = now_s, False
+            self._all_s, self._is_young, self._gives_back = now_s, False, True
             gc.unfreeze()
 
 
