@@ -58,12 +58,14 @@ class ProduceBatches(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[ProduceBatch, _Mapping]]] = ...) -> None: ...
 
 class ProduceBatch(_message.Message):
-    __slots__ = ("id", "command")
+    __slots__ = ("id", "command", "joined")
     ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     id: int
     command: bytes
-    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ...) -> None: ...
+    joined: bool
+    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ..., joined: _Optional[bool] = ...) -> None: ...
 
 class ProduceAnswers(_message.Message):
     __slots__ = ("answers",)
@@ -72,7 +74,7 @@ class ProduceAnswers(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
 
 class ProduceAnswer(_message.Message):
-    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full")
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full", "stopped")
     ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +83,7 @@ class ProduceAnswer(_message.Message):
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     id: int
     queue_id: int
     first_offset: int
@@ -89,7 +92,8 @@ class ProduceAnswer(_message.Message):
     conflicts: _containers.RepeatedScalarFieldContainer[int]
     refused: str
     disk_full: str
-    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
     __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable")
