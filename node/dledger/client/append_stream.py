@@ -125,7 +125,10 @@ class AppendStream:
         """Append one batch to one queue; return once a majority has synced it.
 
         Batches are stored in the order of these calls, even of those that wait for room; there is
-        no need to await one before the next.
+        no need to await one before the next. That order is one of each queue: records that are
+        appended singly and wait together travel together, ahead of what is for other queues. Each
+        caller is told of its own record only. With queue -1 what travels together is stored in
+        one queue.
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the error says
@@ -142,17 +145,13 @@ class AppendStream:
         if len(given) == 1 and self._lanes.has_lane(topic, queue_id):
             record = joinable(given[0])
             if record is not None:
-                return await self._append_one(topic, record, queue_id)
+                size_bytes = size_of(record)
+                call = Call(topic, queue_id, count=1, size_bytes=size_bytes, record=record)
+                return await self._answer(call)
         columns = columns_of(given, self._ids)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
         call = Call(topic, queue_id, count=len(given), size_bytes=len(command))
         return await self._answer(call, command)
-
-    async def _append_one(self, topic: str, record: Record | bytes, queue_id: int) -> Appended:
-        """Append a record that may share a batch."""
-        size_bytes = size_of(record)
-        call = Call(topic, queue_id, count=1, size_bytes=size_bytes, record=record)
-        return await self._answer(call)
 
     async def _answer(self, call: Call, command: bytes = b"") -> Appended:
         """Send a call when there is room, with a batch of its own if it has a *command*."""

@@ -20,7 +20,7 @@ from dledger.client.produce_call import Connect, GrpcConnection
 from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.common.window import Window
 from dledger.errors import MessageIdConflict
-from dledger.rpc.checks import check_record
+from dledger.rpc.checks import check_body, check_record
 from dledger.types import Record
 
 
@@ -138,10 +138,13 @@ class BatchingProducer:
                 may be stored now or later.
             Unavailable: Likewise, but it was not sent: it is not stored.
         """
-        message = Record(body=record) if isinstance(record, bytes) else record
         check_name("topic", topic)
-        check_record(message)
-        size_bytes = len(message.body)
+        if isinstance(record, bytes):
+            size_bytes, message_id = len(record), ""
+            check_body(record)
+        else:
+            size_bytes, message_id = len(record.body), record.message_id
+            check_record(record)
         self._sends += 1
         try:
             if not self._window.take_now(size_bytes):
@@ -149,7 +152,7 @@ class BatchingProducer:
             try:
                 appended = await self._stream.append(topic, (record,), queue_id=queue_id)
             except MessageIdConflict:
-                raise MessageIdConflict.of_message(message.message_id) from None
+                raise MessageIdConflict.of_message(message_id) from None
             finally:
                 self._window.give(size_bytes)
         finally:

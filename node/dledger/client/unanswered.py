@@ -212,9 +212,9 @@ class Unanswered:
         messages = self._messages.get(call.topic)
         if messages is None:
             messages = self._messages[call.topic] = Window(self._max_messages)
-        if not self._bytes.has_room(call.size_bytes) or not messages.take_now(call.count):
+        if not messages.has_room(call.count) or not self._bytes.take_now(call.size_bytes):
             return False
-        return self._bytes.take_now(call.size_bytes)
+        return messages.take_now(call.count)
 
     async def take(self, call: Call) -> None:
         """Wait until there is room for a call; first come, first served within a topic."""

@@ -136,7 +136,7 @@ class LedgerHandlers(NativeHandlers):
         await self._send(context, _READ, self._records)
 
     async def _read_batches(self, _: Any, context: Any) -> None:
-        await self._send(context, _READ_BATCHES, lambda _, part: [encoded(part)])
+        await self._send(context, _READ_BATCHES, lambda request, part: [encoded(part, request)])
 
     async def _send(
         self,
