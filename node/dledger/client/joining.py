@@ -21,7 +21,7 @@ from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.topics import is_name
 from dledger.client.message_ids import MessageIds
 from dledger.client.unanswered import Batch, Call
-from dledger.common.limits import MAX_BODY_BYTES, MAX_MESSAGES
+from dledger.common.limits import MAX_BODY_BYTES, MAX_MESSAGES, MAX_REQUEST_BYTES
 from dledger.errors import Refused
 from dledger.rpc.checks import check_record, is_client_id
 from dledger.types import Record
@@ -45,8 +45,6 @@ def joinable(record: Record | bytes) -> Record | bytes | None:
         return None
     try:
         check_record(record)
-        if type(record.born_at_ms) is int and not record.keys and not record.properties:
-            return record
         return replace(
             record,
             keys=tuple(record.keys),
@@ -107,11 +105,9 @@ def taken_apart(batch: Batch, ids: MessageIds, client_id: str) -> list[Batch]:
     """Return its records in batches of their own, with the ids that they have."""
     parts = []
     for call, message_id in zip(batch.calls, batch.message_ids, strict=True):
-        record = call.record
-        body = record if isinstance(record, bytes) else None
-        if body is not None:
-            call.record = Record(body=body, message_id=message_id)
-        elif isinstance(record, Record):
+        one = call.record
+        record = Record(body=one) if isinstance(one, bytes) else one
+        if record is not None:
             call.record = replace(record, message_id=message_id)
         part = Batch(batch.topic, batch.queue_id, is_of_lane=True)
         part.add(call)
@@ -147,7 +143,7 @@ class Lanes:
     """
 
     def __init__(self, client_id: str, release: Callable[[Batch], None], *, max_bytes: int) -> None:
-        self._release, self._max_bytes = release, max_bytes
+        self._release, self._max_bytes = release, min(max_bytes, MAX_REQUEST_BYTES)
         self._topics: dict[str, dict[int, _Lane]] = {}
         self._has_scope = is_client_id(client_id) and _is_text(client_id)
 
