@@ -49,21 +49,21 @@ class Position:
 
 
 class Stretch(NamedTuple):
-    """*count* messages from queue offset *first* on, in consecutive rows of one payload.
+    """*length* messages from queue offset *first* on, in consecutive rows of one payload.
 
     Attributes:
         first: The queue offset of the first one.
-        count: How many there are.
+        length: How many there are.
         row: The row of the first one.
-        index: The entry that holds the payload, at bytes ``[start, end)`` of its data.
+        entry: The index of the entry that holds the payload, at bytes ``[start, end)`` of its data.
         start: The payload's first byte.
         end: The byte after it.
     """
 
     first: int
-    count: int
+    length: int
     row: int
-    index: int
+    entry: int
     start: int
     end: int
 
@@ -149,7 +149,7 @@ class ConsumeQueue:
         part = next(self.stretches(offset), None)
         if part is None:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
-        return Position(Payload(part.index, part.start, part.end), part.row), part.count
+        return Position(Payload(part.entry, part.start, part.end), part.row), part.length
 
     def stretches(self, offset: int) -> Iterator[Stretch]:
         """Yield the slices from *offset* on, as of now; none if there is no message at *offset*.

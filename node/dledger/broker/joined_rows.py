@@ -20,13 +20,13 @@ _FRAME_BYTES: Final = 5
 
 
 class Rows(NamedTuple):
-    """Rows [*first*, *first* + *count*) of the payload at bytes [*start*, *end*) of *data*."""
+    """Rows [*first*, *first* + *length*) of the payload at bytes [*start*, *end*) of *data*."""
 
     data: bytes
     start: int
     end: int
     first: int
-    count: int
+    length: int
 
 
 def joined_payload(topic: str, queue_id: int, parts: Sequence[Rows]) -> bytes:
@@ -45,7 +45,7 @@ def joined_payload(topic: str, queue_id: int, parts: Sequence[Rows]) -> bytes:
 
 def _messages(part: Rows) -> Iterable[Message]:
     frame = ProduceFrame(part.data, part.start, part.end)
-    return (frame.message(row) for row in range(part.first, part.first + part.count))
+    return (frame.message(row) for row in range(part.first, part.first + part.length))
 
 
 def _plain_columns(parts: Sequence[Rows]) -> tuple[list[bytes], list[bytes], list[bytes]] | None:

@@ -135,11 +135,12 @@ class BatchReading:
             size_bytes += stretch.end - stretch.start
             if stretches and size_bytes > _RESPONSE_BYTES:
                 break
-            count = stretch.count if self._left is None else min(stretch.count, self._left)
+            length = stretch.length if self._left is None else min(stretch.length, self._left)
             if self._left is not None:
-                self._left -= count
-            stretches.append(stretch._replace(count=count) if count < stretch.count else stretch)
-            self._offset += count
+                self._left -= length
+            whole = length == stretch.length
+            stretches.append(stretch if whole else stretch._replace(length=length))
+            self._offset += length
             if self._left == 0:
                 break
         return stretches
