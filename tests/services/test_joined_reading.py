@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Sequence
 from random import Random
 from typing import Any
@@ -125,6 +126,21 @@ async def test_an_answer_is_bounded(group: MemoryGroup) -> None:
     assert sum(batch.count for batch in batches) == 380
     assert max(batch.ByteSize() for batch in batches) <= 1 << 20
     assert len(batches) < 10
+
+
+async def test_what_is_held_for_an_answer_is_bounded(group: MemoryGroup) -> None:
+    """Small messages may lie in entries that are full of another queue's."""
+    async with Client(group.addresses[0]) as client:
+        await client.create_topic("other", queues=1)
+    large = Columns(message_ids=["", ""], bodies=[bytes(4 << 20)] * 2, born_at_ms=[0, 0])
+    command = encode_produce(large, client_id="c", topic="other")
+    for number in range(7):
+        await asyncio.gather(group.nodes[0].engine.propose(command), store(group, [b"%d" % number]))
+
+    batches = await answers(group, joined=True, max_records=6)
+
+    assert [batch.count for batch in batches] == [3, 3]
+    assert [one.record.body for one in records_of(batches)] == [b"%d" % n for n in range(6)]
 
 
 @pytest.mark.parametrize("seed", range(10))

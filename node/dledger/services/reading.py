@@ -24,6 +24,8 @@ from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
 
 _RESPONSE_BYTES: Final = 1 << 20
+_HELD_BYTES: Final = 16 << 20
+"""Of the entries that a part lies in; one is always read."""
 _FOLLOW_POLL_S: Final = 5.0
 _FEW: Final = 8
 _SMALL_BYTES: Final = 16 << 10
@@ -115,12 +117,20 @@ class BatchReading:
         self._entry = None
 
     async def part(self) -> list[QueueSlice]:
-        """Return the next batches in order: one, or several of together at most 1 MiB."""
+        """Return the next batches in order: one, or several of together at most 1 MiB.
+
+        Fewer if they lie in large entries of other queues' messages, which are held meanwhile.
+        """
         part: list[QueueSlice] = []
+        held_bytes = 0
         stretches = self._next_stretches()
-        for first, count, row, index, start, end in stretches:
+        for number, (first, count, row, index, start, end) in enumerate(stretches):
             if self._entry is None or self._entry.index != index:
+                if held_bytes > _HELD_BYTES:
+                    self._go_back(stretches[number:])
+                    break
                 self._entry = await self._engine.read_entry(index)
+                held_bytes += self._entry.size_bytes
             part.append(QueueSlice(first, row, count, self._entry, start, end))
         if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
@@ -144,6 +154,12 @@ class BatchReading:
             if self._left == 0:
                 break
         return stretches
+
+    def _go_back(self, stretches: Sequence[Stretch]) -> None:
+        """Leave some stretches to the next part."""
+        self._offset = stretches[0].first
+        if self._left is not None:
+            self._left += sum(stretch.length for stretch in stretches)
 
     def _next_bytes(self) -> int:
         payload = self._queue().locate(self._offset).payload
