@@ -139,7 +139,7 @@ async def test_what_is_held_for_an_answer_is_bounded(group: MemoryGroup) -> None
 
     batches = await answers(group, joined=True, max_records=6)
 
-    assert [batch.count for batch in batches] == [3, 3]
+    assert [batch.count for batch in batches] == [2, 2, 2]
     assert [one.record.body for one in records_of(batches)] == [b"%d" % n for n in range(6)]
 
 
