@@ -135,6 +135,14 @@ def test_what_may_join_cannot_be_changed_behind_our_back() -> None:
     assert joinable(Record(body=cast("bytes", bytearray(b"x")))) is None
 
 
+def test_what_breaks_a_rule_may_not_join() -> None:
+    """A node that does not know of joined batches would refuse all of them."""
+    too_large = b"x" * (MAX_BODY_BYTES + 1)
+
+    assert [joinable(body) for body in (b"", too_large, b"x")] == [None, None, b"x"]
+    assert joinable(Record(body=b"x", tag="a|b")) is None
+
+
 async def test_what_only_the_node_knows_of_a_record_fails_that_record_alone(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

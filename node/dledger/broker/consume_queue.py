@@ -146,10 +146,17 @@ class ConsumeQueue:
 
         The messages of a slice are in consecutive rows of one payload. Raises OffsetOutOfRange.
         """
-        part = next(self.stretches(offset), None)
-        if part is None:
+        if not self.first <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
-        return Position(Payload(part.entry, part.start, part.end), part.row), part.length
+        runs, end = self._piece(offset)
+        run = runs.at(offset)
+        last, count = run + 1, len(runs.firsts)
+        while last < count and _continues(runs, run, last):
+            last += 1
+        if last < count:
+            end = runs.firsts[last]
+        payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
+        return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
 
     def stretches(self, offset: int) -> Iterator[Stretch]:
         """Yield the slices from *offset* on, as of now; none if there is no message at *offset*.

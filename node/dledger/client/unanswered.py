@@ -154,14 +154,23 @@ class Batch:
             if not answer.stopped:  # for what all of it has in common: the topic, the queue
                 self.fail(Refused(answer.refused))
             return not answer.stopped
-        first = answer.first_offset
-        if answer.conflicts or not self._is_in_a_row(answer):
+        if answer.conflicts:
+            self._tell_conflicts(answer.conflicts)
             return False
+        if not self._is_in_a_row(answer):
+            return False
+        first = answer.first_offset
         for offset, call in enumerate(self.calls, first):
             if not call.appended.done():
                 appended = Appended(queue_id=answer.queue_id, offsets=(offset,), index=answer.index)
                 call.appended.set_result(appended)
         return True
+
+    def _tell_conflicts(self, rows: Sequence[int]) -> None:
+        """Tell those whose ids are taken, which is all that there is to say of their records."""
+        nowhere = Appended(queue_id=-1, offsets=(-1,), index=0)
+        for call in (self.calls[row] for row in rows if 0 <= row < len(self.calls)):
+            call.fail(MessageIdConflict.of((0,), appended=nowhere))
 
     def _is_in_a_row(self, answer: pb.ProduceAnswer) -> bool:
         """Whether all was stored at once, now or before, and lies where the answer says.
