@@ -205,6 +205,21 @@ async def test_a_retry_is_told_where_its_message_is_whatever_it_is_joined_with(
     assert sorted(stored) == sorted([b"new", b"newer", *(record.body for record in records)])
 
 
+async def test_places_that_look_like_one_are_not_taken_for_one(group: MemoryGroup) -> None:
+    """Offsets 0 and 1, but of two queues."""
+    first, second = (Record(body=text.encode(), message_id=text) for text in ("a", "b"))
+    async with AppendStream(group.addresses, client_id="me") as stream:
+        await stream.append(TOPIC, [b"x"], queue_id=1)
+        stored = [
+            await stream.append(TOPIC, [first], queue_id=0),
+            await stream.append(TOPIC, [second], queue_id=1),
+        ]
+        told = await outcomes(stream, [first, second], NO_QUEUE)
+
+    assert [(one.queue_id, one.offsets) for one in stored] == [(0, (0,)), (1, (1,))]
+    assert told == stored
+
+
 async def test_an_id_that_is_taken_is_told_to_who_used_it(group: MemoryGroup) -> None:
     """Of two records with one id the first is stored; their neighbours hear nothing of it."""
     records = [

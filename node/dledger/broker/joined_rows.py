@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Sequence
-from typing import Final, NamedTuple
+from typing import Final, TypeAlias
 
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import VERSION, ProduceFrame, encode_produce
@@ -19,14 +19,9 @@ _FRAME_BYTES: Final = 5
 """Of a command's length and type, which are no part of its payload."""
 
 
-class Rows(NamedTuple):
-    """Rows [*first*, *first* + *length*) of the payload at bytes [*start*, *end*) of *data*."""
-
-    data: bytes
-    start: int
-    end: int
-    first: int
-    length: int
+Rows: TypeAlias = tuple[bytes, int, int, int, int]
+"""Rows of the payload at bytes ``[start, end)`` of an entry: (its data, start, end, first row, how
+many). A tuple, because a reader of single messages makes one for each."""
 
 
 def joined_payload(topic: str, queue_id: int, parts: Sequence[Rows]) -> bytes:
@@ -44,8 +39,9 @@ def joined_payload(topic: str, queue_id: int, parts: Sequence[Rows]) -> bytes:
 
 
 def _messages(part: Rows) -> Iterable[Message]:
-    frame = ProduceFrame(part.data, part.start, part.end)
-    return (frame.message(row) for row in range(part.first, part.first + part.length))
+    data, start, end, first, length = part
+    frame = ProduceFrame(data, start, end)
+    return (frame.message(row) for row in range(first, first + length))
 
 
 def _plain_columns(parts: Sequence[Rows]) -> tuple[list[bytes], list[bytes], list[bytes]] | None:

@@ -36,9 +36,12 @@ _BATCHES: Final = pb.ReadBatchesResponse.BATCHES_FIELD_NUMBER
 _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueSlice:
     """Consecutive messages of a queue that were produced together.
+
+    Not frozen: there is one for each message that was produced singly, and it is made in a third of
+    the time.
 
     Attributes:
         first_offset: Queue offset of the first one.
@@ -214,7 +217,7 @@ def _joined(
     stretches: Sequence[QueueSlice], request: pb.ReadRequest
 ) -> tuple[bytes | memoryview, ...] | None:
     """Return several slices as one batch, in pieces; None if one cannot be decoded."""
-    rows = [Rows(s.entry.data, s.start, s.end, s.first_row, s.count) for s in stretches]
+    rows: list[Rows] = [(s.entry.data, s.start, s.end, s.first_row, s.count) for s in stretches]
     try:
         payload = joined_payload(request.topic, request.queue_id, rows)
     except MalformedCommandError:
