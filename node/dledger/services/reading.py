@@ -32,6 +32,7 @@ _SMALL_BYTES: Final = 16 << 10
 """Payloads of which at most so many messages are the queue's, and of at most so many bytes, are
 joined: of others a copy would cost more than it saves."""
 _JOINED_ROWS: Final = 4_096
+"""Slices of a part and messages of a joined payload, at most: they are found in one go."""
 _BATCHES: Final = pb.ReadBatchesResponse.BATCHES_FIELD_NUMBER
 _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
@@ -154,7 +155,7 @@ class BatchReading:
             whole = length == stretch.length
             stretches.append(stretch if whole else stretch._replace(length=length))
             self._offset += length
-            if self._left == 0:
+            if self._left == 0 or len(stretches) == _JOINED_ROWS:
                 break
         return stretches
 
