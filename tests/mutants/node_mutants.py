@@ -218,8 +218,8 @@ NODE_MUTANTS = (
     Mutant(
         name="more small messages under way than are remembered",
         file="client/unanswered.py",
-        old="await messages.take(batch.count)",
-        new="messages.taken += batch.count",
+        old="await messages.take(call.count)",
+        new="messages.taken += call.count",
         why="a failover stores all of them twice",
         checks=("tests/services/test_produce_stream.py", _EDGE),
     ),
