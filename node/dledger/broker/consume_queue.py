@@ -16,7 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from operator import attrgetter, le
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.broker.filters import tag_code
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
@@ -46,6 +46,26 @@ class Position:
 
     payload: Payload
     row: int
+
+
+class Stretch(NamedTuple):
+    """*length* messages from queue offset *first* on, in consecutive rows of one payload.
+
+    Attributes:
+        first: The queue offset of the first one.
+        length: How many there are.
+        row: The row of the first one.
+        entry: The index of the entry that holds the payload, at bytes ``[start, end)`` of its data.
+        start: The payload's first byte.
+        end: The byte after it.
+    """
+
+    first: int
+    length: int
+    row: int
+    entry: int
+    start: int
+    end: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,6 +157,26 @@ class ConsumeQueue:
             end = runs.firsts[last]
         payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
         return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
+
+    def stretches(self, offset: int) -> Iterator[Stretch]:
+        """Yield the slices from *offset* on, as of now; none if there is no message at *offset*.
+
+        The queue may be changed meanwhile: what was dropped or added is then yielded, or not.
+        """
+        if offset < self.first:
+            return
+        while offset < self.end:
+            runs, piece_end = self._piece(offset)
+            run, count = runs.at(offset), len(runs.firsts)
+            while offset < piece_end:
+                last = run + 1
+                while last < count and _continues(runs, run, last):
+                    last += 1
+                end = runs.firsts[last] if last < count else piece_end
+                row = runs.rows[run] + offset - runs.firsts[run]
+                place = (runs.indexes[run], runs.starts[run], runs.ends[run])
+                yield Stretch(offset, end - offset, row, *place)
+                offset, run = end, last
 
     def _piece(self, offset: int) -> tuple[Runs, int]:
         """Return the runs around *offset*, which must exist, and the offset after them."""

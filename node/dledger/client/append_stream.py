@@ -2,7 +2,9 @@
 
 Batches that are unanswered when a stream ends are sent again on the next one, oldest first, with
 the same message ids. The group stores those that it does not have yet, so nothing is reordered or
-stored twice in a failover. Exported from `dledger.client`; used by `batching_producer`.
+stored twice in a failover. Single records that wait share batches (`joining`); if the answer to
+such a batch does not say what became of each, its records are sent again, each by itself. Exported
+from `dledger.client`; used by `batching_producer`.
 """
 
 from __future__ import annotations
@@ -18,21 +20,13 @@ from typing import Final, Self
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.client.joining import Lanes, columns_of, encode, joinable, size_of, taken_apart
 from dledger.client.message_ids import MessageIds
 from dledger.client.produce_call import Connect, GrpcConnection
-from dledger.client.unanswered import Batch, Unanswered
+from dledger.client.unanswered import Batch, Call, Unanswered
 from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
-from dledger.errors import (
-    DiskFull,
-    DledgerError,
-    InvalidArgument,
-    MessageIdConflict,
-    NotLeader,
-    Refused,
-    Unavailable,
-)
+from dledger.errors import DiskFull, DledgerError, InvalidArgument, NotLeader, Unavailable
 from dledger.rpc.cancelled import is_cancelled
 from dledger.rpc.channel import leader_address, nodes_of, nothing_taken, outcome_of
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -88,6 +82,7 @@ class AppendStream:
         self._addresses = nodes_of(addresses, for_what="stream")
         self.client_id = client_id or f"dledger-py-{uuid.uuid4()}"
         self._ids = MessageIds()
+        self._lanes = Lanes(self.client_id, self._released, max_bytes=_ENOUGH_BYTES)
         self._timeout_s = timeout_s
         self._connect = connect
         self._window = Unanswered(max_bytes=max_bytes, max_messages=max_messages)
@@ -130,7 +125,10 @@ class AppendStream:
         """Append one batch to one queue; return once a majority has synced it.
 
         Batches are stored in the order of these calls, even of those that wait for room; there is
-        no need to await one before the next.
+        no need to await one before the next. That order is one of each queue: records that are
+        appended singly and wait together travel together, ahead of what is for other queues. Each
+        caller is told of its own record only. With queue -1 what travels together is stored in
+        one queue.
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the error says
@@ -141,27 +139,59 @@ class AppendStream:
                 group accepts no more; the batch may be stored now or later.
             Unavailable: Likewise, but the batch was not sent: it is not stored.
         """
-        columns = _columns(records, self._ids)
+        given = list(records)
+        if not given:
+            raise InvalidArgument("a batch needs at least one record")
+        if len(given) == 1 and self._lanes.has_lane(topic, queue_id):
+            record = joinable(given[0])
+            if record is not None:
+                size_bytes = size_of(record)
+                call = Call(topic, queue_id, count=1, size_bytes=size_bytes, record=record)
+                return await self._answer(call)
+        columns = columns_of(given, self._ids)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
-        appended: asyncio.Future[Appended] = asyncio.get_running_loop().create_future()
-        batch = Batch(topic, command, len(columns.bodies), appended)
-        try:
-            async with asyncio.timeout(self._timeout_s):
-                return await self._queued(batch)
-        except TimeoutError:
-            error = Unavailable(f"no answer within {self._timeout_s:g} s")
-            raise batch.failure(error) from None
+        call = Call(topic, queue_id, count=len(given), size_bytes=len(command))
+        return await self._answer(call, command)
 
-    async def _queued(self, batch: Batch) -> Appended:
-        await self._window.take(batch)
+    async def _answer(self, call: Call, command: bytes = b"") -> Appended:
+        """Send a call when there is room, with a batch of its own if it has a *command*."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._timeout_s
+        if not self._window.take_now(call):
+            try:
+                async with asyncio.timeout_at(deadline_s):
+                    await self._window.take(call)
+            except TimeoutError:
+                raise Unavailable(f"no answer within {self._timeout_s:g} s") from None
         if self._task is not None and self._task.done():
-            self._window.give(batch)
+            self._window.give(call)
             raise Unavailable("the stream is closed; the batch was not sent")
+        if command:
+            batch = Batch(call.topic, call.queue_id, is_of_lane=False)
+            batch.add(call)
+            batch.command = command
+            self._lanes.close(call.topic, call.queue_id)
+            self._released(batch)
+        else:
+            self._lanes.add(call)
+        timer = loop.call_at(deadline_s, call.expire, self._timeout_s)
+        try:
+            return await call.appended
+        finally:
+            timer.cancel()
+
+    def _released(self, batch: Batch) -> None:
+        """Send a batch when it is its turn."""
         self._batches += 1
         batch.id = self._batches
         self._unsent.append(batch)
         self._arrived.set()
-        return await batch.appended
+
+    def _left(self, batch: Batch) -> None:
+        """Free the room of a batch that is not unanswered any more, and its place in its lane."""
+        self._window.give(batch)
+        if batch.is_of_lane:
+            self._lanes.left(batch)
 
     # -- the stream ------------------------------------------------------------------------------
 
@@ -254,8 +284,8 @@ class AppendStream:
         count = size_bytes = 0
         while self._unsent and count < _MAX_BATCHES and size_bytes < _ENOUGH_BYTES:
             batch = self._unsent.popleft()
-            if batch.appended.done():
-                self._window.give(batch)  # its caller no longer waits
+            if not self._is_wanted(batch):
+                self._left(batch)
                 continue
             batch.streams += 1
             self._sent.append(batch)
@@ -263,6 +293,16 @@ class AppendStream:
             count += 1
             size_bytes += batch.size_bytes
         return b"".join(parts)
+
+    def _is_wanted(self, batch: Batch) -> bool:
+        """Encode a batch that still may be joined; return whether any caller waits for it."""
+        if batch.command:
+            return batch.is_awaited
+        for call in batch.without_abandoned():
+            self._window.give(call)
+        if batch.calls:
+            encode(batch, self._ids, self.client_id)
+        return bool(batch.calls)
 
     def _answered(self, answer: pb.ProduceAnswer) -> None:
         if not self._sent or self._sent[0].id != answer.id:
@@ -273,17 +313,30 @@ class AppendStream:
             self._fail_all(DiskFull(answer.disk_full), harmless=1)
             return
         batch = self._sent.popleft()
-        self._window.give(batch)
-        if batch.appended.done():
-            return
-        appended = _appended(answer, batch.count)
-        if answer.refused:
-            batch.appended.set_exception(Refused(answer.refused))
-        elif answer.conflicts:
-            conflict = MessageIdConflict.of(answer.conflicts, appended=appended)
-            batch.appended.set_exception(conflict)
+        if batch.settle(answer):
+            self._left(batch)
         else:
-            batch.appended.set_result(appended)
+            self._take_apart(batch, stopped=answer.stopped)
+
+    def _take_apart(self, batch: Batch, *, stopped: bool) -> None:
+        """Send the records of a batch again, each by itself.
+
+        Either all of it is stored, and each is told where by an answer of its own; or nothing of
+        it is stored, nor of any batch behind it: the stream has *stopped*, and order is kept.
+        """
+        if stopped:
+            self._streams += 1  # later batches go to the next stream
+            for each in (batch, *self._sent):
+                each.streams -= 1
+            self._unsent.extendleft(reversed(self._sent))
+            self._sent.clear()
+        parts = taken_apart(batch, self._ids, self.client_id)
+        for part in parts:
+            self._batches += 1
+            part.id, part.streams = self._batches, batch.streams
+        self._unsent.extendleft(reversed(parts))
+        self._lanes.left(batch, len(parts))
+        self._arrived.set()
 
     def _note(self, error: DledgerError, *, harmless: int) -> None:
         """Fail every batch unless a retry may help; *harmless* as for `_fail_all`."""
@@ -298,12 +351,12 @@ class AppendStream:
         """Fail every batch; *harmless* is 1 if the current stream stored no unanswered batch."""
         failures = [(batch, batch.failure(error, harmless=harmless)) for batch in self._sent]
         failures += [(batch, batch.failure(error)) for batch in self._unsent]
+        failures += [(batch, error) for batch in self._lanes.drained()]
         self._sent.clear()
         self._unsent.clear()
         for batch, failure in failures:
-            if not batch.appended.done():
-                batch.appended.set_exception(failure)
-            self._window.give(batch)
+            batch.fail(failure)
+            self._left(batch)
 
 
 async def _leader_at(address: str, connect: Connect = GrpcConnection) -> str:
@@ -325,29 +378,3 @@ async def _nothing() -> AsyncIterator[bytes]:
     """Yield no requests."""
     for request in tuple[bytes, ...]():
         yield request
-
-
-def _columns(records: Iterable[Record | bytes], ids: MessageIds) -> Columns:
-    """Return a batch as columns; records without an id get one of *ids*."""
-    given = list(records)
-    if not given:
-        raise InvalidArgument("a batch needs at least one record")
-    made_up = ids.take(len(given))
-    bodies = [record for record in given if isinstance(record, bytes)]
-    if len(bodies) == len(given):
-        return Columns(message_ids=made_up, bodies=bodies, born_at_ms=[0] * len(bodies))
-    batch = [Record(body=r) if isinstance(r, bytes) else r for r in given]
-    return Columns(
-        message_ids=[r.message_id or made_up[row] for row, r in enumerate(batch)],
-        bodies=[record.body for record in batch],
-        born_at_ms=[record.born_at_ms for record in batch],
-        tags=[record.tag for record in batch],
-        keys=[record.keys for record in batch],
-        properties=[record.properties for record in batch],
-    )
-
-
-def _appended(answer: pb.ProduceAnswer, count: int) -> Appended:
-    first = answer.first_offset
-    offsets = tuple(answer.offsets) or tuple(range(first, first + count))
-    return Appended(queue_id=answer.queue_id, offsets=offsets, index=answer.index)

@@ -178,6 +178,8 @@ class Client(Channel):
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
+        Records that were appended singly, by whomever, come in batches with their neighbours.
+
         Ends at the last record that this node knows to be committed, or after *max_records*; with
         *follow*, never. With *linearizable*, any node returns everything that was acknowledged
         before the call. The node sends only as fast as batches are taken, so a slow reader costs
@@ -189,11 +191,11 @@ class Client(Channel):
             Unavailable: The node failed; continue at another node from the last offset. Or the
                 leader could not be reached for a linearizable read.
         """
-        request = pb.ReadRequest(topic=topic, queue_id=queue_id, **options)
+        request = pb.ReadRequest(topic=topic, queue_id=queue_id, joined=True, **options)
         try:
             async for response in self._ledger.ReadBatches(request):
                 for batch in response.batches:
-                    yield same_fields(StoredBatch, batch)
+                    yield StoredBatch.of(batch)
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 

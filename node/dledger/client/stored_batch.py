@@ -1,5 +1,7 @@
 """A batch of committed messages, as readers get it from a node.
 
+Most are as they were produced. Neighbours that were produced singly, or by few, come joined.
+
 Returned by `ledger_client` and `batch_reader`; exported from `dledger.client`.
 """
 
@@ -8,9 +10,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Self
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.produce import ProduceFrame
+from dledger.errors import DledgerError
+from dledger.rpc.messages import same_fields
+from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.types import Record, StoredRecord
 
 logger = logging.getLogger(__name__)
@@ -18,16 +24,18 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """Consecutive committed messages of a queue, from one produced batch.
+    """Consecutive committed messages of a queue, from one produced batch or joined from several.
 
     Attributes:
         first_offset: Queue offset of the first one.
         count: How many there are.
-        index: Raft index of the entry that holds them.
-        stored_at_ms: When the leader stored them, Unix milliseconds.
+        index: Raft index of the entry that holds them, or the first of them.
+        stored_at_ms: When the leader stored that entry, Unix milliseconds.
         payload: The whole PRODUCE payload (``docs/internals/message-format.md``), without the
-            client id.
+            client id; if it is joined, also without the producer's host.
         first_row: The row of the first one in *payload*.
+        entries: If they are of several entries: how many each holds, its index and when it was
+            stored.
     """
 
     first_offset: int
@@ -36,6 +44,20 @@ class StoredBatch:
     stored_at_ms: int
     payload: bytes
     first_row: int
+    entries: tuple[tuple[int, int, int], ...] = ()
+
+    @classmethod
+    def of(cls, batch: pb.StoredBatch) -> Self:
+        """Return a batch as a node sent it. Raises DledgerError if its entries do not fill it."""
+        if not batch.entry_counts:
+            return same_fields(cls, batch, entries=())
+        counts, indexes = batch.entry_counts, batch.entry_indexes
+        if sum(counts) != batch.count or min(counts) < 1:
+            raise DledgerError(f"a batch of {batch.count} messages is of entries that have others")
+        if not len(counts) == len(indexes) == len(batch.entry_stored_at_ms):
+            raise DledgerError(f"of {len(counts)} entries, {len(indexes)} are told")
+        entries = tuple(zip(counts, indexes, batch.entry_stored_at_ms, strict=True))
+        return same_fields(cls, batch, entries=entries)
 
     @property
     def end_offset(self) -> int:
@@ -52,7 +74,12 @@ class StoredBatch:
         Nodes refuse such a message, but an older log may have some.
         """
         frame = self._frame()
+        entries = iter(self.entries or ((self.count, self.index, self.stored_at_ms),))
+        left = index = stored_at_ms = 0
         for number in range(self.count):
+            if not left:
+                left, index, stored_at_ms = next(entries)
+            left -= 1
             try:
                 message = frame.message(self.first_row + number)
             except MalformedCommandError as error:
@@ -69,8 +96,8 @@ class StoredBatch:
                     born_at_ms=message.born_at_ms,
                 ),
                 offset=self.first_offset + number,
-                index=self.index,
-                stored_at_ms=self.stored_at_ms,
+                index=index,
+                stored_at_ms=stored_at_ms,
             )
 
     def _frame(self) -> ProduceFrame:

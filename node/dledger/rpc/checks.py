@@ -46,6 +46,22 @@ def is_scope(client_id: str) -> bool:
     return _SCOPE.search(client_id) is not None
 
 
+def is_client_id(client_id: str) -> bool:
+    """Whether nodes take it as the scope of idempotency keys; see `check_client_id`."""
+    return 1 <= len(client_id) <= MAX_ID_LENGTH and not is_scope(client_id)
+
+
+def check_client_id(client_id: str) -> None:
+    """Refuse an empty or overlong client id, the scope of idempotency keys."""
+    if is_client_id(client_id):
+        return
+    if is_scope(client_id):
+        raise InvalidArgument(NO_SCOPE)
+    raise InvalidArgument(
+        f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"
+    )
+
+
 def check_normal(system: Any) -> None:
     """Refuse messages for other topic types: FIFO, delayed, transactional and so on."""
     if system.message_type not in _NORMAL:

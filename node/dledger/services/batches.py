@@ -17,13 +17,12 @@ from dledger.common.features import FEATURES
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.errors import FeatureNotReady, InvalidArgument
 from dledger.rpc.checks import (
-    NO_SCOPE,
     check_body_sizes,
+    check_client_id,
     check_properties,
     check_tag,
     check_times,
     check_total,
-    is_scope,
 )
 
 
@@ -85,13 +84,3 @@ def _check_each(batch: ProduceFrame) -> None:
     for row in range(batch.count):
         message = batch.message(row)
         check_properties(message.properties, message.keys)
-
-
-def check_client_id(client_id: str) -> None:
-    """Refuse an empty or overlong client id, the scope of idempotency keys."""
-    if not 1 <= len(client_id) <= MAX_ID_LENGTH:
-        raise InvalidArgument(
-            f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"
-        )
-    if is_scope(client_id):
-        raise InvalidArgument(NO_SCOPE)

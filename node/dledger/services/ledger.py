@@ -30,6 +30,7 @@ from dledger.requests.forward import Caller
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.checks import (
     check_body_sizes,
+    check_client_id,
     check_properties,
     check_tag,
     check_times,
@@ -39,7 +40,6 @@ from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import bug, grpc_code_of
-from dledger.services.batches import check_client_id
 from dledger.services.native import NativeHandlers
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
@@ -137,7 +137,7 @@ class LedgerHandlers(NativeHandlers):
         await self._send(context, _READ, self._records)
 
     async def _read_batches(self, _: Any, context: Any) -> None:
-        await self._send(context, _READ_BATCHES, lambda _, part: [encoded(part)])
+        await self._send(context, _READ_BATCHES, lambda request, part: [encoded(part, request)])
 
     async def _send(
         self,

@@ -7,7 +7,8 @@ order of the batches. The batches in flight are bounded per stream and per conne
 
 When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
 closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
-a later batch could be stored before the resent one.
+a later batch could be stored before the resent one. For the same reason it ends when a batch of
+several callers' messages is refused for one of them: its producer sends the others again.
 """
 
 from __future__ import annotations
@@ -52,6 +53,7 @@ class _Batch:
 
     Attributes:
         taken: Whether it was proposed; if not, *result* says why.
+        stops: Whether the stream ends with its answer, because messages of other callers are in it.
     """
 
     id: int
@@ -59,6 +61,7 @@ class _Batch:
     messages: int
     result: asyncio.Future[object]
     taken: bool
+    stops: bool = False
 
     def lost(self) -> BaseException | None:
         """Return why the outcome is unknown, if it is; call once *result* is done."""
@@ -157,16 +160,20 @@ class Producing:
         """Propose one batch when there is room; a refused one is answered in order, too."""
         command, messages, producer = batch.command, 0, ""
         refused: DledgerError | None = None
+        stops = False
         try:
             checked = checked_batch(command)
             messages, producer = checked.count, checked.client_id
-            await self._resolver.topic(checked.topic)
-        except (Refused, RateLimited) as error:
-            refused = error
+        except Refused as error:
+            refused, stops = error, batch.joined
+        else:
+            refused = await self._refusal_of(checked.topic)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:
             return
+        if stops:
+            self._close()
         try:
             result = await self._submitted(command, producer) if refused is None else None
         except DiskFull as error:
@@ -176,11 +183,19 @@ class Producing:
             result = asyncio.get_running_loop().create_future()
             result.set_exception(refused)
         if result is not None:
-            taken = _Batch(batch.id, len(command), messages, result, taken=refused is None)
+            taken = _Batch(batch.id, len(command), messages, result, refused is None, stops)
             self._under_way.append(taken)
             self._bytes += len(command)
             self._messages += messages
             result.add_done_callback(lambda _: self._done(taken))
+
+    async def _refusal_of(self, topic: str) -> DledgerError | None:
+        """Return why nothing can be stored in a topic, if so; make the topic if that is allowed."""
+        try:
+            await self._resolver.topic(topic)
+        except (Refused, RateLimited) as error:
+            return error
+        return None
 
     async def _make_room(self) -> None:
         """Wait until a batch is answered. Raises Overloaded if the answers stay unread."""
@@ -282,7 +297,7 @@ def _answer(batch: _Batch) -> pb.ProduceAnswer:
     if isinstance(error, DiskFull):
         return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
     if error is not None and not isinstance(error, MessageIdConflict):
-        return pb.ProduceAnswer(id=batch.id, refused=str(error))
+        return pb.ProduceAnswer(id=batch.id, refused=str(error), stopped=batch.stops)
     stored = _stored(batch)
     in_a_row = isinstance(stored.offsets, range)
     return pb.ProduceAnswer(

@@ -1,7 +1,9 @@
 """``Ledger.ReadBatches``: a queue's committed messages in the payloads they were produced in.
 
 The client id is removed from each: with it, a reader could guess the producer's next message ids
-and use them first (docs/adr/0020).
+and use them first (docs/adr/0020). A reader that asks for it gets neighbours that were produced by
+few as one payload: what a payload costs by itself, here and there, is most of what reading single
+messages costs.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.broker.consume_queue import ConsumeQueue, Position
+from dledger.broker.command_frame import MalformedCommandError
+from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, UnknownTopic
@@ -20,14 +24,25 @@ from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
 
 _RESPONSE_BYTES: Final = 1 << 20
+_HELD_BYTES: Final = 16 << 20
+"""Of the entries that a part lies in; one is always read."""
 _FOLLOW_POLL_S: Final = 5.0
+_FEW: Final = 8
+_SMALL_BYTES: Final = 16 << 10
+"""Payloads of which at most so many messages are the queue's, and of at most so many bytes, are
+joined: of others a copy would cost more than it saves."""
+_JOINED_ROWS: Final = 4_096
+"""Slices of a part and messages of a joined payload, at most: they are found in one go."""
 _BATCHES: Final = pb.ReadBatchesResponse.BATCHES_FIELD_NUMBER
 _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class QueueSlice:
     """Consecutive messages of a queue that were produced together.
+
+    Not frozen: there is one for each message that was produced singly, and it is made in a third of
+    the time.
 
     Attributes:
         first_offset: Queue offset of the first one.
@@ -67,7 +82,6 @@ class BatchReading:
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._entry: Entry | None = None
-        self._ahead: tuple[Position, int] | None = None
 
     def check(self) -> None:
         """Check that the queue can be read from there.
@@ -107,53 +121,124 @@ class BatchReading:
         self._entry = None
 
     async def part(self) -> list[QueueSlice]:
-        """Return the next batches in order: one, or several of together at most 1 MiB."""
+        """Return the next batches in order: one, or several of together at most 1 MiB.
+
+        Fewer if they lie in large entries of other queues' messages, which are held meanwhile.
+        """
         part: list[QueueSlice] = []
-        size_bytes = 0
-        while self._has_more(size_bytes):
-            part.append(await self._stretch())
-            size_bytes += part[-1].size_bytes
-        if size_bytes > _RESPONSE_BYTES:
+        held_bytes = 0
+        stretches = self._next_stretches()
+        for number, (first, count, row, index, start, end) in enumerate(stretches):
+            if self._entry is None or self._entry.index != index:
+                if held_bytes > _HELD_BYTES:
+                    self._go_back(stretches[number:])
+                    break
+                self._entry = await self._engine.read_entry(index)
+                held_bytes += self._entry.size_bytes
+            part.append(QueueSlice(first, row, count, self._entry, start, end))
+        if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
         return part
 
-    def _has_more(self, size_bytes: int) -> bool:
-        if self._offset >= self._queue().end or self._left == 0:
-            return False
-        return not size_bytes or size_bytes + self._next_bytes() <= _RESPONSE_BYTES
+    def _next_stretches(self) -> list[Stretch]:
+        """Return where the next part is, and go on behind it."""
+        stretches: list[Stretch] = []
+        size_bytes = 0
+        queue = self._queue()
+        for stretch in queue.stretches(self._offset) if self._left != 0 else ():
+            size_bytes += stretch.end - stretch.start
+            if stretches and size_bytes > _RESPONSE_BYTES:
+                break
+            length = stretch.length if self._left is None else min(stretch.length, self._left)
+            if self._left is not None:
+                self._left -= length
+            whole = length == stretch.length
+            stretches.append(stretch if whole else stretch._replace(length=length))
+            self._offset += length
+            if self._left == 0 or len(stretches) == _JOINED_ROWS:
+                break
+        return stretches
+
+    def _go_back(self, stretches: Sequence[Stretch]) -> None:
+        """Leave some stretches to the next part."""
+        self._offset = stretches[0].first
+        if self._left is not None:
+            self._left += sum(stretch.length for stretch in stretches)
 
     def _next_bytes(self) -> int:
-        if self._ahead is None:
-            self._ahead = self._queue().stretch(self._offset)
-        payload = self._ahead[0].payload
+        payload = self._queue().locate(self._offset).payload
         return payload.end - payload.start
 
-    async def _stretch(self) -> QueueSlice:
-        place, count = self._ahead or self._queue().stretch(self._offset)
-        self._ahead, payload = None, place.payload
-        if self._entry is None or self._entry.index != payload.index:
-            self._entry = await self._engine.read_entry(payload.index)
-        if self._left is not None:
-            count = min(count, self._left)
-            self._left -= count
-        first, self._offset = self._offset, self._offset + count
-        return QueueSlice(first, place.row, count, self._entry, payload.start, payload.end)
 
+def encoded(part: Sequence[QueueSlice], request: pb.ReadRequest | None = None) -> bytes:
+    """Return the ReadBatchesResponse with these batches.
 
-def encoded(part: Sequence[QueueSlice]) -> bytes:
-    """Return the ReadBatchesResponse with these batches; each payload is copied only once."""
+    Each payload is copied only once, except those that *request* asks to be joined.
+    """
     pieces: list[bytes | memoryview] = []
-    for stretch in part:
-        head = pb.StoredBatch(
-            first_offset=stretch.first_offset,
-            first_row=stretch.first_row,
-            count=stretch.count,
-            index=stretch.entry.index,
-            stored_at_ms=stretch.entry.timestamp_ms,
-        ).SerializeToString()
-        fixed, rest = stretch.anonymous()
-        head += length_prefix(_PAYLOAD, len(fixed) + len(rest)) + fixed
-        pieces += (length_prefix(_BATCHES, len(head) + len(rest)), head, rest)
+    at = 0
+    while at < len(part):
+        end = _end_of_few(part, at) if request is not None and request.joined else at + 1
+        batch = _joined(part[at:end], request) if request is not None and end > at + 1 else None
+        for piece in (batch,) if batch is not None else map(_alone, part[at:end]):
+            pieces += piece
+        at = end
     next_offset = part[-1].first_offset + part[-1].count
     pieces.append(pb.ReadBatchesResponse(next_offset=next_offset).SerializeToString())
     return b"".join(pieces)
+
+
+def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
+    """Return one batch as it was produced, in pieces."""
+    head = pb.StoredBatch(
+        first_offset=stretch.first_offset,
+        first_row=stretch.first_row,
+        count=stretch.count,
+        index=stretch.entry.index,
+        stored_at_ms=stretch.entry.timestamp_ms,
+    ).SerializeToString()
+    fixed, rest = stretch.anonymous()
+    head += length_prefix(_PAYLOAD, len(fixed) + len(rest)) + fixed
+    return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
+
+
+def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
+    """Return the end of the slices from *start* on that may be joined, at least one."""
+    end, rows = start, 0
+    while end < len(part):
+        stretch = part[end]
+        rows += stretch.count
+        if stretch.count > _FEW or stretch.size_bytes > _SMALL_BYTES or rows > _JOINED_ROWS:
+            break
+        end += 1
+    return max(end, start + 1)
+
+
+def _joined(
+    stretches: Sequence[QueueSlice], request: pb.ReadRequest
+) -> tuple[bytes | memoryview, ...] | None:
+    """Return several slices as one batch, in pieces; None if one cannot be decoded."""
+    rows: list[Rows] = [(s.entry.data, s.start, s.end, s.first_row, s.count) for s in stretches]
+    try:
+        payload = joined_payload(request.topic, request.queue_id, rows)
+    except MalformedCommandError:
+        return None
+    counts, entries = list[int](), list[Entry]()
+    for stretch in stretches:
+        if entries and entries[-1] is stretch.entry:
+            counts[-1] += stretch.count
+        else:
+            entries.append(stretch.entry)
+            counts.append(stretch.count)
+    several = len(entries) > 1
+    head = pb.StoredBatch(
+        first_offset=stretches[0].first_offset,
+        count=sum(counts),
+        index=entries[0].index,
+        stored_at_ms=entries[0].timestamp_ms,
+        entry_counts=counts if several else (),
+        entry_indexes=[entry.index for entry in entries] if several else (),
+        entry_stored_at_ms=[entry.timestamp_ms for entry in entries] if several else (),
+    ).SerializeToString()
+    head += length_prefix(_PAYLOAD, len(payload))
+    return length_prefix(_BATCHES, len(head) + len(payload)), head, payload

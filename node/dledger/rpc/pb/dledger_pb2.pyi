@@ -58,12 +58,14 @@ class ProduceBatches(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[ProduceBatch, _Mapping]]] = ...) -> None: ...
 
 class ProduceBatch(_message.Message):
-    __slots__ = ("id", "command")
+    __slots__ = ("id", "command", "joined")
     ID_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     id: int
     command: bytes
-    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ...) -> None: ...
+    joined: bool
+    def __init__(self, id: _Optional[int] = ..., command: _Optional[bytes] = ..., joined: _Optional[bool] = ...) -> None: ...
 
 class ProduceAnswers(_message.Message):
     __slots__ = ("answers",)
@@ -72,7 +74,7 @@ class ProduceAnswers(_message.Message):
     def __init__(self, answers: _Optional[_Iterable[_Union[ProduceAnswer, _Mapping]]] = ...) -> None: ...
 
 class ProduceAnswer(_message.Message):
-    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full")
+    __slots__ = ("id", "queue_id", "first_offset", "offsets", "index", "conflicts", "refused", "disk_full", "stopped")
     ID_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -81,6 +83,7 @@ class ProduceAnswer(_message.Message):
     CONFLICTS_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     DISK_FULL_FIELD_NUMBER: _ClassVar[int]
+    STOPPED_FIELD_NUMBER: _ClassVar[int]
     id: int
     queue_id: int
     first_offset: int
@@ -89,23 +92,26 @@ class ProduceAnswer(_message.Message):
     conflicts: _containers.RepeatedScalarFieldContainer[int]
     refused: str
     disk_full: str
-    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ...) -> None: ...
+    stopped: bool
+    def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable")
+    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     MAX_RECORDS_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LINEARIZABLE_FIELD_NUMBER: _ClassVar[int]
+    JOINED_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     start_offset: int
     max_records: int
     follow: bool
     linearizable: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ...) -> None: ...
+    joined: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ..., joined: _Optional[bool] = ...) -> None: ...
 
 class ReadIndexRequest(_message.Message):
     __slots__ = ()
@@ -146,20 +152,26 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
 
 class StoredBatch(_message.Message):
-    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload")
+    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload", "entry_counts", "entry_indexes", "entry_stored_at_ms")
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     PAYLOAD_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_COUNTS_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_INDEXES_FIELD_NUMBER: _ClassVar[int]
+    ENTRY_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     first_offset: int
     first_row: int
     count: int
     index: int
     stored_at_ms: int
     payload: bytes
-    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ...) -> None: ...
+    entry_counts: _containers.RepeatedScalarFieldContainer[int]
+    entry_indexes: _containers.RepeatedScalarFieldContainer[int]
+    entry_stored_at_ms: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ..., entry_counts: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_stored_at_ms: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
     __slots__ = ("name", "type", "queues")
