@@ -17,8 +17,8 @@ SLOW_S: Final = 0.05
 """What a full collection has walked for longer than this is left out of the next ones."""
 ALL_AGAIN_S: Final = 300.0
 """After so long everything is walked once more, since a cycle that died meanwhile is still in
-memory, and free memory goes back to the system. Nothing is left out before: of what comes and goes
-while groups are founded, much would be."""
+memory, and the system gets what is free. Nothing is left out before: of what comes and goes while
+groups are founded, much would be."""
 
 
 class Freezing:
