@@ -10,6 +10,7 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
+from typing import Any
 
 from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
 from dledger.door.contract import (
@@ -88,8 +89,8 @@ class _Streaming(Call):
             raise Failed(Code.CANCELLED, "the client is gone, or does not read")
 
 
-class UnaryTaskCall(OneMessage):
-    """A call of one message for one."""
+class _OneMessageTask(OneMessage):
+    """A call of one message, whose task starts with that."""
 
     __slots__ = ("_serve", "_task")
 
@@ -98,11 +99,11 @@ class UnaryTaskCall(OneMessage):
         carrier: Carrier,
         stream_id: int,
         headers: Headers,
-        handler: UnaryCoroutine,
+        handler: UnaryCoroutine | ServerStream,
         now_s: float,
     ) -> None:
         super().__init__(carrier, stream_id, headers, handler, now_s)
-        self._serve = handler.serve
+        self._serve: Callable[..., Awaitable[Any]] = handler.serve
         self._task: _Task | None = None
 
     def start(self, body: bytes) -> None:
@@ -115,40 +116,28 @@ class UnaryTaskCall(OneMessage):
             self._task.cancel()
 
     async def _run(self, body: bytes) -> None:
+        raise NotImplementedError
+
+
+class UnaryTaskCall(_OneMessageTask):
+    """A call of one message for one."""
+
+    __slots__ = ()
+
+    async def _run(self, body: bytes) -> None:
         answer = await self._serve(self.headers, body)
         if not self.over:
             self.carrier.answer(self, answer)
 
 
-class ServerStreamCall(OneMessage, _Streaming):
+class ServerStreamCall(_OneMessageTask, _Streaming):
     """A call with many answers to one message."""
 
-    __slots__ = ("_serve", "_task")
-
-    def __init__(
-        self,
-        carrier: Carrier,
-        stream_id: int,
-        headers: Headers,
-        handler: ServerStream,
-        now_s: float,
-    ) -> None:
-        super().__init__(carrier, stream_id, headers, handler, now_s)
-        self._serve = handler.serve
-        self._task: _Task | None = None
-
-    def start(self, body: bytes) -> None:
-        """Start the handler's task."""
-        self._task = _Task(self, partial(self._run, body))
+    __slots__ = ()
 
     async def read(self) -> bytes | None:
         """Return None: the handler has the only message already."""
         return None
-
-    def drop(self) -> None:
-        """Cancel the task."""
-        if self._task is not None:
-            self._task.cancel()
 
     async def _run(self, body: bytes) -> None:
         await self._serve(self.headers, body, self)

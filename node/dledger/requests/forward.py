@@ -207,7 +207,9 @@ class Relay:
             Unavailable: The deadline has passed, or a follower forwarded the request and retries.
             Overloaded: Too many requests are held already.
         """
-        self.hold(size_bytes)
+        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
+            raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
+        self._held_bytes += size_bytes
         wait_s, unknown = _RETRY_S, False
         try:
             while True:
@@ -224,17 +226,7 @@ class Relay:
                 changed = self._engine.leader() != leader
                 wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
         finally:
-            self.let_go(size_bytes)
-
-    def hold(self, size_bytes: int) -> None:
-        """Count a request in progress. Raises Overloaded if there are too many already."""
-        if self._held_bytes + size_bytes > MAX_HELD_BYTES:
-            raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
-        self._held_bytes += size_bytes
-
-    def let_go(self, size_bytes: int) -> None:
-        """Count it no longer."""
-        self._held_bytes -= size_bytes
+            self._held_bytes -= size_bytes
 
     def _may_retry(self, caller: Caller, error: DledgerError) -> bool:
         awaits = not caller.forwarded or self._is_elect()
