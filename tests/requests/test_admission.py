@@ -154,7 +154,8 @@ async def test_what_is_slow_to_come_leaves_its_room_to_others(
     calls = [Call(arrived=False, of=name) for name in names]
     silent = serve(admission, calls, answered)
     await settled()
-    assert sum(call.reads for call in calls) == MAX_ARRIVING
+    assert len(admission._arriving) == MAX_ARRIVING  # however long that took: 10 ms make them slow
+    assert admission.waiting
 
     assert await served(admission, Call(b"x", of="honest"), answered) == b"x"
 
