@@ -82,6 +82,9 @@ PROMTOOL = Program(
 ETCD_PEER = Program("etcd-peer", "etcdload", "go.etcd.io/etcd/server/v3")
 ETCD_LOAD = Program("etcd-load", "etcdload")
 VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
+# Others' suites for the client port.
+GRPC_INTEROP = Program("grpc-interop", "grpcinterop", "google.golang.org/grpc/interop/client")
+H2SPEC = Program("h2spec", "h2spec", "github.com/summerwind/h2spec/cmd/h2spec")
 CLUSTER_PROGRAMS = (PAUSE, ETCD, COREDNS, KUBERNETES)
 TEST_PROGRAMS = (HELM, ETCD, KUBERNETES, PROMETHEUS, PROMTOOL, VERSITYGW)
 """What tests ask for that need no cluster."""

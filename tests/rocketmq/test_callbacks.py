@@ -40,7 +40,7 @@ def held(group: MemoryGroup) -> tuple[int, ...]:
     gateway = group.nodes[0].gateway
     admission = gateway.context.admission
     counts = (admission.taken, admission.waiting, len(admission._connections))
-    return (*counts, gateway.relay.held_bytes, len(gateway.sender._batches))
+    return (*counts, gateway.load().held_request_bytes, len(gateway.sender._batches))
 
 
 async def coroutines(group: MemoryGroup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
@@ -125,6 +125,7 @@ async def test_a_client_that_gives_up_leaves_nothing_behind(
         group._commit_batch()
 
         assert taken[0] > 0
+        assert taken[3] == taken[0]  # the metric tells it
         assert held(group) == (0, 0, 0, 0, 0)
         assert await group.bodies("t") == [b"body", b"body"]
 

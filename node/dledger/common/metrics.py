@@ -83,7 +83,9 @@ class Sample:
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
-    held_request_bytes: int = _gauge("Bytes of client requests under way or held at this node")
+    held_request_bytes: int = _gauge(
+        "Room that client requests under way or held at this node take; 8 KiB at least for each"
+    )
     waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
     telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
     remembered_message_ids: int = _gauge(

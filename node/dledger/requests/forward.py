@@ -171,11 +171,6 @@ class Relay:
         self._watcher: asyncio.Task[None] | None = None
         self._answers = PassingOn(self._tell)
 
-    @property
-    def held_bytes(self) -> int:
-        """Bytes of the requests in progress here, held ones included."""
-        return self._held_bytes
-
     def start(self) -> None:
         """Start watching for changes of leader."""
         self._watcher = asyncio.get_running_loop().create_task(self._watch())

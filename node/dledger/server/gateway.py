@@ -44,7 +44,7 @@ class Load:
     """The load that clients put on one node.
 
     Attributes:
-        held_request_bytes: Requests in progress, or held through an election.
+        held_request_bytes: The room that requests in progress, or held through an election, take.
         waiting_polls: Consumers' long polls waiting for a message.
         telemetry_streams: Open Telemetry streams, one for each connected client.
     """
@@ -139,7 +139,14 @@ class Gateway:
     def load(self) -> Load:
         """Return the current load."""
         return Load(
-            held_request_bytes=self.relay.held_bytes,
+            held_request_bytes=sum(
+                admission.taken
+                for admission in (
+                    self.context.admission,
+                    self.context.peer_intake,
+                    self.context.produce_intake,
+                )
+            ),
             waiting_polls=len(self.queue_followers) + len(self.turns),
             telemetry_streams=len(self.telemetry),
         )
