@@ -371,6 +371,22 @@ async def test_a_reader_that_takes_nothing_holds_a_stream_back() -> None:
         await until(lambda: port.seen.cancelled == ["stream"])
 
 
+@pytest.mark.found
+async def test_a_large_answer_is_being_sent_until_it_is_taken() -> None:
+    """found: a13r. Else who counts what is being sent counts nothing: 200 MiB of 200 streams."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
+        size = 2 * QUICK.unsent_stream_bytes
+        stream = await call(client, "/t/Count", prefixed(8) + b"2 %d" % size)
+        assert await serves(port)
+        assert port.seen.sent == []
+
+        client.h2.update_settings({ngh2.Setting.INITIAL_WINDOW_SIZE: 2 * size})
+        await client.flush()
+        await until(lambda: port.seen.sent == [0, 1])
+        assert (await client.status(stream))[0] == 0
+
+
 async def test_a_stream_whose_reader_is_too_far_behind_is_reset() -> None:
     """If its handler does not wait: gRPC's name for that is RESOURCE_EXHAUSTED."""
     bounds = replace(QUICK, unsent_bytes=1 << 20)

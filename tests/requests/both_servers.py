@@ -10,18 +10,20 @@ from tests.requests import memory_group
 _NAME = "client_server"
 
 
-@pytest.fixture
-def client_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
-    """What serves the clients in this test."""
-    kind: str = request.param
-    monkeypatch.setattr(memory_group, "client_server", kind)
+@pytest.fixture(autouse=True)
+def client_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str | None:
+    """What serves the clients in this test; None: it has no such group.
+
+    It is autouse, since a fixture that no test asks for is otherwise not set up, parametrized or
+    not.
+    """
+    kind: str | None = getattr(request, "param", None)
+    if kind is not None:
+        monkeypatch.setattr(memory_group, "client_server", kind)
     return kind
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize the tests of files that make such groups, or whose `group` is one."""
-    if not hasattr(metafunc.module, "memory_group") and "group" not in metafunc.fixturenames:
-        return
-    if _NAME not in metafunc.fixturenames:
-        metafunc.fixturenames.insert(0, _NAME)
-    metafunc.parametrize(_NAME, [GRPC, NATIVE], indirect=True)
+    if hasattr(metafunc.module, "memory_group") or "group" in metafunc.fixturenames:
+        metafunc.parametrize(_NAME, [GRPC, NATIVE], indirect=True)

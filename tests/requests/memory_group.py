@@ -92,7 +92,7 @@ class MemoryEngine:
         if self._members.refuse is not None:
             raise self._members.refuse
         self.proposals += 1
-        return asyncio.ensure_future(self._committed(command))
+        return self._members.commit(command)
 
     def check(self, kind: int) -> None:
         del kind
@@ -101,12 +101,6 @@ class MemoryEngine:
 
     async def propose(self, command: bytes) -> object:
         return await self.submit(command)
-
-    async def _committed(self, command: Command) -> object:
-        result = await self._members.commit(command)
-        if isinstance(result, DledgerError):
-            raise result
-        return result
 
     async def read_entry(self, index: int) -> Entry:
         return self._members.log[index - 1]
@@ -197,16 +191,13 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    async def commit(self, command: Command) -> object:
+    def commit(self, command: Command) -> asyncio.Future[object]:
+        """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
             asyncio.get_running_loop().call_soon(self._commit_batch)
         self._batch.append((command, result))
-        outcome = await result
-        if self.lose_outcomes:
-            self.lose_outcomes -= 1
-            raise LeadershipLost("lost by the test, after it was committed")
-        return outcome
+        return result
 
     def _commit_batch(self) -> None:
         batch, self._batch = self._batch, []
@@ -221,7 +212,14 @@ class MemoryGroup:
         self.log.append(entry)
         answers: list[list[object]] = [node.engine.apply(entry) for node in self.nodes]
         for (_, result), answer in zip(batch, answers[self.leader or 0], strict=True):
-            if not result.done():
+            if result.done():
+                continue
+            if isinstance(answer, DledgerError):
+                result.set_exception(answer)
+            elif self.lose_outcomes:
+                self.lose_outcomes -= 1
+                result.set_exception(LeadershipLost("lost by the test, after it was committed"))
+            else:
                 result.set_result(answer)
 
 

@@ -25,7 +25,7 @@ class Bounds:
             beyond is refused.
         request_s: For a request, or a message of a stream, from its first byte to its last; without
             the time for which it waits for room.
-        unsent_stream_bytes: Of a call's answers, not yet taken by the client: from here on `send`
+        unsent_stream_bytes: Of a call's answers, not yet taken by the client: with more, `send`
             waits.
         unsent_bytes: A call is reset that has more, even with its next message.
         unsent_connection_bytes: The same for all calls of a connection together.
@@ -46,7 +46,7 @@ class Bounds:
     header_list_bytes: int = 16 << 10  # twice gRPC's default: tokens grow
     header_fields: int = 128  # SDKs send some 20
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
-    promised_bytes: int = 32 << 20  # the largest request, of 20 MiB, and others beside it
+    promised_bytes: int = 24 << 20  # the largest request, of 20 MiB, and some beside it
     held_bytes: int = 256 << 20  # MAX_HELD_BYTES, what a node keeps while there is no leader
     request_s: float = 30.0  # 20 MiB at 6 Mbit/s
     unsent_stream_bytes: int = 64 << 10  # the window of most clients: more would only wait here

@@ -124,7 +124,9 @@ class Stream(Protocol):
     def __aiter__(self) -> AsyncIterator[bytes]: ...
 
     async def send(self, message: bytes) -> None:
-        """Send a message, once there is room for it: the client has read most of those before.
+        """Send a message, and return once there is room for the next: the client takes them.
+
+        So whoever counts what he is sending counts what is here, and not with the client.
 
         Raises:
             Failed: The call is over. It says nothing more to anyone.

@@ -19,6 +19,7 @@ from dledger.door.contract import (
     Failed,
     Handler,
     Headers,
+    Pairs,
     ServerStream,
     Unary,
     UnaryCoroutine,
@@ -34,33 +35,38 @@ class _Task:
     __slots__ = ("_task",)
 
     def __init__(self, call: Call, work: Callable[[], Awaitable[None]]) -> None:
-        self._task = call.carrier.run(_guarded(call, work))
+        self._task: asyncio.Task[None] | None = call.carrier.run(_guarded(call, work))
 
     def cancel(self) -> None:
-        """Cancel it, unless it is what ends the call just now."""
-        if self._task is not asyncio.current_task():
-            self._task.cancel()
+        """Cancel it, unless it is what ends the call just now.
+
+        It is let go: a cancelled task keeps its frames, and these the call.
+        """
+        task, self._task = self._task, None
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
 
 
 async def _guarded(call: Call, work: Callable[[], Awaitable[None]]) -> None:
     """Run a handler; whatever it raises ends its call and nothing else.
 
-    It is not even made if the call ends before its task has begun.
+    It is not even made if the call ends before its task has begun. An exception that outlives its
+    handling is in a cycle with this frame, and holds the request until that is collected.
     """
-    failure: Failed | None = None
+    ending: tuple[Code, str, Pairs] | None = None
     try:
         await work()
     except Failed as error:
-        failure = error
+        ending = error.code, error.message, error.trailers
     except asyncio.CancelledError:
         if not call.over:
             call.carrier.fail(call, Code.CANCELLED, "the handler was cancelled")
         raise
     except Exception:
         logger.exception("%s failed", call.headers.get(b":path"))
-        failure = Failed(Code.UNKNOWN, BUG)
-    if failure is not None and not call.over:
-        call.carrier.fail(call, failure.code, failure.message, failure.trailers)
+        ending = Code.UNKNOWN, BUG, ()
+    if ending is not None and not call.over:
+        call.carrier.fail(call, *ending)
 
 
 class _Streaming(Call):
@@ -77,9 +83,10 @@ class _Streaming(Call):
             yield message
 
     async def send(self, message: bytes) -> None:
-        """Send a message once there is room for it. Raises Failed: the call is over."""
+        """Send a message, and return once its client has taken most of it. Raises Failed."""
         await self.carrier.room(self)
         self.send_now(message)
+        await self.carrier.room(self)
 
     def send_now(self, message: bytes) -> None:
         """Send a message. Raises Failed: the call is over, and its handler must not go on."""

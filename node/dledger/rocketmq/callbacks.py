@@ -19,7 +19,7 @@ from dledger.requests.forward import Caller
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.command_batcher import Begun
 from dledger.rpc.requests import parsed
-from dledger.rpc.status import bug
+from dledger.rpc.status import bug, forget_frames
 
 logger = logging.getLogger(__name__)
 
@@ -98,29 +98,30 @@ class CallbackMethod:
         except Unavailable:
             return None
         except DledgerError as error:
+            forget_frames(error)
             return error
         except Exception as error:
             logger.exception("group %s: %s failed", context.engine.group, self.name)
             return bug(error)
 
-    def outcome(
-        self, submitted: asyncio.Future[Any], response: Callable[[Any], Any]
-    ) -> bytes | None:
-        """Return the encoded response by the command's result; None: the coroutine has to look.
-
-        Raises:
-            Unavailable: Whether the command was carried out is not known.
-        """
+    def answered(self, place: Any, response: Callable[[Any], Any]) -> bytes | None:
+        """Return the encoded response by the command's result; None: the coroutine has to look."""
         try:
-            found = response(submitted.result())
+            found = response(place)
             return None if found is None else self.port.answer(self.name, found)
-        except Unavailable:
-            raise
         except DledgerError as error:
             return self.port.failed(self.name, error)
         except Exception as error:
             logger.exception("group %s: %s failed", self.port.context.engine.group, self.name)
             return self.port.failed(self.name, bug(error))
+
+    def refused(self, error: BaseException) -> bytes:
+        """Return the encoded response to a request whose command failed."""
+        if not isinstance(error, DledgerError):
+            group = self.port.context.engine.group
+            logger.error("group %s: %s failed", group, self.name, exc_info=error)
+            error = bug(error)
+        return self.port.failed(self.name, error)
 
 
 def _nothing() -> None:
@@ -148,12 +149,12 @@ class _UnderWay:
         self._method.port.admission.leave(self._room)
         if submitted.cancelled():  # by its client: nobody else has the future
             return
-        try:
-            answer = self._method.outcome(submitted, self._response)
-        except Unavailable as error:
+        error = submitted.exception()
+        if isinstance(error, Unavailable):  # whether the command was carried out is not known
             self._otherwise(error)
-            return
-        if answer is None:
+        elif error is not None:
+            self._answer(self._method.refused(error))
+        elif (answer := self._method.answered(submitted.result(), self._response)) is None:
             self._otherwise(None)
         else:
             self._answer(answer)

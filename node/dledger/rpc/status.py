@@ -73,8 +73,8 @@ async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> No
     traceback is cleared here: the frames in it hold the request.
     """
     code, details, metadata = ending(error)
-    _forget_frames(error)
-    _forget_frames(sys.exception())
+    forget_frames(error)
+    forget_frames(sys.exception())
     await context.abort(code, details, trailing_metadata=(*metadata, *more))
     raise AssertionError("abort returned")
 
@@ -91,7 +91,12 @@ def ending(error: DledgerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, 
     return row_of(error).grpc, str(error), named
 
 
-def _forget_frames(error: BaseException | None) -> None:
+def forget_frames(error: BaseException | None) -> None:
+    """Clear the tracebacks of an error that is kept; the frames in them hold the request.
+
+    If one of these frames holds the error in its turn, all of it stays until the next garbage
+    collection, which is minutes away.
+    """
     while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__
