@@ -133,7 +133,7 @@ async def test_a_reader_goes_on_at_another_node(group: MemoryGroup) -> None:
         await producer.send(TOPIC, b"0", queue_id=0)
         reader = follow(group.addresses, TOPIC, 0)
         first = await anext(reader)
-        await group.nodes[0].servers[0].stop(None)
+        await group.nodes[0].servers[0].stop(0)
         group.elect(1)
         await producer.send(TOPIC, b"1", queue_id=0)
         async with asyncio.timeout(10):

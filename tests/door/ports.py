@@ -45,6 +45,7 @@ class Seen:
             "/t/Echo": Unary(self._echo, max_request_bytes=largest),
             "/t/Small": Unary(self._echo, max_request_bytes=1024),
             "/t/Named": Unary(self._echo, max_request_bytes=1024, refusal=_named),
+            "/t/Nameless": Unary(self._echo, max_request_bytes=1024, refusal=_nameless),
             "/t/Renamed": Unary(self._echo, max_request_bytes=1024, refusal=_renamed),
             "/t/Hold": Unary(self._hold, max_request_bytes=largest),
             "/t/Refuse": Unary(_refuse),
@@ -54,6 +55,7 @@ class Seen:
             "/t/Count": ServerStream(self._count),
             "/t/Push": ServerStream(self._push),
             "/t/Talk": BidiStream(self._talk, max_request_bytes=largest),
+            "/t/Closed": BidiStream(_closed),
             "/t/Deaf": BidiStream(self._deaf),
         }
 
@@ -106,6 +108,10 @@ def _named(refused: Failed) -> bytes:
     return f"{type(refused).__name__}: {refused.message}".encode()
 
 
+def _nameless(refused: Failed) -> bytes:
+    raise AttributeError(f"a bug: {refused.message}")
+
+
 def _renamed(refused: Failed) -> bytes:
     raise Failed(Code.OUT_OF_RANGE, refused.message, ((b"renamed", b"yes"),))
 
@@ -118,6 +124,10 @@ def _refuse(headers: Headers, body: bytes, _: Answer, fail: Fail) -> Cancel | No
 
 def _burst(_: Headers, __: bytes, ___: Answer, ____: Fail) -> Cancel | None:
     raise RuntimeError("a bug")
+
+
+async def _closed(_: Headers, __: Stream) -> None:
+    raise Failed(Code.UNAVAILABLE, "closed", ((b"x-instead", b"elsewhere"),))
 
 
 async def _raises(_: Headers, body: bytes) -> bytes:

@@ -169,8 +169,8 @@ KNOWN: Final = {
     "generic/2: Sends a WINDOW_UPDATE frame on half-closed (remote) stream",
     # Only calls that last pass the limit, and these are over at once.
     (
-        "http2/5.1.2: Sends HEADERS frames that causes their advertised concurrent stream limit to be "
-        "exceeded"
+        "http2/5.1.2: Sends HEADERS frames that causes their advertised concurrent stream limit "
+        "to be exceeded"
     ),
     # libnghttp2 ignores what comes on streams that are over.
     "http2/5.1.1: Sends stream identifier that is numerically smaller than previous",
@@ -183,8 +183,8 @@ KNOWN: Final = {
     "http2/6.3: Sends a PRIORITY frame with 0x0 stream identifier",
     # It ends the connection for it, and not the stream alone.
     (
-        "http2/6.9.1: Sends multiple WINDOW_UPDATE frames increasing the flow control window to above "
-        "2^31-1 on a stream"
+        "http2/6.9.1: Sends multiple WINDOW_UPDATE frames increasing the flow control window to "
+        "above 2^31-1 on a stream"
     ),
 }
 

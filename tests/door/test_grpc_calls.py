@@ -141,6 +141,36 @@ async def test_a_protocol_may_name_the_refusal_itself() -> None:
         assert port.seen.headers == []
 
 
+async def test_a_protocol_that_cannot_name_it_fails_its_call_alone() -> None:
+    """A bug of ours: the other calls of the connection go on."""
+    async with called() as (_, channel):
+        held = channel.unary_unary("/t/Echo")
+        error = await failure(channel.unary_unary("/t/Nameless")(bytes(3 << 20)))
+
+        assert error.code() is grpc.StatusCode.UNKNOWN
+        assert await held(b"still") == b"still"
+
+
+@pytest.mark.found
+async def test_a_stream_that_is_refused_at_once_says_why() -> None:
+    """found: a client that had not written yet was told INTERNAL, and not who leads."""
+    async with called() as (_, channel):
+        for _ in range(50):
+            call = channel.stream_stream("/t/Closed")(iter((b"first",)))
+            error = await failure(call.read())
+
+            assert (error.code(), error.details()) == (grpc.StatusCode.UNAVAILABLE, "closed")
+            assert ("x-instead", "elsewhere") in tuple(error.trailing_metadata() or ())
+
+
+async def test_a_stream_that_nobody_writes_to_is_refused_all_the_same() -> None:
+    """Shortly after."""
+    async with called() as (_, channel):
+        error = await failure(channel.stream_stream("/t/Closed")().read())
+
+        assert error.details() == "closed"
+
+
 async def test_compressed_messages_are_refused_by_name() -> None:
     """20 KiB can inflate to 20 MiB; what does is not looked at."""
     async with called(compression=grpc.Compression.Gzip) as (_, channel):

@@ -92,7 +92,7 @@ class MemoryEngine:
         if self._members.refuse is not None:
             raise self._members.refuse
         self.proposals += 1
-        return self._members.commit(command)
+        return asyncio.ensure_future(self._members.commit(command))  # a test's is a coroutine
 
     def check(self, kind: int) -> None:
         del kind

@@ -897,7 +897,7 @@ async def test_a_stream_that_ended_while_idle_takes_no_later_batch(group: Memory
     """The old one is still asked for requests; what comes then belongs to the new one."""
     async with AppendStream(group.addresses, timeout_s=10) as stream:
         await stream.append(TOPIC, [b"a"], queue_id=0)
-        await group.nodes[0].servers[0].stop(None)
+        await group.nodes[0].servers[0].stop(0)
         await asyncio.sleep(0.05)
         group.elect(1)
         await stream.append(TOPIC, [b"b"], queue_id=0)

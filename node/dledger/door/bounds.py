@@ -47,7 +47,7 @@ class Bounds:
     header_fields: int = 128  # SDKs send some 20
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
     promised_bytes: int = 24 << 20  # the largest request, of 20 MiB, and some beside it
-    held_bytes: int = 256 << 20  # MAX_HELD_BYTES, what a node keeps while there is no leader
+    held_bytes: int = 96 << 20  # of four clients all that each may; a body is twice in memory
     request_s: float = 30.0  # 20 MiB at 6 Mbit/s
     unsent_stream_bytes: int = 64 << 10  # the window of most clients: more would only wait here
     unsent_bytes: int = 64 << 20  # MAX_ANSWER_BYTES, the largest answer

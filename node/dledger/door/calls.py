@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
 import ngh2
 
-from dledger.door.call import Call
+from dledger.door.call import BUG, Call
 from dledger.door.contract import Code, Failed, Pairs
 from dledger.door.grpc_format import status_fields
 from dledger.door.intake import Intake
@@ -21,6 +22,8 @@ from dledger.door.outgoing import Outgoing
 from dledger.door.port import Port
 from dledger.door.task_calls import call_of
 from dledger.door.watch import Watch
+
+logger = logging.getLogger(__name__)
 
 _numbers: Final = itertools.count(1)
 
@@ -163,6 +166,9 @@ class Calls:
                 answer = call.refusal(error)
             except Failed as other:
                 error = other
+            except Exception:
+                logger.exception("%s cannot say what it refuses", call.headers.get(b":path"))
+                error = Failed(Code.UNKNOWN, BUG)
             else:
                 self.answer(call, answer)
                 call.drop()

@@ -6,11 +6,12 @@ Each has a task, which is cancelled if the call ends without it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
 from dledger.door.contract import (
@@ -28,13 +29,16 @@ from dledger.door.grpc_format import PREFIX_BYTES
 
 logger = logging.getLogger(__name__)
 
+_FIRST_WRITE_S: Final = 0.05
+"""A client that writes at once has done so by then, but over a slow link."""
+
 
 class _Task:
     """The coroutine behind a call."""
 
     __slots__ = ("_task",)
 
-    def __init__(self, call: Call, work: Callable[[], Awaitable[None]]) -> None:
+    def __init__(self, call: _TaskCall, work: Callable[[], Awaitable[None]]) -> None:
         self._task: asyncio.Task[None] | None = call.carrier.run(_guarded(call, work))
 
     def cancel(self) -> None:
@@ -47,7 +51,7 @@ class _Task:
             task.cancel()
 
 
-async def _guarded(call: Call, work: Callable[[], Awaitable[None]]) -> None:
+async def _guarded(call: _TaskCall, work: Callable[[], Awaitable[None]]) -> None:
     """Run a handler; whatever it raises ends its call and nothing else.
 
     It is not even made if the call ends before its task has begun. An exception that outlives its
@@ -66,10 +70,21 @@ async def _guarded(call: Call, work: Callable[[], Awaitable[None]]) -> None:
         logger.exception("%s failed", call.headers.get(b":path"))
         ending = Code.UNKNOWN, BUG, ()
     if ending is not None and not call.over:
-        call.carrier.fail(call, *ending)
+        await call.heard()
+        if not call.over:
+            call.carrier.fail(call, *ending)
 
 
-class _Streaming(Call):
+class _TaskCall(Call):
+    """A call that a coroutine serves."""
+
+    __slots__ = ()
+
+    async def heard(self) -> None:
+        """Wait until its client may be told that it failed."""
+
+
+class _Streaming(_TaskCall):
     """A call that is its handler's `contract.Stream`."""
 
     __slots__ = ()
@@ -96,7 +111,7 @@ class _Streaming(Call):
             raise Failed(Code.CANCELLED, "the client is gone, or does not read")
 
 
-class _OneMessageTask(OneMessage):
+class _OneMessageTask(OneMessage, _TaskCall):
     """A call of one message, whose task starts with that."""
 
     __slots__ = ("_serve", "_task")
@@ -155,7 +170,7 @@ class ServerStreamCall(_OneMessageTask, _Streaming):
 class BidiCall(_Streaming):
     """A call with many messages in both directions; its handler starts at once."""
 
-    __slots__ = ("_messages", "_reader", "_task")
+    __slots__ = ("_messages", "_reader", "_task", "received")
 
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
@@ -163,11 +178,13 @@ class BidiCall(_Streaming):
         super().__init__(carrier, stream_id, headers, handler, now_s)
         self.waits_since_s = None  # it may be silent for ever, between messages
         self._messages: deque[bytes] = deque()
+        self.received = False
         self._reader: asyncio.Future[None] | None = None
         self._task = _Task(self, partial(self._run, handler))
 
     def data(self, data: bytes, now_s: float) -> None:
         """Queue the messages that are whole. Raises Failed."""
+        self.received = True
         whole = self.inbox.feed(data)
         self._messages += whole
         if not self.inbox.missing:
@@ -199,6 +216,19 @@ class BidiCall(_Streaming):
         """Cancel the handler."""
         self._task.cancel()
         self._messages.clear()
+        self._wake()
+
+    async def heard(self) -> None:
+        """Wait for the client's first bytes, if it is about to write.
+
+        gRPC's client for Python that writes to a call which has ended is told of that write, and
+        neither of the status nor of the metadata, such as who leads.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_WRITE_S):
+                while not (self.received or self.ended or self.over):
+                    self._reader = asyncio.get_running_loop().create_future()
+                    await self._reader
 
     async def _run(self, handler: BidiStream) -> None:
         await handler.serve(self.headers, self)
