@@ -14,6 +14,7 @@ from typing import Final
 from e2e.bench import machine
 from e2e.bench.bare_broker import bare_broker_rows
 from e2e.bench.bare_calls import bare_rows
+from e2e.bench.beside_rocketmq import ROCKETMQ, sdk_contestants
 from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
 from e2e.bench.etcd import Etcd
@@ -41,6 +42,7 @@ SECTIONS: Final = (
     "java",
     "java-push",
     "etcd",
+    ROCKETMQ,
     CATCH_UP,
     *FAILOVERS,
 )
@@ -51,7 +53,9 @@ _HEADLINES: Final = {
     "per_s": "/s",
     "mb_s": "MB/s",
     "total_mb_s": "MB/s",
-    "server_us": "us of a core a call",
+    "server_us": "us of a core a call, servers",
+    "client_us": "client",
+    "others_cores": "cores for others",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",
@@ -133,6 +137,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     chosen = {name: known[name] for name in args.only if name in known}
     if chosen:
         yield from contest(chosen, turns, scratch, LOGS)
+    if ROCKETMQ in args.only:
+        yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
     if CATCH_UP in args.only:
         behind = args.behind_mib << 20
         yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)

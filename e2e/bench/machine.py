@@ -25,6 +25,8 @@ SYNC: Final = "sync"
 _PACED_BYTES: Final = 256 << 10
 _PACED_PER_S: Final = 100
 _STEAL: Final = 7
+_IDLE: Final = slice(3, 5)
+"""Of the figures of ``/proc/stat``: idle, and waiting for a disk."""
 _T = TypeVar("_T")
 
 
@@ -61,6 +63,12 @@ class Stolen:
         """Return (steal, all), in ticks: the 8th figure of the first line, and all of it."""
         ticks = [int(figure) for figure in self._stat.read_text("ascii").split("\n")[0].split()[1:]]
         return ticks[_STEAL], sum(ticks[: _STEAL + 1])  # guests' time is in the user's already
+
+
+def busy_s(stat: Path = Path("/proc/stat")) -> float:
+    """Return the seconds that the cores have worked since the machine's start, for whomever."""
+    ticks = [int(figure) for figure in stat.read_text("ascii").split("\n")[0].split()[1:]]
+    return (sum(ticks[:_STEAL]) - sum(ticks[_IDLE])) / os.sysconf("SC_CLK_TCK")
 
 
 def commit() -> str:
