@@ -16,7 +16,7 @@ from e2e.bench.cases import Case
 from e2e.bench.engine import measured
 from e2e.bench.java import class_path
 from e2e.bench.loads import Load
-from e2e.bench.machine import busy_s
+from e2e.bench.machine import Busy
 from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup
 from e2e.bench.rows import Row
@@ -30,7 +30,7 @@ JAVA_SDK: Final = "java-sdk"
 TOPIC: Final = "bench-sdk"
 QUEUES: Final = 8
 WARM_UP_S: Final = 30.0
-"""Of sends; see `Warmth` for what the JVM of a consumer takes beside."""
+"""Of sends, when a group starts; each kind of call has its own beside."""
 ASYNC_16: Final = SdkCalls("async", 16, "async sends, 16 under way")
 ASYNC_256: Final = SdkCalls("async", 256, "async sends, 256 under way")
 SYNC_64: Final = SdkCalls("sync", 64, "sync sends, 64 threads")
@@ -98,10 +98,10 @@ class JavaSdkRows:
         _settle(load, case, step.mode)
         if before_s:
             load.run(case, before_s, mode=step.mode)
-        busy = busy_s()
+        busy = Busy()
         name = f"1 KiB, {step.name}"
         row = measured(group, load, case, self._seconds, kind=JAVA_SDK, name=name, mode=step.mode)
-        figures = dict(row.figures) | cost_figures(row.figures, busy_s() - busy)
+        figures = dict(row.figures) | cost_figures(row.figures, busy.seconds())
         load.ask("close")
         return replace(row, figures=figures, notes=(self._promise,))
 

@@ -25,8 +25,6 @@ SYNC: Final = "sync"
 _PACED_BYTES: Final = 256 << 10
 _PACED_PER_S: Final = 100
 _STEAL: Final = 7
-_IDLE: Final = slice(3, 5)
-"""Of the figures of ``/proc/stat``: idle, and waiting for a disk."""
 _T = TypeVar("_T")
 
 
@@ -65,10 +63,22 @@ class Stolen:
         return ticks[_STEAL], sum(ticks[: _STEAL + 1])  # guests' time is in the user's already
 
 
-def busy_s(stat: Path = Path("/proc/stat")) -> float:
-    """Return the seconds that the cores have worked since the machine's start, for whomever."""
-    ticks = [int(figure) for figure in stat.read_text("ascii").split("\n")[0].split()[1:]]
-    return (sum(ticks[:_STEAL]) - sum(ticks[_IDLE])) / os.sysconf("SC_CLK_TCK")
+class Busy:
+    """What the cores worked for everybody, since this was made."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._before = self._ticks()
+
+    def seconds(self) -> float:
+        """Return it, in seconds of a core."""
+        return (self._ticks() - self._before) / os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> int:
+        """Return all that is neither idle nor waiting for a disk nor stolen."""
+        first = self._stat.read_text("ascii").split("\n")[0]
+        user, nice, system, _, _, irq, soft_irq = map(int, first.split()[1 : _STEAL + 1])
+        return user + nice + system + irq + soft_irq
 
 
 def commit() -> str:
