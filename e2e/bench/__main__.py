@@ -46,6 +46,14 @@ SECTIONS: Final = (
     CATCH_UP,
     *FAILOVERS,
 )
+_EXAMPLES: Final = """\
+For example:
+
+  make bench BENCH_ARGS="--only ours,etcd"
+  make bench BENCH_ARGS="--only rocketmq --seconds 10 --record"
+  make bench BENCH_ARGS="--only rocketmq --rounds 1 --seconds 2 --warm-up 4"  (three minutes)
+  make bench BENCH_ARGS="--full --trials 30 --record"
+"""
 _DISK_S: Final = 1.0
 _SYNC_S: Final = 8.0
 _BARE_CALLS_S: Final = 4.0
@@ -101,7 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    made = argparse.ArgumentParser(
+        prog="make bench",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument(
         "--full", action="store_true", help="all cases instead of a representative few"
     )

@@ -24,6 +24,7 @@ _TIMEOUT_S: Final = 3.0
 _WAIT_S: Final = 60.0
 _POLL_S: Final = 0.3
 _HEAD: Final = struct.Struct(">II")
+_NUMBER_BYTES: Final = 4
 _HEADER_BITS: Final = 24
 _UPDATE_TOPIC: Final = 17
 _CLUSTER_INFO: Final = 106
@@ -60,13 +61,14 @@ def encoded(code: int, fields: Mapping[str, object]) -> bytes:
         "serializeTypeCurrentRPC": "JSON",
     }
     text = json.dumps(header).encode()
-    return _HEAD.pack(4 + len(text), len(text)) + text
+    return _HEAD.pack(_NUMBER_BYTES + len(text), len(text)) + text
 
 
 def decoded(frame: bytes) -> tuple[dict[str, Any], bytes]:
     """Return header and body of a frame, whose first four bytes are left out already."""
-    length = int.from_bytes(frame[:4], "big") & ((1 << _HEADER_BITS) - 1)
-    return json.loads(frame[4 : 4 + length]), frame[4 + length :]
+    kind_and_length = int.from_bytes(frame[:_NUMBER_BYTES], "big")
+    end = _NUMBER_BYTES + kind_and_length % (1 << _HEADER_BITS)
+    return json.loads(frame[_NUMBER_BYTES:end]), frame[end:]
 
 
 def brokers_of(body: bytes) -> Brokers:
@@ -108,8 +110,10 @@ def _call(address: str, code: int, fields: Mapping[str, object]) -> bytes:
     with socket.create_connection((host, int(port)), _TIMEOUT_S) as connection:
         connection.sendall(encoded(code, fields))
         with connection.makefile("rb") as answers:
-            length = int.from_bytes(answers.read(4), "big")
-            header, body = decoded(answers.read(length))
+            frame = answers.read(int.from_bytes(answers.read(_NUMBER_BYTES), "big"))
+    if len(frame) <= _NUMBER_BYTES:
+        raise RemotingError(f"{address}: the connection ended")
+    header, body = decoded(frame)
     if header["code"]:
         raise RemotingError(f"{address}: code {header['code']}, {header.get('remark')}")
     return body
