@@ -136,8 +136,7 @@ def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
         _rows(run, (READ, SDK), {"per_s": "messages/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}),
         "### RocketMQ's Java SDK beside RocketMQ 5.5\n",
         about_java_sdk(sources.get(JAVA_SDK, run)),
-        _table_of(by_java_sdk := [row for row in run.rows if row.kind == JAVA_SDK], _JAVA_SDK),
-        _range_note(by_java_sdk),
+        _by_java_sdk(run.rows),
         "### A lost leader\n",
         _source(sources, FAILOVER),
         "![gaps by fault](performance/failover.svg)\n",
@@ -303,6 +302,11 @@ def _appends(rows: Sequence[Row]) -> str:
     found = [row for row in rows if row.kind == APPEND]
     columns = {"per_s": "messages/s", **_LATENCIES, "failures": "failed"}
     return _table_of(found, columns) + _range_note(found)
+
+
+def _by_java_sdk(rows: Sequence[Row]) -> str:
+    found = [row for row in rows if row.kind == JAVA_SDK]
+    return _table_of(found, _JAVA_SDK) + _range_note(found)
 
 
 def _range_note(rows: Sequence[Row]) -> str:
