@@ -21,8 +21,8 @@ _METHOD: Final = (
     "Servers are all processes of a system: our three nodes; RocketMQ's three brokers in DLedger "
     "mode, its name server and its proxy. RocketMQ acknowledges from the page cache of a majority, "
     "and in this mode nothing makes it sync; ours is synced on a majority. CPU is that of all "
-    "threads, by message: it changes less with what else a machine does than a rate, which falls by "
-    "what others take, and further for who asks for the processor with fewer threads."
+    "threads, by message: it changes less with what else a machine does than a rate, which falls "
+    "by what others take, and further for who asks for the processor with fewer threads."
 )
 
 
