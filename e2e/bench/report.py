@@ -305,7 +305,12 @@ def _appends(rows: Sequence[Row]) -> str:
 
 
 def _by_java_sdk(rows: Sequence[Row]) -> str:
-    found = [row for row in rows if row.kind == JAVA_SDK]
+    """Return the rows without what the words before them say of all."""
+    found = [
+        replace(row, name=row.name.removeprefix("1 KiB, "), notes=())
+        for row in rows
+        if row.kind == JAVA_SDK
+    ]
     return _table_of(found, _JAVA_SDK) + _range_note(found)
 
 

@@ -182,9 +182,9 @@ def _by_java_sdk(
     calls: SdkCalls, least: float, aim: float, which: str = "per_s", *, is_most: bool = False
 ) -> Target:
     """Return what is asked of a figure of the Java SDK's calls beside RocketMQ's, of one run."""
-    what = "rate" if which == "per_s" else "servers' CPU a message"
+    what = "rate" if which == "per_s" else "servers' CPU"
     return Target(
-        line=f"Java SDK, {calls.name}: {what} beside RocketMQ",
+        line=f"Java SDK, {calls.name}: {what} beside RocketMQ's",
         least=least,
         aim=aim,
         unit="x",
