@@ -19,10 +19,11 @@ _SYNCED: Final = "acknowledged when a majority has synced it"
 _CALLS_WARM_UP_S: Final = 20.0
 _METHOD: Final = (
     "Bodies of 1 KiB. Servers are all processes of a system: our three nodes; RocketMQ's three "
-    "brokers in DLedger mode, its name server and its proxy. RocketMQ acknowledges from "
-    "the page cache of a majority, and in this mode nothing makes it sync; ours is synced on a majority. CPU is that of all "
-    "threads, by message: it changes less with what else a machine does than a rate, which falls "
-    "by what others take, and further for who asks for the processor with fewer threads."
+    "brokers in DLedger mode, its name server and its proxy. RocketMQ acknowledges from the "
+    "page cache of a majority, and in this mode nothing makes it sync; ours is synced on a "
+    "majority. CPU is that of all threads, by message: it changes less with what else a machine "
+    "does than a rate, which falls by what others take, and further for who asks for the "
+    "processor with fewer threads."
 )
 
 
