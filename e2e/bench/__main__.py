@@ -14,6 +14,7 @@ from typing import Final
 from e2e.bench import machine
 from e2e.bench.bare_broker import bare_broker_rows
 from e2e.bench.bare_calls import bare_rows
+from e2e.bench.beside_rocketmq import ROCKETMQ, sdk_contestants
 from e2e.bench.catch_up import CATCH_UP, catch_up_rows
 from e2e.bench.contest import Turns, contest, contestants
 from e2e.bench.etcd import Etcd
@@ -41,9 +42,18 @@ SECTIONS: Final = (
     "java",
     "java-push",
     "etcd",
+    ROCKETMQ,
     CATCH_UP,
     *FAILOVERS,
 )
+_EXAMPLES: Final = """\
+For example:
+
+  make bench BENCH_ARGS="--only ours,etcd"
+  make bench BENCH_ARGS="--only rocketmq --seconds 10 --record"
+  make bench BENCH_ARGS="--only rocketmq --rounds 1 --seconds 2 --warm-up 4"  (three minutes)
+  make bench BENCH_ARGS="--full --trials 30 --record"
+"""
 _DISK_S: Final = 1.0
 _SYNC_S: Final = 8.0
 _BARE_CALLS_S: Final = 4.0
@@ -51,7 +61,9 @@ _HEADLINES: Final = {
     "per_s": "/s",
     "mb_s": "MB/s",
     "total_mb_s": "MB/s",
-    "server_us": "us of a core a call",
+    "server_us": "us of a core a call, servers",
+    "client_us": "client",
+    "others_cores": "cores for others",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",
@@ -97,7 +109,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line."""
-    made = argparse.ArgumentParser(prog="make bench", description=__doc__)
+    made = argparse.ArgumentParser(
+        prog="make bench",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     made.add_argument(
         "--full", action="store_true", help="all cases instead of a representative few"
     )
@@ -133,6 +150,8 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     chosen = {name: known[name] for name in args.only if name in known}
     if chosen:
         yield from contest(chosen, turns, scratch, LOGS)
+    if ROCKETMQ in args.only:
+        yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
     if CATCH_UP in args.only:
         behind = args.behind_mib << 20
         yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)

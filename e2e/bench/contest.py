@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from e2e.bench.ours import Ours
 from e2e.bench.process_group import ProcessGroup, System
 from e2e.bench.rows import Row
 from e2e.bench.sdk import sdk_rows
-from e2e.harness.nodes import allocate
+from e2e.harness.nodes import NodeSpec, allocate
 
 INSIDE: Final = "inside the leader"
 _WARM_UP_CASE: Final = Case(batch=1, window=64)
@@ -49,10 +49,17 @@ class Turns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contestant:
-    """A system and its rows."""
+    """A system and its rows.
+
+    Attributes:
+        make: Makes the system.
+        measure: Yields a turn's rows.
+        place: Gives the group's processes their directories, below one, and their ports.
+    """
 
     make: Callable[[], System]
     measure: Measurements
+    place: Callable[[Path], Sequence[NodeSpec]] = allocate
 
 
 def contestants(turns: Turns, logs: Path) -> Mapping[str, Contestant]:
@@ -109,7 +116,7 @@ def contest(
     with contextlib.ExitStack() as stack:
         groups: dict[str, ProcessGroup] = {}
         for name, contestant in chosen.items():
-            specs = allocate(scratch / name)
+            specs = contestant.place(scratch / name)
             groups[name] = ProcessGroup(contestant.make(), specs, logs / name)
             stack.callback(groups[name].discard)
             _start(groups[name], turns)

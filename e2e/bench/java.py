@@ -90,17 +90,28 @@ class JavaDLedger:
 
 
 def ensure_built(layout: Layout) -> str:
-    """Fetch the jars and compile our sources, unless both are cached; return the class path.
+    """Return the class path of Java DLedger and its load programs; see `class_path`."""
+    return class_path(layout, "java-peer", _SOURCES, "fetch Java DLedger and compile its programs")
+
+
+def class_path(layout: Layout, name: str, sources: Path, what: str) -> str:
+    """Fetch the jars of a folder of sources and compile what it has, unless both are cached.
+
+    Args:
+        layout: Where the cache is.
+        name: In the cache; a digest of *sources* follows it.
+        sources: ``pom.xml``, ``jars.sha256``, and programs unless it is only for its jars.
+        what: The step, in words.
 
     Raises:
         HarnessError: A jar is not the one that was pinned.
     """
-    built = layout.cache / f"java-peer-{digest_of(_SOURCES)}"
+    built = layout.cache / f"{name}-{digest_of(sources)}"
     if not built.exists():
         steps = Steps()
         packages.ensure(layout, _PACKAGES, steps)
-        with steps.step("fetch Java DLedger and compile the load programs"):
-            _build(built)
+        with steps.step(what):
+            _build(built, sources)
     return f"{built / 'classes'}:{built / 'lib' / '*'}"
 
 
@@ -112,11 +123,14 @@ def digest_of(folder: Path) -> str:
     return digest.hexdigest()[:12]
 
 
-def _build(built: Path) -> None:
+def _build(built: Path, sources: Path) -> None:
     partial = built.with_suffix(".partial")
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
-    compile_java(_SOURCES, partial)
+    if any(sources.glob("*.java")):
+        compile_java(sources, partial)
+    else:
+        fetch_jars(sources, partial / "lib")
     partial.rename(built)
 
 
@@ -128,12 +142,22 @@ def compile_java(sources: Path, folder: Path, log: Path | None = None) -> None:
         CommandFailed: Maven or the compiler failed.
     """
     lib, classes = folder / "lib", folder / "classes"
-    fetch = ("mvn", "-B", "-q", "-f", sources / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
-    run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
-    check_jars(lib, (sources / "jars.sha256").read_text("ascii"))
+    fetch_jars(sources, lib, log)
     classes.mkdir()
     files = sorted(sources.glob("*.java"))
     run("javac", "-d", classes, "-cp", f"{lib}/*", *files, log=log, timeout_s=_FETCH_S)
+
+
+def fetch_jars(sources: Path, lib: Path, log: Path | None = None) -> None:
+    """Fetch what a folder's ``pom.xml`` names into *lib*, and check it by its ``jars.sha256``.
+
+    Raises:
+        HarnessError: A jar is not the one that was pinned.
+        CommandFailed: Maven failed.
+    """
+    fetch = ("mvn", "-B", "-q", "-f", sources / "pom.xml", _COPY, f"-DoutputDirectory={lib}")
+    run(*fetch, "-DincludeScope=runtime", log=log, timeout_s=_FETCH_S)
+    check_jars(lib, (sources / "jars.sha256").read_text("ascii"))
 
 
 def check_jars(lib: Path, pinned: str) -> None:
@@ -147,5 +171,5 @@ def check_jars(lib: Path, pinned: str) -> None:
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
             raise HarnessError(
-                f"{name}: SHA-256 {found.get(name)}, but java/jars.sha256 has {wanted.get(name)}"
+                f"{name}: SHA-256 {found.get(name)}, but jars.sha256 has {wanted.get(name)}"
             )

@@ -17,6 +17,7 @@ from typing import Final
 
 from e2e.bench import machine, overload, soak
 from e2e.bench.bare_calls import BARE_CALLS
+from e2e.bench.beside_rocketmq import about as about_java_sdk
 from e2e.bench.cases import PEER_WINDOWS, WINDOWS
 from e2e.bench.catch_up import CATCH_UP
 from e2e.bench.contest import INSIDE
@@ -24,6 +25,7 @@ from e2e.bench.engine import APPEND, LATENCY, READ
 from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
 from e2e.bench.java import NAME as JAVA
+from e2e.bench.java_sdk import JAVA_SDK
 from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
 from e2e.bench.markdown import number, paragraph, table, with_unit
@@ -41,7 +43,7 @@ END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _STOLEN_PERCENT: Final = 2.0
-_BY_ITSELF: Final = (FAILOVER, CATCH_UP)
+_BY_ITSELF: Final = (FAILOVER, CATCH_UP, JAVA_SDK)
 _KIB: Final = 1024
 _SECONDS: Final = "seconds"
 
@@ -132,6 +134,9 @@ def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
         _rows(run, (LATENCY,), {"per_s": "messages/s", **_LATENCIES}),
         "### Reads, and the RocketMQ Python SDK\n",
         _rows(run, (READ, SDK), {"per_s": "messages/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}),
+        "### RocketMQ's Java SDK beside RocketMQ 5.5\n",
+        about_java_sdk(sources.get(JAVA_SDK, run)),
+        _by_java_sdk(run.rows),
         "### A lost leader\n",
         _source(sources, FAILOVER),
         "![gaps by fault](performance/failover.svg)\n",
@@ -202,6 +207,15 @@ _THERE: Final = (
     ("Java DLedger's client appends {} messages a second at its best window", 17_800),
     ("etcd's puts {}", 8_600),
 )
+_JAVA_SDK: Final = {
+    "per_s": "messages/s",
+    "p50_ms": "p50 ms",
+    "p99_ms": "p99 ms",
+    "server_us": "CPU us, servers",
+    "client_us": "CPU us, client",
+    "others_cores": "cores of others",
+    "failures": "failed",
+}
 _LATENCIES: Final = {"p50_ms": "p50 ms", "p99_ms": "p99 ms", "p999_ms": "p99.9 ms"}
 _FAILOVER: Final = {
     "trials": "trials",
@@ -290,6 +304,16 @@ def _appends(rows: Sequence[Row]) -> str:
     return _table_of(found, columns) + _range_note(found)
 
 
+def _by_java_sdk(rows: Sequence[Row]) -> str:
+    """Return the rows without what the words before them say of all."""
+    found = [
+        replace(row, name=row.name.removeprefix("1 KiB, "), notes=())
+        for row in rows
+        if row.kind == JAVA_SDK
+    ]
+    return _table_of(found, _JAVA_SDK) + _range_note(found)
+
+
 def _range_note(rows: Sequence[Row]) -> str:
     rounds = max((len(row.samples) for row in rows), default=0)
     spread = [
@@ -328,7 +352,11 @@ def _table_of(rows: Sequence[Row], columns: Mapping[str, str]) -> str:
 
 def _usage(rows: Sequence[Row]) -> str:
     """Return the processor time and the memory behind each rate."""
-    measured = [row for row in rows if _SECONDS in row.figures and row.figures["per_s"]]
+    measured = [
+        row
+        for row in rows
+        if _SECONDS in row.figures and row.figures["per_s"] and row.kind != JAVA_SDK
+    ]
     if not measured:
         return "Not measured in this run.\n"
     return table(

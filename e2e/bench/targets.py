@@ -13,9 +13,11 @@ from e2e.bench.engine import APPEND, LATENCY, READ, STEADY
 from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
 from e2e.bench.java import NAME as JAVA
+from e2e.bench.java_sdk import ASYNC_16, ASYNC_256, JAVA_SDK, PUSH, SIMPLE, SYNC_1, SYNC_64
 from e2e.bench.machine import DISK
+from e2e.bench.rocketmq import NAME as ROCKETMQ
 from e2e.bench.rows import OURS, Row, Run
-from e2e.bench.sdk import SDK
+from e2e.bench.sdk import SDK, SdkCalls
 from e2e.harness.checks import Verdict
 
 P99_MEANWHILE: Final = "the leader's p99 meanwhile, times the p99 before"
@@ -176,6 +178,24 @@ def _gap(line: str, most: float, aim: float | None, *faults: str, which: str = "
     )  # fmt: skip
 
 
+def _by_java_sdk(
+    calls: SdkCalls, least: float, aim: float, which: str = "per_s", *, is_most: bool = False
+) -> Target:
+    """Return what is asked of a figure of the Java SDK's calls beside RocketMQ's, of one run."""
+    what = "rate" if which == "per_s" else "servers' CPU"
+    return Target(
+        line=f"Java SDK, {calls.name}: {what} beside RocketMQ's",
+        least=least,
+        aim=aim,
+        unit="x",
+        is_most=is_most,
+        value=lambda run: ratio(
+            answered(run, JAVA_SDK, calls.name, which),
+            figure(run, JAVA_SDK, calls.name, which, system=ROCKETMQ),
+        ),
+    )
+
+
 TARGETS: Final = (
     _appends(256, 50_000, 75_000),
     _appends(64, 35_000),
@@ -214,4 +234,11 @@ TARGETS: Final = (
     ),
     _p99_meanwhile(HALF_LOAD),
     _p99_meanwhile(STEADY),
+    _by_java_sdk(ASYNC_256, 0.4, 0.25, "server_us", is_most=True),
+    _by_java_sdk(ASYNC_16, 3.5, 5),
+    _by_java_sdk(ASYNC_256, 1.6, 2),
+    _by_java_sdk(SYNC_64, 1.2, 2),
+    _by_java_sdk(SYNC_1, 0.8, 1),
+    _by_java_sdk(PUSH, 2, 3),
+    _by_java_sdk(SIMPLE, 1.8, 3),
 )  # fmt: skip
