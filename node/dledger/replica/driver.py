@@ -27,7 +27,7 @@ from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.persistence import DiskSpaceGuard, Persister
+from dledger.replica.persistence import SMALL_BYTES, DiskSpaceGuard, Persister
 from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
@@ -441,10 +441,16 @@ class Driver:
             self._fail("cannot continue after a step that failed halfway", error)
 
     def _handle(self, ready: Ready) -> None:
-        self._persister.submit(ready)
-        if ready.committed:
-            self._apply(ready.committed)
+        committed = ready.committed
+        # A short apply comes first: the writer would only wait for this thread (ADR 38).
+        writes_behind = bool(ready.entries and committed) and _is_short(committed)
+        if not writes_behind:
+            self._persister.submit(ready)
+        if committed:
+            self._apply(committed)
             self._applied.applied(self._applied_index)
+        if writes_behind:
+            self._persister.submit(ready)
         if self._installation is not None and (ready.chunks or ready.install is not None):
             self._installation.take(ready)
         if ready.reads:
@@ -604,3 +610,8 @@ class Driver:
     def _entries_loaded(self) -> None:
         self.core.entries_available()
         self._wake()
+
+
+def _is_short(entries: Sequence[Entry]) -> bool:
+    """Whether applying *entries* takes about as long as to change threads."""
+    return sum([len(entry.data) for entry in entries]) <= SMALL_BYTES
