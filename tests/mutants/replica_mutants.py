@@ -12,8 +12,25 @@ _RETENTION = "tests/replica/test_retention.py"
 _READS = "tests/replica/test_linearizable_reads.py"
 _BOUNDS = "tests/replica/test_bounds.py"
 _INSTALLATION = "tests/replica/test_installation.py"
+_PACE = "tests/replica/test_apply_pace.py"
 
 REPLICA_MUTANTS = (
+    Mutant(
+        name="who waits for an entry waits for a heartbeat",
+        file="replica/apply_pace.py",
+        old="later = follows and not self._due and not self._waiters",
+        new="later = follows and not self._due",
+        why="a linearizable read at a follower takes as long as nothing else comes",
+        checks=(_PACE,),
+    ),
+    Mutant(
+        name="a new leader applies like a follower",
+        file="replica/apply_pace.py",
+        old="follows = state.role is Role.FOLLOWER and state.leader is not None",
+        new="follows = state.leader is not None",
+        why="it serves nobody until it has 16 KiB to apply",
+        checks=(_PACE,),
+    ),
     Mutant(
         name="what found no room goes behind what came later",
         file="replica/persistence.py",

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
+from unittest.mock import Mock
 
 import pytest
 
@@ -253,6 +254,35 @@ async def test_a_bad_frame_ends_the_connection_and_the_next_one_serves(
 
         stream.open(HOST, connect_token)
         await _sends(stream, listening, b"good")
+
+
+@pytest.mark.parametrize(("size_bytes", "writes"), [(1 << 16, 1), ((1 << 16) + 1, 2)])
+async def test_a_small_frame_and_its_length_are_one_write(
+    listening: Listening,
+    stream: FrameStream,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    size_bytes: int,
+    writes: int,
+) -> None:
+    """Each is a system call, and wakes the peer; a large frame is not copied for that."""
+    with listening.port.admitted(HELLO) as connect_token:
+        stream.open(HOST, connect_token)
+        await _sends(stream, listening, b"before")
+        sender = stream._sender
+        assert sender is not None
+        transport = sender._transport
+        assert transport is not None
+        written: list[int] = []
+        spy = Mock(wraps=transport)
+        spy.write = lambda data: (written.append(len(data)), transport.write(data))
+        monkeypatch.setattr(sender, "_transport", spy)
+
+        stream.send(bytes(size_bytes))
+        await _until(lambda: len(listening.frames[-1]) == size_bytes)
+
+    assert len(written) == writes
+    assert sum(written) == size_bytes + 4
 
 
 async def test_a_broken_connection_is_opened_again(

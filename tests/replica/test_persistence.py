@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import cast
 
 import pytest
@@ -231,3 +232,40 @@ async def test_a_disk_that_failed_says_nothing_more(bench: Bench) -> None:
 
     assert bench.told.failed == [bench.store.failure]
     assert (bench.sent, bench.told.states, bench.store.saved) == ([], [], [])
+
+
+class Noted:
+    """A worker that notes what it is given."""
+
+    def __init__(self, notes: list[object]) -> None:
+        self._notes = notes
+
+    def run(self, work: object, done: object) -> None:
+        """Do nothing else."""
+        del work, done
+        self._notes.append("write")
+
+    async def close(self) -> None:
+        """There is nothing to end."""
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "order"), [(16 << 10, [BEAT, "write"]), ((16 << 10) + 1, ["write", BEAT])]
+)
+def test_a_small_write_begins_behind_what_is_sent(size_bytes: int, order: list[object]) -> None:
+    """The writer would only wait for Python's lock; a large one takes longer than that."""
+    notes: list[object] = []
+    disk = Persister(
+        log=cast("CommitLog", None),
+        hard_state_file=cast("HardStateFile", None),
+        send=notes.append,
+        events=Told(),
+        now_s=lambda: 0.0,
+        metrics=NodeMetrics("g", "n"),
+        thread=lambda _: Noted(notes),
+    )
+
+    entry = replace(one(1), data=bytes(size_bytes))
+    disk.submit(Ready(entries=(entry,), messages=(BEAT,)))
+
+    assert notes == order

@@ -131,7 +131,7 @@ class MemoryEngine:
     def now_ms(self) -> int:
         return self._members.now_ms()
 
-    def on_applied(self, listener: Callable[[], None]) -> None:
+    def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 
     def apply(self, entry: Entry) -> list[object]:

@@ -28,8 +28,13 @@ def disk_full_on_enospc(what: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
+        refuse_full_disk(error, what)
+        raise
+
+
+def refuse_full_disk(error: OSError, what: str) -> None:
+    """Raise `DiskFull` if that is what a write's error says."""
+    if error.errno == errno.ENOSPC:
         raise DiskFull(f"no room to {what}: {error}") from error
 
 

@@ -24,6 +24,9 @@ _RETRY_MAX_S: Final = 1.0
 _SILENT_MS: Final = 7_000
 """A connection counts as broken after the peer's kernel has acknowledged nothing for this long: the
 limit that gRPC keepalive gives the control stream."""
+_JOINED_BYTES: Final = 64 << 10
+"""Up to this size a frame leaves together with its length: two writes are two system calls, and the
+peer wakes up for each. Copying a larger one costs more than that."""
 _WRITE_BUFFER_BYTES: Final = 1 << 20
 """Bytes that may wait for a full socket; further frames wait in the outbox, which is bounded."""
 
@@ -122,6 +125,9 @@ class _Sender(asyncio.Protocol):
             self._outbox.put(frame)
         else:
             # Not writelines: in Python 3.12 and 3.13.0 it never pauses, and buffers without bound.
+            if len(frame) <= _JOINED_BYTES:
+                self._transport.write(prefix(frame) + frame)
+                return
             self._transport.write(prefix(frame))
             self._transport.write(frame)
 

@@ -409,6 +409,10 @@ class Raft(RaftView):
         """
         self._log_discard.ask(index)
 
+    def apply_later(self, *, later: bool) -> None:
+        """Hand committed entries over only once there are more of them (16 KiB), or at once."""
+        self._log.apply_later = later
+
     def has_ready(self) -> bool:
         """Whether `ready` would hand something over."""
         state = self.state

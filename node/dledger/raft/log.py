@@ -11,11 +11,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from dledger.common.chain import chains_behind
 from dledger.errors import OffsetOutOfRange
 from dledger.types import Entry, held_bytes
+
+_LATER_BYTES: Final = 16 << 10
+"""What is applied later, if so asked, takes no more memory than this."""
 
 
 class LogStorage(Protocol):
@@ -93,7 +96,7 @@ class RaftLog:
         self.last_chain = reader.chain(reader.last_index)
         self.commit_index = self.applied_index = applied_index
         assert applied_index <= self.last_index, "the applied entries must be in the log"
-        self.apply_blocked = self.apply_paused = False
+        self.apply_blocked = self.apply_paused = self.apply_later = False
         self._tail: list[Entry] = []
         self._tail_chains: list[int] = []
         self._tail_bytes = 0
@@ -310,7 +313,9 @@ class RaftLog:
     def has_committed(self) -> bool:
         """Whether entries can be handed over for applying."""
         ready = self.applied_index < min(self.commit_index, self.durable_index)
-        return ready and not self.apply_blocked and not self.apply_paused
+        if not ready or self.apply_blocked or self.apply_paused:
+            return False
+        return not self.apply_later or self._tail_bytes > _LATER_BYTES
 
     def take_committed(self, max_bytes: int) -> tuple[Entry, ...]:
         """Hand over the next entries that are committed and durable here."""

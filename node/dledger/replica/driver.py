@@ -21,13 +21,14 @@ from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
 from dledger.raft.config import RaftConfig
 from dledger.raft.core import Raft
-from dledger.raft.messages import InstallSnapshotRequest, Message
+from dledger.raft.messages import HeartbeatRequest, InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
+from dledger.replica.apply_pace import ApplyPace
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.persistence import DiskSpaceGuard, Persister
+from dledger.replica.persistence import DiskSpaceGuard, Persister, is_small
 from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
@@ -180,6 +181,7 @@ class Driver:
         self._commits = CommitWatch()
         self._changes = ChangeSignal()
         self._applied_listeners: list[Callable[[], None]] = []
+        self._pace = ApplyPace(self.core, self._applied)
         self.last_tick_s = clock.monotonic_s()
 
     # -- life ------------------------------------------------------------------------------------
@@ -315,6 +317,8 @@ class Driver:
     async def wait_applied(self, index: int, timeout_s: float) -> None:
         """Wait until *index* is applied here. Raises Unavailable after *timeout_s*, Overloaded."""
         if self._applied_index < index:
+            self._pace.due()
+            self._wake()
             await self._applied.wait(index, timeout_s)
 
     def receive(self, message: Message) -> None:
@@ -323,6 +327,8 @@ class Driver:
             return
         if type(message) is InstallSnapshotRequest and self._is_backlogged():
             return
+        if type(message) is HeartbeatRequest:
+            self._pace.due()
         self._roles.receiving(message)
         self.core.step(message)
         self._wake_if_due()
@@ -374,9 +380,15 @@ class Driver:
         """Return when role, leader, readiness or members change, or after *timeout_s*."""
         await self._changes.wait(timeout_s)
 
-    def on_applied(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each batch of applied entries."""
+    def on_applied(
+        self, listener: Callable[[], None], awaited: Callable[[], bool] = lambda: True
+    ) -> None:
+        """Call *listener* after each batch of applied entries.
+
+        A follower applies a little later what nobody has *awaited*; see `apply_pace`.
+        """
         self._applied_listeners.append(listener)
+        self._pace.listens(awaited)
 
     def set_free_bytes(self, free_bytes: int) -> None:
         """Accept or refuse user data, depending on the free space on the disk."""
@@ -427,6 +439,8 @@ class Driver:
             while self._running:
                 if self._proposer.queue.count:
                     self._proposer.propose(disk_idle=self._persister.idle)
+                if self._pace.later or self.core.state.role is Role.FOLLOWER:
+                    self._pace.look()
                 if not self.core.has_ready():
                     break
                 ready = self.core.ready()
@@ -441,10 +455,16 @@ class Driver:
             self._fail("cannot continue after a step that failed halfway", error)
 
     def _handle(self, ready: Ready) -> None:
-        self._persister.submit(ready)
-        if ready.committed:
-            self._apply(ready.committed)
+        committed = ready.committed
+        # A short apply comes first: the writer would only wait for this thread (ADR 38).
+        writes_behind = bool(ready.entries and committed) and is_small(committed)
+        if not writes_behind:
+            self._persister.submit(ready)
+        if committed:
+            self._apply(committed)
             self._applied.applied(self._applied_index)
+        if writes_behind:
+            self._persister.submit(ready)
         if self._installation is not None and (ready.chunks or ready.install is not None):
             self._installation.take(ready)
         if ready.reads:
@@ -464,7 +484,8 @@ class Driver:
 
     def entries_durable(self, term: int, index: int) -> None:
         """Count this node towards the majority for these entries."""
-        self._disk_space.write_succeeded(retrying=self._persister.retrying)
+        if self._disk_space.refusal is not None:
+            self._disk_space.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
         self._wake_if_due()
 
@@ -545,6 +566,7 @@ class Driver:
     # -- apply -----------------------------------------------------------------------------------
 
     def _apply(self, entries: Sequence[Entry]) -> None:
+        self._pace.applied()
         for entry in entries:
             self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)

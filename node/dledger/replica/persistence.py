@@ -29,6 +29,9 @@ _RETRY_S: Final = 0.5
 MAX_HELD: Final = 1024
 """Sets of messages (one per Ready) that may wait for a write. The oldest are dropped beyond that:
 Raft tolerates lost messages."""
+_SMALL_BYTES: Final = 16 << 10
+"""What is sent or applied in less time than two threads need to hand Python's lock to each other. A
+writer that was woken before would only wait for it (ADR 38)."""
 _M = TypeVar("_M", bound=Message)
 
 
@@ -121,14 +124,14 @@ class Persister:
             self._withdraw_acks(ready.entries[0].index)
         if ready.entries or ready.cut_behind is not None:
             self._batches.append(_Batch(self._sequence, ready.cut_behind, ready.entries))
-            self._write_log()
+            if not is_small(ready.entries):
+                self._write_log()
         for message in ready.messages:
             self._send(message)
-        if ready.after_hard_state:
-            self._votes.append((self._sequence, ready.after_hard_state))
-        if ready.after_entries:
-            self._acks.append((self._sequence, ready.after_entries))
+        if self._batches:
+            self._write_log()
         if ready.after_hard_state or ready.after_entries:
+            self._hold(ready)
             self._release()
 
     def stop(self) -> None:
@@ -203,9 +206,11 @@ class Persister:
             if one.entries:
                 self._events.entries_durable(one.entries[-1].term, one.entries[-1].index)
         self._metrics.sync_bytes.inc(size_bytes)
-        self._write_log()
+        if self._batches:
+            self._write_log()
         self._release()
-        self._tell_drained()
+        if self._drained is not None:
+            self._tell_drained()
 
     def _tell_drained(self) -> None:
         done, self._drained = self._drained, None
@@ -225,6 +230,12 @@ class Persister:
         self._write_log()
 
     # -- sending --------------------------------------------------------------------------------
+
+    def _hold(self, ready: Ready) -> None:
+        if ready.after_hard_state:
+            self._votes.append((self._sequence, ready.after_hard_state))
+        if ready.after_entries:
+            self._acks.append((self._sequence, ready.after_entries))
 
     def _release(self) -> None:
         """Send the messages whose writes are durable by now.
@@ -262,6 +273,14 @@ class Persister:
         if self._open:
             self.stop()
             self._events.disk_failed(error)
+
+
+def is_small(entries: Sequence[Entry]) -> bool:
+    """Whether to send or to apply *entries* takes no longer than to change threads."""
+    size_bytes = 0
+    for entry in entries:
+        size_bytes += len(entry.data)
+    return size_bytes <= _SMALL_BYTES
 
 
 def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:

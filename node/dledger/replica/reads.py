@@ -76,6 +76,10 @@ class AppliedWaiters:
         except TimeoutError:
             raise Unavailable(f"this node has not applied entry {index} in time") from None
 
+    def __bool__(self) -> bool:
+        """Whether somebody waits; perhaps somebody who has given up."""
+        return bool(self._heap)
+
     def applied(self, index: int) -> None:
         """Wake the callers that wait for *index* or below."""
         while self._heap and self._heap[0][0] <= index:

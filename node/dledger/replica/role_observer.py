@@ -21,6 +21,9 @@ from dledger.types import NodeId, Role
 logger = logging.getLogger(__name__)
 
 
+_OF_A_LEADER: Final = (AppendRequest, HeartbeatRequest)
+
+
 class RoleObserver:
     """Follows role, term and leader of one core.
 
@@ -53,8 +56,7 @@ class RoleObserver:
 
     def receiving(self, message: Message) -> None:
         """Record a message before the core steps it: a sign that the leader is alive or gone."""
-        alive = isinstance(message, AppendRequest | HeartbeatRequest)
-        if alive and message.term >= self._core.state.term:
+        if isinstance(message, _OF_A_LEADER) and message.term >= self._core.state.term:
             self._timer.heard_from_leader(message.sender, self._clock.monotonic_s())
         elif isinstance(message, TimeoutNow):
             self.leader_lost("Transfer")

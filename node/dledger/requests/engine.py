@@ -125,5 +125,8 @@ class Engine(Protocol):
     def now_ms(self) -> int:
         """The leader's log clock, Unix milliseconds; never goes back."""
 
-    def on_applied(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after entries were applied, one or many."""
+    def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
+        """Call *listener* after entries were applied, one or many.
+
+        *awaited* says whether somebody waits for that; if not, a follower may apply a little later.
+        """

@@ -48,13 +48,13 @@ class NodeEngine:
         self._told_group = told_group
         self._driver: Driver | None = None
         self._attached = asyncio.Event()
-        self._listeners: list[Callable[[], None]] = []
+        self._listeners: list[tuple[Callable[[], None], Callable[[], bool]]] = []
 
     def attach(self, driver: Driver) -> None:
         """Pass calls to *driver* from now on."""
         self._driver = driver
         for listener in self._listeners:
-            driver.on_applied(listener)
+            driver.on_applied(*listener)
         self._attached.set()
 
     def is_leader(self) -> bool:
@@ -170,11 +170,11 @@ class NodeEngine:
         """Return the leader's log clock, Unix milliseconds."""
         return self._joined().log_clock.now_ms()
 
-    def on_applied(self, listener: Callable[[], None]) -> None:
-        """Call *listener* after each batch of applied entries."""
-        self._listeners.append(listener)
+    def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
+        """Call *listener* after each batch of applied entries; see `Driver.on_applied`."""
+        self._listeners.append((listener, awaited))
         if self._driver is not None:
-            self._driver.on_applied(listener)
+            self._driver.on_applied(listener, awaited)
 
     def not_ready_reason(self) -> str:
         """Return why clients should not be sent here; empty if they may be."""

@@ -119,7 +119,7 @@ class Gateway:
             polls=HeldPolls(),
         )
         self._tasks: list[asyncio.Task[None]] = []
-        engine.on_applied(self._applied)
+        engine.on_applied(self._applied, self._is_awaited)
 
     def handlers(self, *, tls: bool = False, peer_port: bool = False) -> Sequence[Methods]:
         """Return the services of one port.
@@ -174,6 +174,10 @@ class Gateway:
                 await task
         await self.clients.close()
         await self.relay.close()
+
+    def _is_awaited(self) -> bool:
+        """Whether somebody waits here for what comes into a queue."""
+        return bool(len(self.queue_followers) or len(self.turns))
 
     def _applied(self) -> None:
         changes = self.engine.state.take_changes()

@@ -15,7 +15,7 @@ from typing import Literal
 
 from dledger.common.features import FEATURES
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
-from dledger.files.files import Files, disk_full_on_enospc
+from dledger.files.files import Files, refuse_full_disk
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex
@@ -185,8 +185,11 @@ class CommitLog(LogReader):
         self._watermark.reserve(len(segment.positions) + len(entries))
         segment.scrub(file)
         segment.dirty_end = segment.end + encoded.size_bytes
-        with disk_full_on_enospc(f"write segment {segment.name}"):
+        try:
             file.pwritev(encoded.buffers, segment.end)
+        except OSError as error:
+            refuse_full_disk(error, f"write segment {segment.name}")
+            raise
         memberships = [
             (e.index, _membership(e, segment)) for e in entries if e.kind is EntryKind.MEMBERSHIP
         ]
