@@ -1,4 +1,4 @@
-"""Has each test of a group in memory run twice: its client ports by gRPC's server, and by ours."""
+"""Has each test of a group in memory run on each server of client ports: gRPC's, ours, a door's."""
 
 from __future__ import annotations
 
@@ -24,4 +24,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     if _NAME not in metafunc.fixturenames:
         metafunc.fixturenames.insert(0, _NAME)
-    metafunc.parametrize(_NAME, [GRPC, NATIVE], indirect=True)
+    metafunc.parametrize(_NAME, [GRPC, NATIVE, memory_group.DOOR], indirect=True)

@@ -33,7 +33,7 @@ _Key: TypeAlias = tuple[int, str, str, str]
 class _Ack:
     """One call."""
 
-    __slots__ = ("_cancel", "answer", "body", "fail", "headers", "over", "pass_on", "request")
+    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on", "request")
 
     def __init__(
         self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
@@ -41,29 +41,27 @@ class _Ack:
         self.pass_on, self.headers, self.body = pass_on, headers, body
         self.answer, self.fail = answer, fail
         self.request: Any = None
-        self._cancel: Cancel | None = None
+        self.cancel: Cancel | None = None
         self.over = False
 
     def give_up(self) -> None:
-        """Do what its client's leaving asks for; what is in a batch is carried out all the same."""
+        """Do what its client's leaving asks for."""
         self.over = True
-        if self._cancel is not None:
-            self._cancel()
+        if self.cancel is not None:
+            self.cancel()
 
     def go_on(self, resumes: Resumes) -> None:
         """Let it go the general way."""
-        self._cancel = self.pass_on(
-            self.headers, self.body, self.answer, self.fail, resumes=resumes
-        )
+        self.cancel = self.pass_on(self.headers, self.body, self.answer, self.fail, resumes=resumes)
 
 
 class _Batch:
-    __slots__ = ("acks", "key", "room_bytes", "rows")
+    __slots__ = ("acks", "awaited", "key", "number", "room_bytes", "rows")
 
     def __init__(self, key: _Key) -> None:
         self.key = key
         self.acks: list[_Ack] = []
-        self.rows = self.room_bytes = 0
+        self.rows = self.room_bytes = self.awaited = self.number = 0
 
 
 class AckBatches:
@@ -120,15 +118,23 @@ class AckBatches:
             self._queued.append(batch)
             self._door.link.turn()
         batch.acks.append(ack)
+        batch.awaited += 1
+        ack.cancel = partial(self._leave, batch)
         batch.rows += rows
         batch.room_bytes += max(len(ack.body), LEAST_ROOM_BYTES)
+
+    def _leave(self, batch: _Batch) -> None:
+        """Give up a batch that nobody awaits any more; it may be carried out all the same."""
+        batch.awaited -= 1
+        if not batch.awaited and self._sent.pop(batch.number, None) is not None:
+            self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
 
     def flush(self) -> None:
         """Send the batches of this turn."""
         queued, self._queued = self._queued, []
         self._open.clear()
         for batch in queued:
-            number = self._door.number()
+            number = batch.number = self._door.number()
             self._sent[number] = batch
             _, client_id, group, topic = batch.key
             frame = frames.acking(

@@ -155,9 +155,7 @@ class NodeEnd:
             case Kind.REFUSED:
                 self._count_refusal(number, payload)
             case Kind.MESSAGE | Kind.HALF_CLOSE | Kind.CREDIT | Kind.CANCEL:
-                call = self._calls.get(number)
-                if call is not None:  # else it has ended meanwhile
-                    self._go_on(call, kind, payload)
+                self._of_one(kind, number, payload)
             case _:
                 raise MalformedFrame(f"a door sends no frame of kind {kind}")
 
@@ -191,6 +189,14 @@ class NodeEnd:
                 call.start(opening.body or b"")
             except Failed as error:
                 self.fail(call, error.code, error.message, error.trailers)
+
+    def _of_one(self, kind: int, number: int, payload: bytes) -> None:
+        """Go on with a call, or give up a batch; either may have ended meanwhile."""
+        call = self._calls.get(number)
+        if call is not None:
+            self._go_on(call, kind, payload)
+        elif kind == Kind.CANCEL and number in self._under_way:
+            self._under_way.pop(number)()
 
     def _go_on(self, call: Call, kind: int, payload: bytes) -> None:
         match kind:

@@ -16,7 +16,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import uvloop
@@ -111,13 +111,11 @@ class Process:
         logging.basicConfig(level=setup["log_level"], stream=sys.stderr, format=setup["log_format"])
         door = self._door
         door.bounds = bounds = _bounds(setup["bounds"])
-        sends, acks = SendBatches(door), AckBatches(door)
-        door.replies += [sends, acks]
-        door.turns += [sends.flush, acks.flush]
+        batches = batches_of(door)
         for number, descriptor in enumerate(setup["listening"]):
             server = DoorServer(
                 socket.socket(fileno=descriptor),
-                handlers_of(door, number, setup["methods"], sends, acks),
+                handlers_of(door, number, setup["methods"], batches),
                 bounds=bounds,
                 tls=self._certificates.get(number),
             )
@@ -143,12 +141,19 @@ class Process:
             os._exit(_EXIT_LOST)
 
 
+def batches_of(door: DoorEnd) -> Mapping[str, SendBatches | AckBatches]:
+    """Return by path what the door does in batches, for all of its ports."""
+    sends, acks = SendBatches(door), AckBatches(door)
+    door.replies += [sends, acks]
+    door.turns += [sends.flush, acks.flush]
+    return {SEND_PATH: sends, ACK_PATH: acks}
+
+
 def handlers_of(
     door: DoorEnd,
     port: int,
     methods: Sequence[tuple[str, bool, int]],
-    sends: SendBatches,
-    acks: AckBatches,
+    batches: Mapping[str, SendBatches | AckBatches],
 ) -> Handlers:
     """Return what one port serves.
 
@@ -156,17 +161,13 @@ def handlers_of(
         door: The end of the link.
         port: The port's number.
         methods: By their numbers: path, whether it takes one message for one, and how large.
-        sends: Takes SendMessage.
-        acks: Takes AckMessage.
+        batches: By path, what tries a batch first.
     """
     handlers = {}
     for number, (path, unary, max_request_bytes) in enumerate(methods):
         handler = door.handler(port, number, path, unary=unary, max_request_bytes=max_request_bytes)
-        if path == SEND_PATH:
-            handler = sends.before(handler, port, number)
-        elif path == ACK_PATH:
-            handler = acks.before(handler, port, number)
-        handlers[path] = handler
+        first = batches.get(path)
+        handlers[path] = first.before(handler, port, number) if first else handler
     return handlers
 
 

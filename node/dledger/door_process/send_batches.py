@@ -44,7 +44,7 @@ PassOn: TypeAlias = Callable[..., Cancel]
 class _Send:
     """One call."""
 
-    __slots__ = ("_cancel", "answer", "body", "fail", "headers", "over", "pass_on", "sending")
+    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on", "sending")
 
     def __init__(
         self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
@@ -52,18 +52,18 @@ class _Send:
         self.pass_on, self.headers, self.body = pass_on, headers, body
         self.answer, self.fail = answer, fail
         self.sending: Sending
-        self._cancel: Cancel | None = None
+        self.cancel: Cancel | None = None
         self.over = False
 
     def give_up(self) -> None:
-        """Do what its client's leaving asks for; what is in a batch is stored all the same."""
+        """Do what its client's leaving asks for."""
         self.over = True
-        if self._cancel is not None:
-            self._cancel()
+        if self.cancel is not None:
+            self.cancel()
 
     def go_on(self, resumes: Resumes, over: Callable[[], None] | None = None) -> None:
         """Let it go the general way; *over* is called when it has ended."""
-        self._cancel = self.pass_on(
+        self.cancel = self.pass_on(
             self.headers, self.body, self.answer, self.fail, resumes=resumes, over=over
         )
 
@@ -90,12 +90,12 @@ class _Lane:
 class _Batch:
     """What becomes one PRODUCE command."""
 
-    __slots__ = ("lane", "origin", "room_bytes", "rows", "sends", "size_bytes")
+    __slots__ = ("awaited", "lane", "number", "origin", "room_bytes", "rows", "sends", "size_bytes")
 
     def __init__(self, lane: _Lane, origin: Origin) -> None:
         self.lane, self.origin = lane, origin
         self.sends: list[_Send] = []
-        self.rows = self.size_bytes = self.room_bytes = 0
+        self.rows = self.size_bytes = self.room_bytes = self.awaited = self.number = 0
 
     def has_room(self, sending: Sending) -> bool:
         return (
@@ -106,6 +106,7 @@ class _Batch:
     def add(self, send: _Send, sending: Sending) -> None:
         send.sending = sending
         self.sends.append(send)
+        self.awaited += 1
         self.rows += len(sending.messages)
         self.size_bytes += sending.size_bytes
         self.room_bytes += max(len(send.body), LEAST_ROOM_BYTES)
@@ -171,13 +172,22 @@ class SendBatches:
             self._queued.append(batch)
             self._door.link.turn()
         batch.add(send, sending)
+        send.cancel = partial(self._leave, batch)
+
+    def _leave(self, batch: _Batch) -> None:
+        """Give up a batch that nobody awaits any more; its messages may be stored all the same."""
+        batch.awaited -= 1
+        if batch.awaited or self._sent.pop(batch.number, None) is None:
+            return
+        self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
+        self._replied(batch.lane)
 
     def flush(self) -> None:
         """Send the batches of this turn, in the order in which they began."""
         queued, self._queued = self._queued, []
         self._open.clear()
         for batch in queued:
-            number = self._door.number()
+            number = batch.number = self._door.number()
             self._sent[number] = batch
             messages = [each for send in batch.sends for each in send.sending.messages]
             frame = frames.sending(
@@ -198,8 +208,6 @@ class SendBatches:
         batch = self._sent.pop(number, None)
         if batch is None:
             return False
-        lane = batch.lane
-        lane.batches -= 1
         match kind:
             case Kind.PLACES:
                 _answer(batch.sends, frames.offsets_of(payload))
@@ -208,13 +216,18 @@ class SendBatches:
                     send.answer(payload)
             case _:
                 self._resume(batch, Resumes(payload[0]))
+        self._replied(batch.lane)
+        return True
+
+    def _replied(self, lane: _Lane) -> None:
+        """Let calls follow that waited for a connection's batches."""
+        lane.batches -= 1
         if not lane.batches:
             while lane.waiting:
                 send = lane.waiting.popleft()
                 if not send.over:
                     send.go_on(Resumes.NO)
             self._look(lane)
-        return True
 
     def _resume(self, batch: _Batch, resumes: Resumes) -> None:
         lane = batch.lane

@@ -40,6 +40,8 @@ _CALM_S: Final = 60.0
 """A door that has served for so long is replaced at once."""
 _FIRST_PAUSE_S: Final = 0.5
 _LONGEST_PAUSE_S: Final = 10.0
+_EXITS_S: Final = 2.0
+"""How long the end of a process that has closed its link may take."""
 _LAST_WORDS_S: Final = 8.0
 """What stopping may take beyond its grace; see `door.server.DoorServer.stop`."""
 
@@ -70,6 +72,14 @@ def shared_out(bounds: Bounds, processes: int) -> Bounds:
         calls=-(-bounds.calls // processes),
         held_bytes=max(bounds.held_bytes // processes, bounds.promised_bytes),
     )
+
+
+def methods_of(handlers: Handlers) -> list[tuple[str, bool, int]]:
+    """Return the methods as a door is told of them; see `process.handlers_of`."""
+    return [
+        (path, isinstance(each, Unary | UnaryCoroutine), each.max_request_bytes)
+        for path, each in handlers.items()
+    ]
 
 
 class DoorProcesses:
@@ -240,12 +250,12 @@ class _Door:
             self._show_certificates(end)
             end.link.send(frames.packed(Kind.SETUP, self.number, self._setup()))
             why = await self._watch(end, lost)
-            end.link.abort(why)
-            await lost
         finally:
+            if self.end is not None and not lost.done():
+                self.end.link.abort("the node ends it")
+
             self.serves, self.process, self.end = False, None, None
-            process.kill()  # has no effect on one that has ended
-            code = await asyncio.to_thread(process.wait)
+            code = await asyncio.to_thread(_reaped, process, _EXITS_S if lost.done() else 0.0)
         return f"{why} (exit {code})"
 
     async def _watch(self, end: NodeEnd, lost: asyncio.Future[str]) -> str:
@@ -296,15 +306,21 @@ class _Door:
         handlers = owner.ports[0].handlers
         setup: dict[str, Any] = {
             "listening": [each.fileno() for each in owner.listening],
-            "methods": [
-                (path, isinstance(each, Unary | UnaryCoroutine), each.max_request_bytes)
-                for path, each in handlers.items()
-            ],
+            "methods": methods_of(handlers),
             "bounds": dataclasses.asdict(owner.bounds),
             "log_level": root.getEffectiveLevel(),
             "log_format": (formatter and formatter._fmt) or logging.BASIC_FORMAT,  # noqa: SLF001
         }
         return json.dumps(setup).encode()
+
+
+def _reaped(process: subprocess.Popen[bytes], patience_s: float) -> int:
+    """Return the exit code of a process, which is killed if it has not ended by then."""
+    try:
+        return process.wait(patience_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()
 
 
 _FIRST: Final = asyncio.FIRST_COMPLETED
