@@ -251,6 +251,7 @@ class DoorEnd:
                     self._go_on(call, kind, payload)
             case Kind.LEADS:
                 self.leads = bool(number)
+                self.link.turn()
             case Kind.PING:
                 self.link.send(frames.packed(Kind.PONG, number))
             case Kind.ANSWER:

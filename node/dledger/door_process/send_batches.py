@@ -7,7 +7,8 @@ as it is, goes the general way, where it gets its refusal or is tried again.
 
 Messages of one connection keep their order. Once calls of it are passed on instead of their batch,
 the node takes no batch of that connection until it is told that they are over. Further calls wait
-for the batches that are under way, and then follow on the same way.
+for the batches that are under way, and then follow on the same way; when the first are over, they
+wait for all, and then there are batches again.
 """
 
 from __future__ import annotations
@@ -73,16 +74,17 @@ class _Lane:
 
     Attributes:
         batches: How many the node has not replied to.
-        resumed: How many calls are passed on instead of their batch.
         refused: Whether the node takes no more batches of it until it is told.
-        waiting: Calls that are to be passed on once no batch is under way.
+        resumed: Calls that are passed on instead of their batch, and are not over.
+        passed_on: Those, and calls that are passed on behind them.
+        waiting: Calls that follow once no batch is under way, or nothing is that was passed on.
     """
 
-    __slots__ = ("batches", "connection", "refused", "resumed", "waiting")
+    __slots__ = ("batches", "connection", "passed_on", "refused", "resumed", "waiting")
 
     def __init__(self, connection: int) -> None:
         self.connection = connection
-        self.batches = self.resumed = 0
+        self.batches = self.resumed = self.passed_on = 0
         self.refused = False
         self.waiting: deque[_Send] = deque()
 
@@ -125,6 +127,7 @@ class SendBatches:
         self._open: dict[tuple[int, Origin], _Batch] = {}
         self._queued: list[_Batch] = []
         self._sent: dict[int, _Batch] = {}
+        self._waiting: dict[_Lane, None] = {}
 
     def before(self, general: Handler, port: int, method: int) -> Handler:
         """Return the handler that tries a batch first.
@@ -143,22 +146,38 @@ class SendBatches:
     def _serve(
         self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
     ) -> Cancel:
-        send, lane = (
-            _Send(pass_on, headers, body, answer, fail),
-            self._lanes.get(headers.connection),
-        )
-        goes_on = lane is not None and (lane.refused or bool(lane.waiting))
-        if not goes_on and self._door.leads:
-            sending = _checked(headers, body)
-            if sending is not None:
-                self._join(send, sending, lane)
-            else:
-                send.go_on(Resumes.NO)  # to be refused there
-        elif lane is not None and lane.batches:
-            lane.waiting.append(send)
+        send = _Send(pass_on, headers, body, answer, fail)
+        lane = self._lanes.get(headers.connection)
+        if lane is None or not (lane.refused or lane.waiting):
+            self._try(send, lane)
+        elif lane.batches or (self._door.leads and not lane.resumed):
+            self._wait(lane, send)
         else:
-            send.go_on(Resumes.NO)
+            self._follow(lane, send)
         return send.give_up
+
+    def _try(self, send: _Send, lane: _Lane | None) -> None:
+        """Let a call join a batch, if there may be any."""
+        if not self._door.leads:
+            if lane is not None and lane.batches:
+                self._wait(lane, send)
+            else:
+                send.go_on(Resumes.NO)
+            return
+        sending = _checked(send.headers, send.body)
+        if sending is not None:
+            self._join(send, sending, lane)
+        else:
+            send.go_on(Resumes.NO)  # to be refused there
+
+    def _wait(self, lane: _Lane, send: _Send) -> None:
+        lane.waiting.append(send)
+        self._waiting[lane] = None
+
+    def _follow(self, lane: _Lane, send: _Send) -> None:
+        """Pass a call on behind others of its connection, in the same way: so it stays there."""
+        lane.passed_on += 1
+        send.go_on(Resumes.NOTHING_DONE, partial(self._over, lane))
 
     def _join(self, send: _Send, sending: Sending, lane: _Lane | None) -> None:
         connection = send.headers.connection
@@ -184,6 +203,9 @@ class SendBatches:
 
     def flush(self) -> None:
         """Send the batches of this turn, in the order in which they began."""
+        if self._waiting and not self._door.leads:  # then there is no going back
+            for lane in [each for each in self._waiting if not each.batches]:
+                self._release(lane)
         queued, self._queued = self._queued, []
         self._open.clear()
         for batch in queued:
@@ -220,34 +242,49 @@ class SendBatches:
         return True
 
     def _replied(self, lane: _Lane) -> None:
-        """Let calls follow that waited for a connection's batches."""
         lane.batches -= 1
         if not lane.batches:
-            while lane.waiting:
-                send = lane.waiting.popleft()
-                if not send.over:
-                    send.go_on(Resumes.NO)
+            if lane.refused:
+                self._release(lane)
             self._look(lane)
 
     def _resume(self, batch: _Batch, resumes: Resumes) -> None:
+        """Pass the calls of a batch on one by one."""
         lane = batch.lane
         lane.refused = True
         for send in batch.sends:
             if not send.over:
                 lane.resumed += 1
+                lane.passed_on += 1
                 send.go_on(resumes, partial(self._resumed, lane))
 
     def _resumed(self, lane: _Lane) -> None:
         lane.resumed -= 1
+        self._over(lane)
+
+    def _over(self, lane: _Lane) -> None:
+        lane.passed_on -= 1
         self._look(lane)
 
+    def _release(self, lane: _Lane) -> None:
+        """Pass on the calls that wait."""
+        self._waiting.pop(lane, None)
+        while lane.waiting:
+            send = lane.waiting.popleft()
+            if not send.over:
+                self._follow(lane, send)
+
     def _look(self, lane: _Lane) -> None:
-        """Forget a connection that has nothing under way; the node takes its batches again."""
-        if lane.batches or lane.resumed or self._lanes.get(lane.connection) is not lane:
+        """Go back to batches, once nothing of a connection is under way; the node is told first."""
+        if lane.batches or lane.passed_on or self._lanes.get(lane.connection) is not lane:
             return
         del self._lanes[lane.connection]
+        self._waiting.pop(lane, None)
         if lane.refused:
             self._door.link.send(frames.packed(Kind.SETTLED, lane.connection))
+        for send in lane.waiting:
+            if not send.over:
+                self._try(send, self._lanes.get(lane.connection))
 
 
 def _checked(headers: Headers, body: bytes) -> Sending | None:
