@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from dledger.door.contract import Code, Failed, Pairs, TooLarge
 from dledger.errors import DledgerError, Overloaded
+from dledger.rocketmq.refused import refused_response
 from dledger.rpc import status
-from dledger.rpc.rocketmq_stubs import service
-from dledger.rpc.status import Rejected, ending, status_of
+from dledger.rpc.status import Rejected, ending
 
 
 def refused_answer(
@@ -33,12 +32,8 @@ def refused_answer(
 
 
 def rocketmq_answer(name: str, error: DledgerError) -> bytes:
-    """Return the response of a method of RocketMQ's service with the status of *error*."""
-    if name == "Telemetry":
-        response: Any = service.TelemetryCommand(status=status_of(error))
-    else:
-        response = getattr(service, f"{name}Response")(status=status_of(error))
-    return bytes(response.SerializeToString())
+    """Return the encoded response of a method of RocketMQ's service to a refused request."""
+    return bytes(refused_response(name, error).SerializeToString())
 
 
 def pairs(metadata: Sequence[tuple[str, str | bytes]]) -> Pairs:

@@ -23,13 +23,14 @@ from dledger.rocketmq.callbacks import CallbackMethod, CallbackPort, Submit
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
+from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
 from dledger.rpc.methods import ByCallback, Methods
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
-from dledger.rpc.status import Relayed, abort, bug, code_name, status_of
+from dledger.rpc.status import Relayed, abort, bug, code_name
 
 logger = logging.getLogger(__name__)
 
@@ -255,8 +256,7 @@ class MessagingHandlers:
         return bytes(response.SerializeToString())
 
     def _failed(self, method: str, error: DledgerError) -> bytes:
-        response = getattr(service, f"{method}Response")
-        return self._answer(method, response(status=status_of(error)))
+        return self._answer(method, refused_response(method, error))
 
     def _later_unary(self, method: str) -> Callable[[Any, Any], Awaitable[bytes]]:
         async def handle(_: Any, context: Any) -> bytes:

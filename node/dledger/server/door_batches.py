@@ -30,9 +30,9 @@ from dledger.requests.admission import Request
 from dledger.requests.forward import NOTHING_HAPPENED, Caller
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.names import is_client_id
+from dledger.rocketmq.refused import refused_response
 from dledger.rpc.checks import is_scope
-from dledger.rpc.rocketmq_stubs import service
-from dledger.rpc.status import bug, code_name, status_of
+from dledger.rpc.status import bug, code_name
 from dledger.server.gateway import Gateway
 
 logger = logging.getLogger(__name__)
@@ -190,7 +190,7 @@ class DoorBatches:
         return told
 
     def _failed(self, work: _Work, error: DledgerError) -> bytes:
-        response = getattr(service, f"{work.method}Response")(status=status_of(error))
+        response = refused_response(work.method, error)
         self._count(work.method, code_name(response.status.code), work.calls)
         return bytes(response.SerializeToString())
 
