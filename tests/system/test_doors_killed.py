@@ -16,6 +16,7 @@ from dledger.client import Client
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.sequence import SequenceAudit, numbered
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.system.live_nodes import eventually
 
 SECONDS = 60
 KILLED_EACH_S = 5
@@ -138,7 +139,7 @@ async def test_killed_doors_lose_and_double_nothing_and_keep_the_order(tmp_path:
             *(asyncio.ensure_future(load.one_by_one(number)) for number in range(ONE_BY_ONE)),
             *(asyncio.ensure_future(load.window(number)) for number in range(WINDOWS)),
         ]
-        await asyncio.sleep(1)
+        await eventually(lambda: len(load.sent) == len(producing))
         topics = list(load.sent)
         consuming = [
             asyncio.ensure_future(load.consume(number, topic))
@@ -146,7 +147,8 @@ async def test_killed_doors_lose_and_double_nothing_and_keep_the_order(tmp_path:
             for topic in topics
         ]
         for _ in range(SECONDS // KILLED_EACH_S):
-            await asyncio.sleep(KILLED_EACH_S)
+            failed, _ = await asyncio.wait(producing, timeout=KILLED_EACH_S)
+            assert not failed
             for pid in door_pids(group):
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
