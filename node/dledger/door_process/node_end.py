@@ -39,8 +39,8 @@ from dledger.door_process.link import Link
 
 logger = logging.getLogger(__name__)
 
-_NAMES_BYTES: Final = 128 << 10
-"""What a frame has beside a client's message: its call's headers, twice the bound of their size."""
+_LARGEST_FRAME_BYTES: Final = 2 * MAX_CLIENT_FRAME_BYTES
+"""A client's largest message with its call's headers, or as a command, whose columns take more."""
 _LARGEST_PATH: Final = 1 << 16
 
 Resumed: TypeAlias = Callable[[Headers, bytes, Answer, Fail, bool], Cancel]
@@ -122,7 +122,7 @@ class NodeEnd:
             self._receive,
             on_turn=self._turn,
             on_lost=self._lost,
-            max_bytes=MAX_CLIENT_FRAME_BYTES + _NAMES_BYTES,
+            max_bytes=_LARGEST_FRAME_BYTES,
         )
 
     def __len__(self) -> int:

@@ -8,6 +8,7 @@ node is not ready.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -214,8 +215,8 @@ class _Door:
 
     async def pause(self, pause_s: float) -> None:
         """Wait, but not for longer than until the node stops."""
-        if pause_s:
-            await asyncio.wait((asyncio.ensure_future(self._woken.wait()),), timeout=pause_s)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._woken.wait(), pause_s)
 
     async def run(self) -> str:
         """Run one process to its end; return why it ended."""
