@@ -82,6 +82,15 @@ def _handler(name: str, handler: Any, service: Methods) -> Handler:
     )
 
 
+def _resumed(method: ByCallback) -> Resumed:
+    def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail, unknown: bool) -> Cancel:
+        call = _CallbackCall(method.resume, headers, body, answer, fail)
+        call.resume(LeadershipLost("its batch may have been carried out") if unknown else None)
+        return call.cancel
+
+    return resume
+
+
 def _begun(method: ByCallback, headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
     call = _CallbackCall(method.resume, headers, body, answer, fail)
     give_up = method.begin(call, body, answer, call.resume)
@@ -90,15 +99,6 @@ def _begun(method: ByCallback, headers: Headers, body: bytes, answer: Answer, fa
     else:
         call.give_up = give_up
     return call.cancel
-
-
-def _resumed(method: ByCallback) -> Resumed:
-    def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail, unknown: bool) -> Cancel:
-        call = _CallbackCall(method.resume, headers, body, answer, fail)
-        call.resume(LeadershipLost("its batch may have been carried out") if unknown else None)
-        return call.cancel
-
-    return resume
 
 
 async def _unary(serve: Any, headers: Headers, body: bytes) -> bytes:
