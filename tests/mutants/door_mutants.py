@@ -8,6 +8,7 @@ _CALLBACKS = "tests/rocketmq/test_callbacks.py"
 _BOUNDS = "tests/door/test_bounds_of_a_port.py"
 _CALLS = "tests/door/test_grpc_calls.py"
 _ORDER = "tests/door_process/test_order.py"
+_LOST = "tests/door_process/test_lost_link.py"
 _FRAMES = "tests/door_process/test_strangers_frames.py"
 _DOORS = "tests/system/test_door_processes.py"
 
@@ -91,7 +92,7 @@ DOOR_MUTANTS = (
         old="        for cancel in under_way.values():\n            cancel()\n",
         new="        under_way.clear()\n",
         why="what nobody waits for holds room until it is committed, if ever",
-        checks=(_CALLBACKS,),
+        checks=(_LOST,),
     ),
     Mutant(
         name="the handlers of a lost door run on",
@@ -100,7 +101,7 @@ DOOR_MUTANTS = (
         "            self._over(call)\n            call.drop()\n",
         new="        self._calls.clear()\n",
         why="polls of clients that are gone wait on, and take messages",
-        checks=(_DOORS,),
+        checks=(_LOST,),
     ),
     Mutant(
         name="a door that hangs is asked for ever",
