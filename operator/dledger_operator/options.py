@@ -21,6 +21,7 @@ from dledger_operator.api.policy import (
 )
 from dledger_operator.resources import Platform
 
+_DOOR_PROCESSES: Final = ("0", "1", "2", "3", "4")
 _PREFIX: Final = "DLEDGER_OPERATOR_"
 _LEVELS: Final = ("DEBUG", "INFO", "WARNING", "ERROR")
 
@@ -62,6 +63,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         parser.error(f"--peer-tls must be on or off, not {found.peer_tls}")
     if found.client_server not in ("", "grpc", "native"):
         parser.error(f"--client-server must be grpc or native, not {found.client_server}")
+    _check_door_processes(found, parser)
     host, _, port = found.listen.rpartition(":")
     if not port.isdigit() or not host:
         parser.error(f"--listen must be HOST:PORT, not {found.listen}")
@@ -76,6 +78,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         policy=_policy(found, parser),
         peer_tls=found.peer_tls == "on",
         client_server=found.client_server,
+        door_processes=int(found.door_processes),
     )
     return Options(
         platform=platform,
@@ -87,6 +90,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         kubeconfig=found.kubeconfig,
         log_level=found.log_level,
     )
+
+
+def _check_door_processes(found: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    if found.door_processes not in _DOOR_PROCESSES:
+        parser.error(f"--door-processes must be 0 to 4, not {found.door_processes}")
+    if found.door_processes != "0" and found.client_server == "grpc":
+        parser.error("--door-processes goes with --client-server native alone")
 
 
 def _policy(found: argparse.Namespace, parser: argparse.ArgumentParser) -> Policy:
@@ -154,6 +164,7 @@ def _parser(environ: Mapping[str, str]) -> argparse.ArgumentParser:
         "on: nodes get certificates, and their peer ports speak mutual TLS; or off",
     )
     add("client-server", "", "what serves clients' ports: grpc or native; empty: as the image does")
+    add("door-processes", "0", "processes of each node that serve clients' ports: 0 to 4; 0: none")
     add("driver-role", "ClusterRole/dledger-operator-drivers", "what Spark drivers are bound to")
     add("namespaces", "", "namespaces to watch, separated by commas; empty: all of them")
     add("namespace", "default", "namespace the operator runs in and keeps its Lease in")

@@ -23,6 +23,9 @@ class Wire(asyncio.Transport):
         assert not self.closed
         self.sent += data
 
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        del high, low
+
     def close(self) -> None:
         self.closed = True
 

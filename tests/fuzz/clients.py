@@ -21,7 +21,7 @@ from dledger.rocketmq import telemetry
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
-from dledger.rocketmq.sending import message_of, topic_of
+from dledger.rocketmq.send_requests import message_of, topic_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import definition, service

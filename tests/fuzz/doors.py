@@ -150,6 +150,13 @@ class NativeDoors(Doors):
     _IDS: ClassVar = tuple(text for text in Doors._IDS if text == text.strip(" "))
 
 
+class LinkedDoors(NativeDoors):
+    """The same behind the link of a door process."""
+
+    name = "linked-doors"
+    server = made.DOOR
+
+
 def _status_in(method: str, answer: bytes) -> str:
     """Return what an answer of the RocketMQ protocol says of itself; "" of others."""
     name = method.rpartition("/")[2]

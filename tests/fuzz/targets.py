@@ -8,6 +8,7 @@ from tests.fuzz import (
     archives,
     clients,
     disks,
+    door_links,
     doors,
     http2,
     logs,
@@ -31,6 +32,6 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(archives.ArchivedMessages, archives.Records),
     *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),
     *(operators.OperatorOptions, settings.NodeSettings, settings.Http, doors.Doors),
-    *(doors.NativeDoors, http2.Http2),
+    *(doors.NativeDoors, doors.LinkedDoors, http2.Http2, door_links.DoorLinks),
 )
 TARGETS: Final[dict[str, type[Target]]] = {each.name: each for each in _CLASSES}

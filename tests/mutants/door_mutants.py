@@ -7,6 +7,10 @@ from tests.mutants.mutant import Mutant
 _CALLBACKS = "tests/rocketmq/test_callbacks.py"
 _BOUNDS = "tests/door/test_bounds_of_a_port.py"
 _CALLS = "tests/door/test_grpc_calls.py"
+_ORDER = "tests/door_process/test_order.py"
+_LOST = "tests/door_process/test_lost_link.py"
+_FRAMES = "tests/door_process/test_strangers_frames.py"
+_DOORS = "tests/system/test_door_processes.py"
 
 DOOR_MUTANTS = (
     Mutant(
@@ -57,5 +61,63 @@ DOOR_MUTANTS = (
         new="    return lambda: None\n\n\nasync def _unary",
         why="what is under way when a node stops holds its room, and is answered to nobody",
         checks=(_CALLBACKS,),
+    ),
+    Mutant(
+        name="a batch behind a refused one is taken",
+        file="door_process/node_end.py",
+        old="                self._resuming.add(connection)\n",
+        new="                pass\n",
+        why="a message overtakes one of its connection that is passed on",
+        checks=(_ORDER,),
+    ),
+    Mutant(
+        name="a call does not wait for those passed on before it",
+        file="door_process/send_batches.py",
+        old="        if lane is None or not (lane.refused or lane.waiting):\n",
+        new="        if True:\n",
+        why="a message overtakes one of its connection that is passed on",
+        checks=(_ORDER,),
+    ),
+    Mutant(
+        name="a node believes the command of a door",
+        file="server/door_batches.py",
+        old="        produce.check_texts()\n",
+        new="        produce.check_texts()\n        return produce\n",
+        why="one client's messages are stored in the name of another",
+        checks=(_FRAMES,),
+    ),
+    Mutant(
+        name="the batches of a lost door keep their room",
+        file="door_process/node_end.py",
+        old="        for cancel in under_way.values():\n            cancel()\n",
+        new="        under_way.clear()\n",
+        why="what nobody waits for holds room until it is committed, if ever",
+        checks=(_LOST,),
+    ),
+    Mutant(
+        name="the handlers of a lost door run on",
+        file="door_process/node_end.py",
+        old="        for call in tuple(self._calls.values()):\n"
+        "            self._over(call)\n            call.drop()\n",
+        new="        self._calls.clear()\n",
+        why="polls of clients that are gone wait on, and take messages",
+        checks=(_LOST,),
+    ),
+    Mutant(
+        name="a door that hangs is asked for ever",
+        file="door_process/supervisor.py",
+        old="            if self._pings - self._answered >= LOOKS:\n",
+        new="            if self._pings - self._answered >= 1 << 30:\n",
+        why="its clients wait, and new ones are lost to it",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="an answer's room is given back before it is taken",
+        file="door_process/node_end.py",
+        old="        return self.link.full or call.queued - call.taken"
+        " > self._bounds.unsent_stream_bytes\n",
+        new="        return self.link.full\n",
+        why="a client that does not read makes its door hold all of its answers",
+        checks=("tests/door_process/test_flow.py",),
     ),
 )

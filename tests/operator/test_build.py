@@ -174,6 +174,15 @@ def test_what_serves_clients_is_a_reason_to_restart_only_if_it_is_told() -> None
     assert "client_server" not in _child(plain, "ConfigMap", "orders-config")["data"]["node.toml"]
 
 
+def test_door_processes_are_a_setting_of_the_nodes_where_there_are_any() -> None:
+    """And a reason to restart them."""
+    plain, told = group(), replace(group(), door_processes=2)
+
+    assert _spec_hash(plain) != _spec_hash(told)
+    assert "door_processes = 2\n" in _child(told, "ConfigMap", "orders-config")["data"]["node.toml"]
+    assert "door_processes" not in _child(plain, "ConfigMap", "orders-config")["data"]["node.toml"]
+
+
 def test_every_field_of_the_spec_either_restarts_pods_or_is_known_not_to() -> None:
     """A field that is added has to say which."""
     live = {"replicas", "image", "storage", "retention", "auto_create_topics"}

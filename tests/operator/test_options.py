@@ -63,6 +63,8 @@ def test_without_options_nothing_is_loosened() -> None:
         (["--image", "a", "--allowed-images", "registry.example"], "write registry.example/"),
         (["--image", "a", "--pod-security", "lax"], "--pod-security"),
         (["--image", "a", "--client-server", "apache"], "--client-server"),
+        (["--image", "a", "--door-processes", "5"], "--door-processes"),
+        (["--image", "a", "--door-processes", "1", "--client-server", "grpc"], "--door-processes"),
         (["--image", "a", "--driver-role", "drivers"], "--driver-role"),
         (["--image", "a", "--nonsense"], "--nonsense"),
     ],

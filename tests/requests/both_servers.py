@@ -1,4 +1,4 @@
-"""Has each test of a group in memory run twice: its client ports by gRPC's server, and by ours."""
+"""Has each test of a group in memory run on each server of client ports: gRPC's, ours, a door's."""
 
 from __future__ import annotations
 
@@ -26,4 +26,4 @@ def client_server(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrize the tests of files that make such groups, or whose `group` is one."""
     if hasattr(metafunc.module, "memory_group") or "group" in metafunc.fixturenames:
-        metafunc.parametrize(_NAME, [GRPC, NATIVE], indirect=True)
+        metafunc.parametrize(_NAME, [GRPC, NATIVE, memory_group.DOOR], indirect=True)

@@ -29,11 +29,14 @@ from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
+from tests.requests.linked_door import LinkedDoor
 
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 client_server = GRPC
 """What serves the client ports of groups that are made from now on; `both_servers` sets it."""
+DOOR = "door"
+"""As a third: our server behind the link of a door process, though in this one."""
 OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
 
 
@@ -257,7 +260,11 @@ async def _serve_clients(node: Node, tls: tuple[bytes, bytes] | None = None) -> 
         credentials = None if tls is None else grpc.ssl_server_credentials([tls])
         return await _serve(node, services, credentials)
     certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
-    server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)
+    server: Any
+    if client_server == DOOR:
+        server = LinkedDoor(node.gateway, services, tls=certificate)
+    else:
+        server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)
     await server.start()
     node.servers.append(server)
     return int(server.address.rpartition(":")[2])

@@ -52,12 +52,22 @@ def test_a_missing_key_is_named(key: str) -> None:
         ("election_handicap_ticks", "81"),
         ("tls_cert_file", "/tls.crt"),
         ("segment_bytes", "12"),
+        ("door_processes", "5"),
     ],
 )
 def test_a_broken_value_is_refused(key: str, value: str) -> None:
     """Out of bounds, of another type, or at odds with another key."""
     with pytest.raises(ConfigError):
         load(None, {**REQUIRED, f"DLEDGER_{key.upper()}": value})
+
+
+def test_doors_are_of_our_own_server_alone() -> None:
+    """The library's has none; the sentence says so."""
+    doors = {"DLEDGER_DOOR_PROCESSES": "1"}
+
+    assert load(None, {**REQUIRED, **doors}).door_processes == 1
+    with pytest.raises(ConfigError, match="door_processes: goes with client_server native alone"):
+        load(None, {**REQUIRED, **doors, "DLEDGER_CLIENT_SERVER": "grpc"})
 
 
 @pytest.mark.parametrize(

@@ -60,6 +60,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="what serves the client ports; overrides DLEDGER_CLIENT_SERVER and the file",
     )
     parser.add_argument(
+        "--door-processes",
+        metavar="N",
+        help="how many processes serve the client ports for the node; 0: none; overrides "
+        "DLEDGER_DOOR_PROCESSES and the file",
+    )
+    parser.add_argument(
         "--exit-with-parent", action="store_true", help="stop when the parent process ends"
     )
 
@@ -72,7 +78,11 @@ def run(args: argparse.Namespace) -> int:
     if args.exit_with_parent:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     try:
-        told = {"DLEDGER_GROUP_ID": args.group_id, "DLEDGER_CLIENT_SERVER": args.client_server}
+        told = {
+            "DLEDGER_GROUP_ID": args.group_id,
+            "DLEDGER_CLIENT_SERVER": args.client_server,
+            "DLEDGER_DOOR_PROCESSES": args.door_processes,
+        }
         told = {name: value for name, value in told.items() if value}
         path = Path(args.config) if args.config else None
         read = partial(config.load, path, os.environ | told)

@@ -53,6 +53,7 @@ class Sample:
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
+        door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
     """
@@ -88,6 +89,9 @@ class Sample:
     )
     waiting_polls: int = _gauge("Consumers' polls that wait at this node for a message")
     telemetry_streams: int = _gauge("Telemetry streams open here: one for each client's connection")
+    door_processes: int | None = _gauge(
+        "Door processes that serve the client ports; no series without door_processes"
+    )
     remembered_message_ids: int = _gauge(
         "Message ids of all clients by which a retry is recognised"
     )
@@ -157,6 +161,10 @@ class NodeMetrics:
         self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
             "Messages dropped before their retention time because the disk was above its watermark",
+        )
+        self.door_restarts = counter(
+            "dledger_door_restarts",
+            "Door processes that ended, or hung, and were replaced",
         )
         self.batch_commands = histogram(
             "dledger_batch_commands", "Commands that shared one entry", _COMMANDS
@@ -228,13 +236,13 @@ class Requests:
         self._own = own
         self._children: dict[tuple[str, str], Counter] = {}
 
-    def answered(self, method: str, code: str) -> None:
-        """Count one response; both labels come from our own tables, so their number is bounded."""
+    def answered(self, method: str, code: str, count: int = 1) -> None:
+        """Count responses; both labels come from our own tables, so their number is bounded."""
         child = self._children.get((method, code))
         if child is None:
             child = self._counter.labels(**self._own, method=method, code=code)
             self._children[method, code] = child
-        child.inc()
+        child.inc(count)
 
 
 class _State(Collector):

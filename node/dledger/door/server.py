@@ -23,7 +23,7 @@ from dledger.door.tls import TlsCertificate
 
 logger = logging.getLogger(__name__)
 
-_BACKLOG: Final = 1024
+BACKLOG: Final = 1024
 _ACCEPTED_AT_ONCE: Final = 16
 _NO_FILES_S: Final = 0.5
 """The pause after a failed accept; without one, the loop would do nothing else."""
@@ -34,7 +34,8 @@ class DoorServer(ClientServer):
     """By libnghttp2, on the event loop that starts it.
 
     Args:
-        address: ``HOST:PORT`` to listen on; an IPv6 host in brackets; port 0: any.
+        address: ``HOST:PORT`` to listen on; an IPv6 host in brackets; port 0: any. Or a socket of
+            `listening`, which other processes may have, too: each connection goes to one of them.
         handlers: What is served, by path.
         bounds: The limits.
         tls: The certificate; None: plain text.
@@ -46,7 +47,7 @@ class DoorServer(ClientServer):
 
     def __init__(
         self,
-        address: str,
+        address: str | socket.socket,
         handlers: Handlers,
         *,
         bounds: Bounds | None = None,
@@ -69,13 +70,12 @@ class DoorServer(ClientServer):
         self._greetings: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._emptied: asyncio.Future[None] | None = None
-        self._listening = _listening(address)
+        self._listening = listening(address) if isinstance(address, str) else address
 
     @property
     def address(self) -> str:
         """``HOST:PORT`` as it is bound."""
-        host, port = self._listening.getsockname()[:2]
-        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return bound_address(self._listening)
 
     @property
     def held_bytes(self) -> int:
@@ -94,7 +94,7 @@ class DoorServer(ClientServer):
 
     async def start(self) -> None:
         """Accept connections, on the running event loop. Raises OSError if the port is taken."""
-        self._listening.listen(_BACKLOG)
+        self._listening.listen(BACKLOG)
         self._accepting = asyncio.get_running_loop().create_task(self._accept())
 
     async def stop(self, grace_s: float) -> None:
@@ -199,21 +199,32 @@ _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 """The connection that was to be accepted is gone; the next one may be sound (Linux, accept(2))."""
 
 
-def _listening(address: str) -> socket.socket:
+def bound_address(bound: socket.socket) -> str:
+    """Return ``HOST:PORT`` of a socket; the port is never 0."""
+    host, port = bound.getsockname()[:2]
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def listening(address: str) -> socket.socket:
+    """Return a socket that is bound to *address*, and does not listen yet.
+
+    Raises:
+        OSError: The address, which the message names, is taken or not this machine's.
+    """
     host, _, port = address.rpartition(":")
     host = host.strip("[]")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    bound = socket.socket(family, socket.SOCK_STREAM)
     try:
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
-            listening.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-        listening.bind((host, int(port)))
-        listening.setblocking(False)
+            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
+        bound.bind((host, int(port)))
+        bound.setblocking(False)
     except OSError as error:
-        listening.close()
+        bound.close()
         raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
-    return listening
+    return bound
 
 
 def _host(address: tuple[Any, ...]) -> str:

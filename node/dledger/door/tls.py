@@ -16,11 +16,16 @@ class TlsCertificate:
         chain: The certificate and those above it, PEM.
         key: Its key, PEM, without a password.
 
+    Attributes:
+        chain: The present one.
+        key: The same.
+
     Raises:
         ssl.SSLError: The two are not a pair.
     """
 
     def __init__(self, chain: bytes, key: bytes) -> None:
+        self.chain, self.key = chain, key
         self._context = _context(chain, key)
 
     @classmethod
@@ -31,11 +36,16 @@ class TlsCertificate:
     @property
     def context(self) -> ssl.SSLContext:
         """What the next handshake uses."""
+        self.refresh()
         return self._context
+
+    def refresh(self) -> None:
+        """Look for another one, if it comes from somewhere."""
 
     def replace(self, chain: bytes, key: bytes) -> None:
         """Show another one. Raises ssl.SSLError, and then goes on with the last one."""
         self._context = _context(chain, key)
+        self.chain, self.key = chain, key
 
 
 def _context(chain: bytes, key: bytes) -> ssl.SSLContext:

@@ -215,7 +215,7 @@ class Relay:
                         if unknown and _says_nothing_happened(error):
                             raise _unknown(error) from error
                         raise
-                    unknown = unknown or not isinstance(error, _NOTHING_HAPPENED)
+                    unknown = unknown or not isinstance(error, NOTHING_HAPPENED)
                 leader = self._engine.leader()
                 await self.pause(caller, wait_s)
                 changed = self._engine.leader() != leader
@@ -348,14 +348,14 @@ class Relay:
         call.cancel()
 
 
-_NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
+NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:
     """Whether *error* tells a caller that nothing was stored, so that it may send again."""
     if isinstance(error, Relayed):
         error = error_of(error.error, "the leader")
-    return isinstance(error, _NOTHING_HAPPENED)
+    return isinstance(error, NOTHING_HAPPENED)
 
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:

@@ -34,9 +34,9 @@ class LeaderLocality:
         self._windows = self._calm_windows = 0
         self._needed_windows = _WINDOWS
 
-    def note(self, through: NodeId | None) -> None:
-        """Count one request that follower *through* forwarded; None: it came directly."""
-        self._requests[through or self._node_id] += 1
+    def note(self, through: NodeId | None, count: int = 1) -> None:
+        """Count requests that follower *through* forwarded; None: they came directly."""
+        self._requests[through or self._node_id] += count
 
     def forget(self) -> None:
         """End a window in which this node did not lead."""

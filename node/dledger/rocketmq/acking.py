@@ -10,24 +10,21 @@ from typing import Any, Final
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
 from dledger.broker.results import Acked
-from dledger.common.limits import CONSUME_BACKOFF_S, MAX_MESSAGES
+from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Caller
+from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import checked_invisible
-from dledger.rpc.rocketmq_stubs import definition, service
-from dledger.rpc.status import Code, Rejected, ok, status_of
+from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.status import ok, status_of
 
 _LEASE_BYTES: Final = 32
 """Approximate size of one message's lease in an ACK command."""
 _NOTHING_ACKED: Final = Acked(outcomes=())
-_ONE_ACKED: Final[bytes] = service.AckMessageResponse(
-    status=ok(), entries=[service.AckMessageResultEntry(status=ok())]
-).SerializeToString()
-"""The usual response without id and handle: parsing it is faster than building it from parts."""
 
 
 class Acker:
@@ -46,11 +43,7 @@ class Acker:
 
     def begin_ack(self, request: Any, caller: Caller) -> Begun:
         """Submit what `ack` does."""
-        client_id(caller)
-        group, topic = group_name(request.group), topic_name(request.topic)
-        if not 1 <= len(request.entries) <= MAX_MESSAGES:
-            count = len(request.entries)
-            raise Rejected(Code.BAD_REQUEST, f"acknowledge 1 to {MAX_MESSAGES} messages: {count}")
+        group, topic = checked(request, caller.client_id)
         receipts = self._receipts(group, topic)
         leases = [_lease(entry.receipt_handle, receipts) for entry in request.entries]
         good = [lease for lease in leases if isinstance(lease, LeaseRef)]
@@ -61,6 +54,29 @@ class Acker:
             submitted = asyncio.get_running_loop().create_future()
             submitted.set_result((_NOTHING_ACKED, 0))
         return submitted, partial(_acked, request.entries, leases)
+
+    def begin_handles(
+        self, group: str, topic: str, calls: Sequence[Sequence[str]]
+    ) -> tuple[asyncio.Future[Place] | None, list[int | None]]:
+        """Submit what several calls acknowledge, given by the receipt handles of each.
+
+        Returns:
+            The outcome, None if there is nothing to submit; and of each call how many leases it has
+            in it, in order. None: one of its handles is none, and it is left out.
+        """
+        receipts = self._receipts(group, topic)
+        leases: list[LeaseRef] = []
+        counts: list[int | None] = []
+        for handles in calls:
+            try:
+                leases += [receipts.decode(handle) for handle in handles]
+            except InvalidReceiptHandle:
+                counts.append(None)
+            else:
+                counts.append(len(handles))
+        if not leases:
+            return None, counts
+        return self._acks.submit((group, topic), leases, _LEASE_BYTES * len(leases)), counts
 
     async def change_invisible(self, request: Any, caller: Caller) -> Any:
         """Change when a message is delivered again; its receipt handle stays the same."""
@@ -119,25 +135,10 @@ def _acked(
         raise TypeError(f"ACK answered {result!r}")
     outcomes = iter(result.outcomes[first : first + len(leases)])
     statuses = [
-        status_of(lease) if isinstance(lease, InvalidReceiptHandle) else _status(next(outcomes))
+        status_of(lease) if isinstance(lease, InvalidReceiptHandle) else status_if(next(outcomes))
         for lease in leases
     ]
-    return _response(asked, statuses)
-
-
-def _response(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:
-    if len(statuses) == 1 and statuses[0] is ok():
-        response = service.AckMessageResponse.FromString(_ONE_ACKED)
-        entry = response.entries[0]
-        entry.message_id, entry.receipt_handle = asked[0].message_id, asked[0].receipt_handle
-        return response
-    entries = [
-        service.AckMessageResultEntry(
-            message_id=entry.message_id, receipt_handle=entry.receipt_handle, status=status
-        )
-        for entry, status in zip(asked, statuses, strict=True)
-    ]
-    return service.AckMessageResponse(status=_overall(statuses), entries=entries)
+    return response_of(asked, statuses)
 
 
 def _lease(handle: str, receipts: Receipts) -> LeaseRef | InvalidReceiptHandle:
@@ -145,18 +146,3 @@ def _lease(handle: str, receipts: Receipts) -> LeaseRef | InvalidReceiptHandle:
         return receipts.decode(handle)
     except InvalidReceiptHandle as error:
         return error
-
-
-def _status(acked: bool) -> Any:
-    if acked:
-        return ok()
-    return status_of(
-        InvalidReceiptHandle("the receipt handle is stale: the message was delivered again")
-    )
-
-
-def _overall(statuses: Sequence[Any]) -> Any:
-    """Return the common status if all are equal, else MULTIPLE_RESULTS."""
-    if len({status.code for status in statuses}) == 1:
-        return statuses[0]
-    return definition.Status(code=Code.MULTIPLE_RESULTS, message="see the status of each entry")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from dledger.broker.topics import MAX_NAME_LENGTH, is_name
 from dledger.common.limits import MAX_ID_LENGTH
-from dledger.requests.forward import Caller
 from dledger.rpc.checks import NO_SCOPE, is_scope
 from dledger.rpc.status import Code, Rejected
 
@@ -26,17 +25,27 @@ def is_client_id(text: str) -> bool:
     return 1 <= len(text) <= MAX_ID_LENGTH
 
 
-def client_id(caller: Caller) -> str:
+class _Caller(Protocol):
+    @property
+    def client_id(self) -> str: ...
+
+
+def client_id(caller: _Caller) -> str:
     """Return the caller's client id, or raise Rejected (CLIENT_ID_REQUIRED)."""
-    if not is_client_id(caller.client_id):
+    return checked_client_id(caller.client_id)
+
+
+def checked_client_id(text: str) -> str:
+    """Return a client's id, or raise Rejected (CLIENT_ID_REQUIRED)."""
+    if not is_client_id(text):
         raise Rejected(
             Code.CLIENT_ID_REQUIRED,
             f"the metadata x-mq-client-id must have 1 to {MAX_ID_LENGTH} characters, "
-            f"not {len(caller.client_id)}",
+            f"not {len(text)}",
         )
-    if is_scope(caller.client_id):
+    if is_scope(text):
         raise Rejected(Code.CLIENT_ID_REQUIRED, NO_SCOPE)
-    return caller.client_id
+    return text
 
 
 def _full_name(what: str, resource: Any, code: int) -> str:

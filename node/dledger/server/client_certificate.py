@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime
 import ipaddress
 import logging
-import ssl
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -96,12 +95,10 @@ class _Following(TlsCertificate):
         super().__init__(pair.chain, pair.key)
         self._newer = newer
 
-    @property
-    def context(self) -> ssl.SSLContext:
+    def refresh(self) -> None:
         newer = self._newer()
         if newer is not None:
             self.replace(newer.chain, newer.key)
-        return super().context
 
 
 def _configuration(pair: Pair) -> Any:

@@ -58,6 +58,8 @@ class Settings:
         http_port: /livez, /readyz and /metrics.
         client_server: What serves the two client ports: ``grpc``, gRPC's own server, or ``native``,
             ours (`door`).
+        door_processes: How many processes serve the client ports for the node (`door_process`); 0:
+            the node itself does. They are for machines with more than 4 cores.
         tick_ms: Length of a Raft tick.
         heartbeat_ticks: Ticks between a leader's heartbeats.
         election_timeout_ticks: Least ticks without a leader before an election; up to half as many
@@ -100,6 +102,7 @@ class Settings:
     replication_port: int = 20912  # the next one
     http_port: int = 8080  # where probes and scrapers look
     client_server: ClientServerKind = NATIVE
+    door_processes: int = 0  # on few cores they only cost (docs/adr/0037)
     tick_ms: int = 50  # as DriverConfig.tick_s
     heartbeat_ticks: int = HEARTBEAT_TICKS
     election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
@@ -140,6 +143,11 @@ class Settings:
             if value not in choices:
                 raise ConfigError(key, f"{value!r} is none of {', '.join(choices)}")
         self._check_times()
+        self._check_together()
+
+    def _check_together(self) -> None:
+        if self.door_processes and self.client_server != NATIVE:
+            raise ConfigError("door_processes", f"goes with client_server {NATIVE} alone")
         if bool(self.tls_cert_file) != bool(self.tls_key_file):
             raise ConfigError("tls_key_file", "goes together with tls_cert_file")
 
@@ -160,6 +168,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "peer_port": _PORT,
     "replication_port": (0, 65535),
     "http_port": _PORT,
+    "door_processes": (0, 4),
     "tick_ms": (1, 1000),
     "heartbeat_ticks": (1, 100),
     "election_timeout_ticks": (4, 1000),

@@ -7,7 +7,6 @@ has arrived whole when its handler starts, or is a stream, and there are the sam
 from __future__ import annotations
 
 import asyncio
-import base64
 import inspect
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
@@ -27,17 +26,15 @@ from dledger.door.contract import (
     Handler,
     Handlers,
     Headers,
-    Pairs,
     Stream,
-    TooLarge,
     Unary,
     UnaryCoroutine,
 )
-from dledger.errors import DledgerError, Overloaded
-from dledger.rpc import status
+from dledger.door_process.node_end import Resumed
+from dledger.door_process.refusals import pairs, refused_answer
+from dledger.errors import DledgerError, LeadershipLost
 from dledger.rpc.methods import ByCallback, Methods
 from dledger.rpc.requests import limit_of
-from dledger.rpc.status import Rejected, ending
 
 _Metadata: TypeAlias = Sequence[tuple[str, str | bytes]]
 _BINARY: Final = b"-bin"
@@ -54,8 +51,18 @@ def handlers_of(services: Iterable[Methods]) -> Handlers:
     }
 
 
+def resumed_of(services: Iterable[Methods]) -> Mapping[str, Resumed]:
+    """Return by path what serves calls whose batch was not carried out, or nobody knows."""
+    return {
+        path: _resumed(method)
+        for service in services
+        for path in service.by_path
+        if (method := service.by_callback.get(path.rpartition("/")[2])) is not None
+    }
+
+
 def _handler(name: str, handler: Any, service: Methods) -> Handler:
-    refusal = partial(_refusal, name, service.refusal)
+    refusal = partial(refused_answer, name, service.refusal)
     by_callback = service.by_callback.get(name)
     if by_callback is not None:
         return Unary(
@@ -75,19 +82,13 @@ def _handler(name: str, handler: Any, service: Methods) -> Handler:
     )
 
 
-def _refusal(
-    name: str, answer: Callable[[str, DledgerError], bytes] | None, refused: Failed
-) -> bytes:
-    """Return the method's own answer, or raise Failed with our error's name in the trailers."""
-    error = (
-        Rejected(status.Code.PAYLOAD_TOO_LARGE, f"{name}: {refused.message}")
-        if isinstance(refused, TooLarge)
-        else Overloaded(refused.message)
-    )
-    if answer is not None:
-        return answer(name, error)
-    code, details, metadata = ending(error)
-    raise Failed(_code(code), details, _pairs(metadata))
+def _resumed(method: ByCallback) -> Resumed:
+    def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail, unknown: bool) -> Cancel:
+        call = _CallbackCall(method.resume, headers, body, answer, fail)
+        call.resume(LeadershipLost("its batch may have been carried out") if unknown else None)
+        return call.cancel
+
+    return resume
 
 
 def _begun(method: ByCallback, headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
@@ -172,7 +173,7 @@ class _Call:
         self, code: grpc.StatusCode, details: str = "", trailing_metadata: _Metadata = ()
     ) -> NoReturn:
         """End the call. Raises Failed."""
-        raise Failed(_code(code), details, _pairs(trailing_metadata))
+        raise Failed(_code(code), details, pairs(trailing_metadata))
 
 
 class _UnaryCall(_Call):
@@ -248,14 +249,3 @@ class _StreamCall(_Call):
 
 def _code(code: grpc.StatusCode) -> Code:
     return Code(code.value[0])
-
-
-def _pairs(metadata: _Metadata) -> Pairs:
-    """Return trailing metadata as it is on the wire."""
-    return tuple((name.encode(), _on_the_wire(name, value)) for name, value in metadata)
-
-
-def _on_the_wire(name: str, value: str | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).rstrip(b"=") if name.endswith("-bin") else value
-    return value.encode("ascii", "replace")

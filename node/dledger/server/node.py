@@ -49,6 +49,7 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
+from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
@@ -57,7 +58,7 @@ from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
 from dledger.server.replica import MemberDependencies, Replica
-from dledger.server.servers import Servers
+from dledger.server.servers import Doors, Servers
 from dledger.services.admin import AdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.topic_admin import TopicAdminServicer
@@ -178,7 +179,12 @@ class Node:
         self._admin = AdminServicer(self)
         services = self._peer_services()
         ports = listeners(settings, self._gateway, services, self._peer_tls, self._front)
-        self._servers = Servers(ports)
+        doors = Doors(
+            processes=settings.door_processes,
+            batches=DoorBatches(self._gateway),
+            on_restart=self._metrics.door_restarts.inc,
+        )
+        self._servers = Servers(ports, doors if settings.door_processes else None)
         self._peers.replication.bind(settings.listen_host, settings.replication_port)
 
     @property
@@ -475,7 +481,7 @@ class Node:
         """Return why this node should get no clients; empty: no reason. On the health thread."""
         if self._stopping:
             return "shutting down"
-        return self.engine.not_ready_reason()
+        return self.engine.not_ready_reason() or self._servers.problem
 
     async def _check_disk(self) -> None:
         """Every second: check the disk, and prepare the next segment."""
@@ -506,6 +512,7 @@ class Node:
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
                 peer_tls=self._peer_tls,
+                doors=self._servers.serving_doors,
             )
             self._metrics.publish(sample)
             await asyncio.sleep(_PUBLISH_S)

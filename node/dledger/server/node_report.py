@@ -129,6 +129,7 @@ def node_sample(
     free_bytes: int,
     remembered_ids: int,
     peer_tls: PeerTls | None = None,
+    doors: int | None = None,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
@@ -158,6 +159,7 @@ def node_sample(
         held_request_bytes=load.held_request_bytes,
         waiting_polls=load.waiting_polls,
         telemetry_streams=load.telemetry_streams,
+        door_processes=doors,
         remembered_message_ids=remembered_ids,
         remembered_message_ids_limit=MAX_IDS,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -14,8 +16,12 @@ import grpc.aio
 from dledger.door.bounds import Bounds
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
+from dledger.door_process.node_end import Batches
+from dledger.door_process.supervisor import DoorPort, DoorProcesses
 from dledger.rpc.methods import Methods
-from dledger.server.door_calls import handlers_of
+from dledger.server.door_calls import handlers_of, resumed_of
+
+logger = logging.getLogger(__name__)
 
 MAX_CONCURRENT_RPCS: Final = 1 << 15
 """Calls in progress at one port, polls and streams included; more get RESOURCE_EXHAUSTED."""
@@ -34,6 +40,8 @@ MAX_IDLE_MS: Final = 300_000
 _RESERVED_FILES: Final = 512
 """File descriptors reserved for the log's segments, links to peers, and libraries."""
 _LEAST_CONNECTIONS: Final = 64
+FEW_CORES: Final = 4
+"""With so many, node, followers' traffic and clients leave none for a door."""
 _OPTIONS: Final = (
     ("grpc.max_send_message_length", 64 << 20),
     ("grpc.so_reuseport", 0),
@@ -84,6 +92,21 @@ class ClientListener:
     tls: TlsCertificate | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doors:
+    """That processes of their own serve the client ports.
+
+    Attributes:
+        processes: How many, at least one.
+        batches: Carries out what they send in batches.
+        on_restart: Called for each one that is replaced.
+    """
+
+    processes: int
+    batches: Batches
+    on_restart: Callable[[], None] = lambda: None
+
+
 class _Server(Protocol):
     async def start(self) -> None: ...
 
@@ -91,15 +114,44 @@ class _Server(Protocol):
 
 
 class Servers:
-    """Servers that start and stop together."""
+    """Servers that start and stop together.
 
-    def __init__(self, listeners: Sequence[Listener | ClientListener]) -> None:
-        """Bind every port. Raises OSError naming the address that is taken."""
+    Args:
+        listeners: The ports.
+        doors: What serves those of clients, if that is not this process. They are native ones then.
+
+    Raises:
+        OSError: An address, which the message names, is taken.
+
+    Attributes:
+        doors: The door processes; None without.
+    """
+
+    def __init__(
+        self, listeners: Sequence[Listener | ClientListener], doors: Doors | None = None
+    ) -> None:
         most = connections_of(resource.getrlimit(resource.RLIMIT_NOFILE)[0], len(listeners))
-        self._servers: list[_Server] = [
-            _build(listener, most) if isinstance(listener, Listener) else _door(listener, most)
-            for listener in listeners
-        ]
+        self.doors: DoorProcesses | None = None
+        self._servers: list[_Server] = []
+        if doors is not None:
+            clients = [each for each in listeners if isinstance(each, ClientListener)]
+            self.doors = _door_processes(clients, doors, most)
+            self._servers.append(self.doors)
+        for listener in listeners:
+            if isinstance(listener, Listener):
+                self._servers.append(_build(listener, most))
+            elif doors is None:
+                self._servers.append(_door(listener, most))
+
+    @property
+    def serving_doors(self) -> int | None:
+        """How many door processes serve now; None: the node has none."""
+        return self.doors.serving if self.doors is not None else None
+
+    @property
+    def problem(self) -> str:
+        """Why clients cannot be served; empty: they can. On any thread."""
+        return self.doors.problem if self.doors is not None else ""
 
     async def start(self) -> None:
         """Start serving on all ports."""
@@ -125,6 +177,35 @@ def _door(listener: ClientListener, max_connections: int) -> DoorServer:
         handlers_of(listener.services),
         bounds=Bounds(connections=max_connections),
         tls=listener.tls,
+    )
+
+
+def _door_processes(
+    listeners: Sequence[ClientListener], doors: Doors, max_connections: int
+) -> DoorProcesses:
+    cores = len(os.sched_getaffinity(0))
+    if cores <= FEW_CORES:
+        logger.warning(
+            "door_processes is %d on a machine with %d cores: up to %d, doors cost more than they "
+            "take off the node",
+            doors.processes,
+            cores,
+            FEW_CORES,
+        )
+    return DoorProcesses(
+        [
+            DoorPort(
+                address=listener.address,
+                handlers=handlers_of(listener.services),
+                resumed=resumed_of(listener.services),
+                tls=listener.tls,
+            )
+            for listener in listeners
+        ],
+        doors.processes,
+        doors.batches,
+        bounds=Bounds(connections=max_connections),
+        on_restart=doors.on_restart,
     )
 
 

@@ -290,6 +290,7 @@ class BrokerGroup:
         has_peer_tls: Whether its nodes speak mutual TLS with each other and with the operator.
         client_server: What serves its clients' ports, as the operator was told; empty: what the
             nodes do by themselves.
+        door_processes: How many processes of each node do that, as the operator was told; 0: none.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -310,6 +311,7 @@ class BrokerGroup:
     policy: Policy = field(default_factory=Policy)
     has_peer_tls: bool = False
     client_server: str = ""
+    door_processes: int = 0
 
     @classmethod
     def parse(
@@ -322,6 +324,7 @@ class BrokerGroup:
         policy: Policy | None = None,
         has_peer_tls: bool = False,
         client_server: str = "",
+        door_processes: int = 0,
     ) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*.
 
@@ -354,6 +357,7 @@ class BrokerGroup:
             policy=policy or Policy(),
             has_peer_tls=has_peer_tls,
             client_server=client_server,
+            door_processes=door_processes,
         )
 
     @property

@@ -36,6 +36,7 @@ class Platform:
             the one it runs, or return to it.
         peer_tls: Whether nodes get certificates, and speak mutual TLS on their peer ports.
         client_server: What serves clients' ports: `grpc`, `native`, or empty: the nodes' default.
+        door_processes: How many processes of each node do that; 0: the node itself.
     """
 
     image: str
@@ -45,6 +46,7 @@ class Platform:
     policy: Policy = field(default_factory=Policy)
     peer_tls: bool = False
     client_server: str = ""
+    door_processes: int = 0
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object as a group, with our own values where it has none."""
@@ -57,6 +59,7 @@ class Platform:
             policy=replace(self.policy, allowed_images=(*own, *self.policy.allowed_images)),
             has_peer_tls=self.peer_tls,
             client_server=self.client_server,
+            door_processes=self.door_processes,
         )
 
 

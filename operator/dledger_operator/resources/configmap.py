@@ -45,6 +45,8 @@ def config_map(group: BrokerGroup) -> Manifest:
     }
     if group.client_server:  # else not: nodes of an older image know no such setting
         settings["client_server"] = group.client_server
+    if group.door_processes:  # likewise
+        settings["door_processes"] = group.door_processes
     if group.has_peer_tls:
         settings["peer_tls_dir"] = PEER_TLS_DIR
     if group.spec.tls.enabled and group.spec.tls.secret_name:

@@ -21,7 +21,8 @@ RESTARTING: Final = frozenset(
     }
 )
 """Fields of the spec that a running pod cannot take over; besides them, its image, whether
-certificates for its peers are mounted into it, and what serves its clients' ports."""
+certificates for its peers are mounted into it, and what serves its clients' ports, in how many
+processes."""
 _DEFAULTS: Final = Spec()
 
 
@@ -32,6 +33,8 @@ def wish(group: BrokerGroup) -> str:
         asked["has_peer_tls"] = True
     if group.client_server:
         asked["client_server"] = group.client_server
+    if group.door_processes:
+        asked["door_processes"] = group.door_processes
     for one in fields(Spec):
         value = getattr(group.spec, one.name)
         if one.name in RESTARTING and value != getattr(_DEFAULTS, one.name):

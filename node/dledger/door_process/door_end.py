@@ -1,0 +1,284 @@
+"""The door's end of the link: each call of a client goes to the node, and its answers come back.
+
+This is the general path, which every method has. `send_batches` and `ack_batches` spare the node
+most of it for what is one call a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from dledger.door.bounds import Bounds
+from dledger.door.contract import (
+    Answer,
+    BidiStream,
+    Cancel,
+    Code,
+    Fail,
+    Failed,
+    Handler,
+    Headers,
+    Stream,
+    TooLarge,
+    Unary,
+)
+from dledger.door_process import frames
+from dledger.door_process.frames import Kind, Resumes
+from dledger.door_process.link import Link
+from dledger.door_process.refusals import refused_answer, rocketmq_answer
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME
+
+logger = logging.getLogger(__name__)
+
+_LARGEST_FRAME_BYTES: Final = (1 << 32) - 1
+
+
+Where: TypeAlias = tuple[int, int]
+"""The numbers of a port, and of a method."""
+
+
+class Replies(Protocol):
+    """Takes the node's replies to batches."""
+
+    def reply(self, kind: int, number: int, payload: bytes) -> bool:
+        """Answer the calls of a batch; False: it is not one of these."""
+        ...
+
+
+class _Call:
+    """A call of one message that the node has."""
+
+    __slots__ = ("answer", "fail", "over")
+
+    def __init__(self, answer: Answer, fail: Fail, over: Callable[[], None] | None) -> None:
+        self.answer, self.fail, self.over = answer, fail, over
+
+
+class _Stream:
+    """A call of many messages that the node has."""
+
+    __slots__ = ("_turn", "credit_bytes", "failure", "messages", "over", "room")
+
+    def __init__(self, credit_bytes: int) -> None:
+        self.messages: deque[bytes] = deque()
+        self.credit_bytes = credit_bytes
+        self.over = False
+        self.failure: Failed | None = None
+        self._turn: asyncio.Future[None] | None = None
+        self.room: asyncio.Future[None] | None = None
+
+    async def next(self) -> bytes | None:
+        """Return the node's next message; None: it has ended the call. Raises Failed."""
+        while not self.messages:
+            if self.failure is not None:
+                raise self.failure
+            if self.over:
+                return None
+            self._turn = asyncio.get_running_loop().create_future()
+            await self._turn
+        return self.messages.popleft()
+
+    def wake(self) -> None:
+        """Let `next` look again."""
+        if self._turn is not None and not self._turn.done():
+            self._turn.set_result(None)
+
+
+class DoorEnd:
+    """Of one door process.
+
+    Args:
+        control: Gets the frames that are about the process itself.
+        on_lost: Called once the link is closed, with the reason.
+
+    Attributes:
+        bounds: The limits of its ports.
+        leads: Whether the node takes batches.
+        replies: Who awaits replies to batches.
+        turns: Called before what a turn of the loop has to send is written.
+    """
+
+    def __init__(
+        self,
+        *,
+        control: Callable[[int, int, bytes], None],
+        on_lost: Callable[[str], None],
+    ) -> None:
+        self.bounds, self._control = Bounds(), control
+        self._numbers = itertools.count(1)
+        self._calls: dict[int, _Call] = {}
+        self._streams: dict[int, _Stream] = {}
+        self.leads = False
+        self.replies: list[Replies] = []
+        self.turns: list[Callable[[], None]] = []
+        self.link = Link(
+            self._receive, on_turn=self._turn, on_lost=on_lost, max_bytes=_LARGEST_FRAME_BYTES
+        )
+
+    def handler(
+        self, port: int, method: int, path: str, *, unary: bool, max_request_bytes: int
+    ) -> Handler:
+        """Return the handler of a method that passes each call on.
+
+        Args:
+            port: The number of the client port.
+            method: The number of the method.
+            path: Its path.
+            unary: Whether it takes one message for one.
+            max_request_bytes: As in `door.contract.Method`.
+        """
+        refusal = partial(self._refuse, method, path)
+        if unary:
+            return Unary(
+                partial(self.begin, (port, method)),
+                max_request_bytes=max_request_bytes,
+                refusal=refusal,
+            )
+        return BidiStream(
+            partial(self._serve, (port, method)),
+            max_request_bytes=max_request_bytes,
+            refusal=refusal,
+        )
+
+    def begin(
+        self,
+        where: Where,
+        headers: Headers,
+        body: bytes,
+        answer: Answer,
+        fail: Fail,
+        *,
+        resumes: Resumes = Resumes.NO,
+        over: Callable[[], None] | None = None,
+    ) -> Cancel:
+        """Pass a call of one message on; *over* is called when it has ended in any way."""
+        number = next(self._numbers)
+        self._calls[number] = _Call(answer, fail, over)
+        self._open(number, where, headers, body, resumes)
+        return partial(self._give_up, number)
+
+    def number(self) -> int:
+        """Return a number for a batch."""
+        return next(self._numbers)
+
+    def _open(
+        self,
+        number: int,
+        where: Where,
+        headers: Headers,
+        body: bytes | None,
+        resumes: Resumes = Resumes.NO,
+    ) -> None:
+        opening = frames.Opening(
+            *where,
+            resumes,
+            headers.connection,
+            headers.deadline_s,
+            headers.peer,
+            headers.pairs,
+            body,
+        )
+        self.link.send(frames.opening(number, opening))
+
+    def _give_up(self, number: int) -> None:
+        call = self._calls.pop(number, None)
+        if call is not None:
+            self.link.send(frames.packed(Kind.CANCEL, number))
+            if call.over is not None:
+                call.over()
+
+    def _refuse(self, method: int, path: str, refused: Failed) -> bytes:
+        """Answer a request that is refused unread, and let the node count that."""
+        why = bytes((isinstance(refused, TooLarge),)) + refused.message.encode()
+        self.link.send(frames.packed(Kind.REFUSED, method, why))
+        service, _, name = path[1:].partition("/")
+        return refused_answer(name, rocketmq_answer if service == SERVICE_NAME else None, refused)
+
+    # -- streams ---------------------------------------------------------------------------------
+
+    async def _serve(self, where: Where, headers: Headers, stream: Stream) -> None:
+        number = next(self._numbers)
+        call = self._streams[number] = _Stream(self.bounds.stream_window_bytes)
+        self._open(number, where, headers, None)
+        pump = asyncio.get_running_loop().create_task(self._pump(number, call, stream))
+        try:
+            while (message := await call.next()) is not None:
+                await stream.send(message)
+                if not call.over:
+                    self.link.send(frames.credit(number, len(message)))
+        finally:
+            pump.cancel()
+            del self._streams[number]
+            if not call.over:
+                self.link.send(frames.packed(Kind.CANCEL, number))
+
+    async def _pump(self, number: int, call: _Stream, stream: Stream) -> None:
+        """Pass the client's messages on, while few of them are unread at the node."""
+        while (message := await stream.read()) is not None:
+            while call.credit_bytes <= 0:
+                call.room = asyncio.get_running_loop().create_future()
+                await call.room
+            if call.over:
+                return
+            call.credit_bytes -= len(message)
+            self.link.send(frames.packed(Kind.MESSAGE, number, message))
+        if not call.over:
+            self.link.send(frames.packed(Kind.HALF_CLOSE, number))
+
+    # -- frames ----------------------------------------------------------------------------------
+
+    def _turn(self) -> None:
+        for turn in self.turns:
+            turn()
+
+    def _receive(self, kind: int, number: int, payload: bytes) -> None:
+        match kind:
+            case Kind.PLACES | Kind.ACKED | Kind.RESUME | Kind.SAME:
+                for each in self.replies:
+                    if each.reply(kind, number, payload):
+                        break  # if nobody does, all of its clients have left
+            case Kind.ANSWER | Kind.FAIL if number in self._calls:
+                self._end_call(self._calls.pop(number), kind, payload)
+            case Kind.MESSAGE | Kind.END | Kind.FAIL | Kind.CREDIT:
+                call = self._streams.get(number)
+                if call is not None:  # else its client is gone, and the node does not know it yet
+                    self._go_on(call, kind, payload)
+            case Kind.LEADS:
+                self.leads = bool(number)
+                self.link.turn()
+            case Kind.PING:
+                self.link.send(frames.packed(Kind.PONG, number))
+            case Kind.ANSWER:
+                pass  # as above
+            case _:
+                self._control(kind, number, payload)
+
+    def _end_call(self, call: _Call, kind: int, payload: bytes) -> None:
+        if kind == Kind.ANSWER:
+            call.answer(payload)
+        else:
+            failure = frames.failure_of(payload)
+            call.fail(Code(failure.code), failure.message, failure.trailers)
+        if call.over is not None:
+            call.over()
+
+    def _go_on(self, call: _Stream, kind: int, payload: bytes) -> None:
+        if kind == Kind.CREDIT:
+            call.credit_bytes += frames.credit_of(payload)
+            if call.room is not None and not call.room.done():
+                call.room.set_result(None)
+            return
+        if kind == Kind.MESSAGE:
+            call.messages.append(payload)
+        else:
+            call.over = True
+            if kind == Kind.FAIL:
+                failure = frames.failure_of(payload)
+                call.failure = Failed(Code(failure.code), failure.message, failure.trailers)
+        call.wake()

@@ -1,0 +1,158 @@
+"""A SendMessage request by itself: its checked messages, their command, and the response to it.
+
+Knows nothing of a node's state, so a door process does this for the node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, NamedTuple
+
+from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.produce import encode_produce
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.rocketmq.names import checked_client_id, topic_name
+from dledger.rpc.checks import (
+    check_body,
+    check_digest,
+    check_normal,
+    check_properties,
+    check_tag,
+    check_times,
+    check_total,
+)
+from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.status import Code, Rejected, ok
+
+_ONE_SENT: Final[bytes] = service.SendMessageResponse(
+    status=ok(), entries=[service.SendResultEntry(status=ok())]
+).SerializeToString()
+"""The response to nearly every SendMessage, without id and offset: parsing it is faster than
+building it from parts."""
+_ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
+
+
+class Origin(NamedTuple):
+    """What messages of one PRODUCE command have in common."""
+
+    client_id: str
+    topic: str
+    born_host: str
+
+
+class Sending(NamedTuple):
+    """A checked request; *line* is the one in which its command waits."""
+
+    origin: Origin
+    messages: Sequence[Message]
+    size_bytes: int
+    line: str
+
+
+def checked(request: Any, client_id: str, line: str) -> Sending:
+    """Return a request's messages. Raises Rejected and other errors for what is wrong.
+
+    Args:
+        request: The parsed request.
+        client_id: The client's id as it came.
+        line: The client's connection.
+    """
+    sender = checked_client_id(client_id)
+    topic = topic_of(request.messages)
+    messages: list[Message] = []
+    size_bytes = 0
+    for each in request.messages:
+        messages.append(message_of(each))
+        size_bytes += len(each.body)
+    check_total(size_bytes)
+    host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
+    return Sending(Origin(sender, topic, host), messages, size_bytes, line)
+
+
+def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
+    """Return the response for messages that are stored at these queue offsets."""
+    if len(messages) > 1:
+        entries = [
+            service.SendResultEntry(status=ok(), message_id=message.message_id, offset=offset)
+            for message, offset in zip(messages, offsets, strict=True)
+        ]
+        return service.SendMessageResponse(status=ok(), entries=entries)
+    response = service.SendMessageResponse.FromString(_ONE_SENT)
+    entry = response.entries[0]
+    entry.message_id, entry.offset = messages[0].message_id, offsets[0]
+    return response
+
+
+def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
+    """Return the framed PRODUCE command for checked messages."""
+    return encode_produce(
+        Columns.of(messages),
+        client_id=origin.client_id,
+        topic=origin.topic,
+        born_host=origin.born_host,
+    )
+
+
+def topic_of(messages: Any) -> str:
+    """Return the one topic that all of a request's messages name."""
+    if not 1 <= len(messages) <= MAX_MESSAGES:
+        raise Rejected(
+            Code.BAD_REQUEST, f"a request carries 1 to {MAX_MESSAGES} messages, not {len(messages)}"
+        )
+    if len(messages) == 1:  # as nearly always
+        return topic_name(messages[0].topic)
+    topics = set[str]()
+    for message in messages:
+        topics.add(topic_name(message.topic))
+    if len(topics) > 1:
+        raise Rejected(
+            Code.BAD_REQUEST, f"one request sends to one topic, not to {', '.join(sorted(topics))}"
+        )
+    return topics.pop()
+
+
+def message_of(message: Any) -> Message:
+    """Return the checked form of a protocol message.
+
+    Raises:
+        Rejected: With the protocol's code for what is wrong.
+        TopicTypeMismatch: It is not a NORMAL message.
+        InvalidArgument: Its producer's timestamp is out of range.
+    """
+    system, body = message.system_properties, message.body
+    check_normal(system)
+    check_body(body)
+    check_digest(body, system.body_digest)
+    message_id = system.message_id
+    if not 1 <= len(message_id) <= MAX_ID_LENGTH:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_ID,
+            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(message_id)}",
+        )
+    tag, keys = system.tag, tuple(system.keys)
+    check_tag(tag)
+    properties = dict(message.user_properties)
+    check_properties(properties, keys)
+    return Message(
+        message_id=message_id,
+        body=body,
+        tag=tag,
+        keys=keys,
+        properties=properties,
+        born_at_ms=_milliseconds(system.born_timestamp),
+        encoding=_encoding(system.body_encoding),
+        trace_context=system.trace_context,
+    )
+
+
+def _milliseconds(timestamp: Any) -> int:
+    milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
+    check_times((milliseconds,))
+    return int(milliseconds)
+
+
+def _encoding(value: int) -> Encoding:
+    encoding = _ENCODINGS.get(value)
+    if encoding is None:
+        raise Rejected(Code.BAD_REQUEST, f"body encoding {value} is unknown")
+    return encoding

@@ -1,0 +1,139 @@
+"""A door that sends what is no frame loses its link; the node goes on, and keeps nothing of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from dledger.broker.command_frame import CommandType, frame
+from dledger.broker.message import Message
+from dledger.door.bounds import Bounds
+from dledger.door_process import frames
+from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
+from dledger.door_process.link import Link
+from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.rocketmq.send_requests import Origin, encoded
+from dledger.server.door_batches import DoorBatches
+from dledger.server.door_calls import handlers_of, resumed_of
+from tests.requests import memory_group as made
+from tests.requests.memory_group import MemoryGroup, until
+
+COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
+PEER = "ipv4:127.0.0.1:1"
+
+
+def a_send(**other: Any) -> SendBatch:
+    return SendBatch(1, 8192, 1, PEER, "client-1", COMMAND)._replace(**other)
+
+
+def an_opening(**other: Any) -> Opening:
+    pairs = ((b":path", b"/a/B"), (b"x-mq-client-id", b"client-1"))
+    return Opening(0, 0, Resumes.NO, 1, None, PEER, pairs, b"")._replace(**other)
+
+
+@asynccontextmanager
+async def linked() -> AsyncIterator[tuple[MemoryGroup, NodeEnd, socket.socket, list[str]]]:
+    """A node's end, and the socket that a door would have."""
+    async with made.memory_group() as group:
+        gateway = group.nodes[0].gateway
+        services = gateway.handlers()
+        lost: list[str] = []
+        end = NodeEnd(
+            [ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))],
+            tuple(handlers_of(services)),
+            DoorBatches(gateway),
+            Bounds(),
+            on_ready=lambda: None,
+            on_pong=lambda _: None,
+            on_lost=lost.append,
+        )
+        mine, its = socket.socketpair()
+        await Link.open(mine, lambda: end.link)
+        its.setblocking(False)
+        with its:
+            yield group, end, its, lost
+
+
+BAD = {
+    "no kind": frames.packed(Kind.ANSWER, 1),
+    "too large": frames.HEADER.pack(1 << 30, Kind.OPEN, 1),
+    "no call": frames.packed(Kind.OPEN, 1, b"short"),
+    "no such method": frames.opening(1, an_opening(method=999)),
+    "no such port": frames.opening(1, an_opening(port=7)),
+    "twice": frames.opening(1, an_opening()) * 2,
+    "no stream": frames.opening(1, an_opening(body=None)),
+    "what no batch has": frames.opening(1, an_opening(resumes=Resumes.UNKNOWN)),
+    "no batch": frames.packed(Kind.SEND, 1, b"short"),
+    "no command": frames.sending(1, a_send(command=b"")),
+    "another command": frames.sending(1, a_send(command=frame(CommandType.SET_SECRET, b"{}"))),
+    "two commands": frames.sending(1, a_send(command=COMMAND * 2)),
+    "a torn command": frames.sending(1, a_send(command=COMMAND[:-1])),
+    "a newer command": frames.sending(
+        1, a_send(command=COMMAND.replace(b"\x01\x00\x08\x00", b"\x02\x00\x08\x00", 1))
+    ),
+    "another client": frames.sending(1, a_send(client_id="client-2")),
+    "too many calls": frames.sending(1, a_send(calls=2)),
+    "no handles": frames.packed(Kind.ACK, 1, bytes(16)),
+    "no credit": frames.packed(Kind.CREDIT, 1, b"1"),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_what_is_no_frame_ends_the_link(name: str) -> None:
+    """And nothing else."""
+    async with linked() as (group, end, its, lost):
+        started = 0
+        if name == "no credit":  # needs a call that waits
+            methods = end._methods
+            stream = methods.index("/apache.rocketmq.v2.MessagingService/Telemetry")
+            its.send(frames.opening(1, an_opening(method=stream, body=None)))
+            started = 1
+        await asyncio.get_running_loop().sock_sendall(its, BAD[name])
+        await until(lambda: bool(lost))
+
+        assert len(end) == 0, started
+        await until(lambda: group.nodes[0].gateway.context.admission.taken == 0)
+        assert len(group.log) == 0
+
+
+async def test_no_bytes_harm_the_node() -> None:
+    """Sound frames in any order, with damage: at most the link ends."""
+    rng = random.Random(37)
+    loop = asyncio.get_running_loop()
+    for _ in range(60):
+        async with linked() as (group, end, its, lost):
+            parts = []
+            for number in range(rng.randrange(1, 12)):
+                method = rng.randrange(len(end._methods) + 1)
+                body = rng.choice((None, b"", rng.randbytes(20)))
+                parts.append(
+                    rng.choice(
+                        (
+                            frames.opening(number, an_opening(method=method, body=body)),
+                            frames.sending(number, a_send(connection=rng.randrange(3))),
+                            frames.acking(
+                                number, AckBatch(9, PEER, "client-1", "g", "t", [["handle"]])
+                            ),
+                            frames.packed(
+                                rng.choice(list(Kind)), rng.randrange(12), rng.randbytes(8)
+                            ),
+                        )
+                    )
+                )
+            data = bytearray(b"".join(parts))
+            for _ in range(rng.randrange(3)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            await loop.sock_sendall(its, bytes(data))
+            await asyncio.sleep(0.01)
+            its.close()
+            await until(lambda lost=lost: bool(lost))
+            await until(lambda end=end: len(end) == 0)
+
+            gateway = group.nodes[0].gateway
+            await until(lambda gateway=gateway: gateway.context.admission.taken == 0)

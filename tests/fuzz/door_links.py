@@ -1,0 +1,119 @@
+"""The node's end of a door's link: frames of a door that strangers have taken over, or none."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Hashable
+from random import Random
+from typing import ClassVar, Final
+
+from dledger.broker.message import Message
+from dledger.door.bounds import Bounds
+from dledger.door_process import frames
+from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
+from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.rocketmq.send_requests import Origin, encoded
+from dledger.server.door_batches import DoorBatches
+from dledger.server.door_calls import handlers_of, resumed_of
+from tests.door.conversations import Wire
+from tests.fuzz.mutation import mutated
+from tests.fuzz.target import Broken, Target
+from tests.requests import memory_group as made
+
+_PEER: Final = "ipv4:192.0.2.1:1"
+_COMMAND: Final = encoded(Origin("client", "t", ""), [Message(message_id="1", body=b"body")])
+_PAIRS: Final = ((b":path", b"/t/T"), (b"x-mq-client-id", b"client"))
+_ROUNDS: Final = 200
+_LINKS: Final = 256
+"""After so many the node is a new one, as in `doors`."""
+
+
+class DoorLinks(Target):
+    """Any frames in any order: at most the link ends, and nothing of it is left at the node."""
+
+    name = "door-links"
+    refuses = ()
+    _KINDS: ClassVar = tuple(Kind)
+
+    def __init__(self) -> None:
+        logging.getLogger("dledger").setLevel(logging.CRITICAL + 1)
+        self._loop = asyncio.new_event_loop()
+        self._links = 0
+        self._loop.run_until_complete(self._start())
+
+    async def _start(self) -> None:
+        self._made = made.memory_group()
+        self._gateway = (await self._made.__aenter__()).nodes[0].gateway
+        services = self._gateway.handlers()
+        self._port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
+
+    async def _stop(self) -> None:
+        await self._made.__aexit__(None, None, None)
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._stop())
+        self._loop.close()
+
+    def draw(self, rng: Random) -> bytes:
+        return b"".join(self._frame(rng) for _ in range(rng.randrange(1, 10)))
+
+    def _frame(self, rng: Random) -> bytes:
+        number = rng.randrange(6)
+        match rng.randrange(5):
+            case 0:
+                method, resumes = rng.randrange(30), rng.choice(tuple(Resumes))
+                body = rng.choice((None, None, b"", rng.randbytes(30)))
+                deadline_s = rng.choice((None, 0.0, 1e9))
+                call = Opening(0, method, resumes, 1, deadline_s, _PEER, _PAIRS, body)
+                return frames.opening(number, call)
+            case 1:
+                command = _COMMAND if rng.random() < 0.6 else mutated(rng, _COMMAND)
+                client = rng.choice(("client", "client", "other"))
+                return frames.sending(
+                    number, SendBatch(rng.randrange(3), 9000, 1, _PEER, client, command)
+                )
+            case 2:
+                handles = [["AgAA"] * rng.randrange(1, 3)]
+                return frames.acking(number, AckBatch(9000, _PEER, "client", "g", "t", handles))
+            case 3:
+                return frames.credit(number, rng.randrange(1 << 17))
+            case _:
+                return frames.packed(
+                    rng.choice(self._KINDS), number, rng.randbytes(rng.randrange(20))
+                )
+
+    def mutate(self, rng: Random, data: bytes) -> bytes:
+        return mutated(rng, data)
+
+    def feed(self, data: bytes) -> Hashable:
+        said = self._loop.run_until_complete(self._talk(data))
+        self._links += 1
+        if self._links % _LINKS == 0:
+            self._loop.run_until_complete(self._stop())
+            self._loop.run_until_complete(self._start())
+        return said
+
+    async def _talk(self, data: bytes) -> Hashable:
+        end = NodeEnd(
+            [self._port],
+            tuple(self._port.handlers),
+            DoorBatches(self._gateway),
+            Bounds(),
+            on_ready=lambda: None,
+            on_pong=lambda _: None,
+            on_lost=lambda _: None,
+        )
+        wire = Wire()
+        end.link.connection_made(wire)
+        end.link.data_received(data)
+        await asyncio.sleep(0)
+        closed = wire.closed
+        end.link.connection_lost(None)
+        for _ in range(_ROUNDS):
+            if not (end._tasks or self._gateway.context.admission.taken):
+                break
+            await asyncio.sleep(0)
+        if len(end) or self._gateway.context.admission.taken:
+            raise Broken("a link that is lost leaves something behind")
+        return closed, min(len(wire.sent).bit_length(), 12)
