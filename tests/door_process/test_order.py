@@ -126,7 +126,7 @@ async def test_an_overloaded_engine_gets_the_calls_again() -> None:
         await client.send(message(0))
         group.refuse = Overloaded("for a moment")
         sending = asyncio.ensure_future(client.send(message(1)))
-        await until(lambda: group.nodes[0].gateway.relay.held_bytes > 0)
+        await until(lambda: group.nodes[0].gateway.load().held_request_bytes > 0)
         assert not sending.done()
         group.refuse = None
 

@@ -198,6 +198,7 @@ class SendBatches:
         batch.awaited -= 1
         if batch.awaited or self._sent.pop(batch.number, None) is None:
             return
+        batch.sends.clear()
         self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
         self._replied(batch.lane)
 
@@ -238,6 +239,7 @@ class SendBatches:
                     send.answer(payload)
             case _:
                 self._resume(batch, Resumes(payload[0]))
+        batch.sends.clear()  # else each is in a cycle with it, and its request stays
         self._replied(batch.lane)
         return True
 

@@ -124,9 +124,11 @@ class DoorBatches:
             self._admission.leave(room)
             settle(self._failed(work, error))
             return _nothing
-        except BaseException:
+        except Exception as error:
+            logger.exception("group %s: %s failed", self._engine.group, work.method)
             self._admission.leave(room)
-            raise
+            settle(self._failed(work, bug(error)))
+            return _nothing
         if submitted is None:
             self._admission.leave(room)
             settle(work.read(None))
@@ -154,17 +156,27 @@ class DoorBatches:
         self._admission.leave(room)
         if submitted.cancelled():  # the door is gone
             return
+        error = submitted.exception()
+        work.settle(
+            self._read(work, submitted.result()) if error is None else self._not(work, error)
+        )
+
+    def _read(self, work: _Work, result: Any) -> Outcome:
         try:
-            outcome = work.read(submitted.result())
-        except Unavailable as error:
-            done = isinstance(error, NOTHING_HAPPENED)
-            outcome = Resumes.NOTHING_DONE if done else Resumes.UNKNOWN
-        except DledgerError as error:
-            outcome = self._failed(work, error)
+            return work.read(result)
         except Exception as error:
             logger.exception("group %s: %s failed", self._engine.group, work.method)
-            outcome = self._failed(work, bug(error))
-        work.settle(outcome)
+            return self._failed(work, bug(error))
+
+    def _not(self, work: _Work, error: BaseException) -> Outcome:
+        """Return the outcome of a command that failed."""
+        if isinstance(error, Unavailable):
+            done = isinstance(error, NOTHING_HAPPENED)
+            return Resumes.NOTHING_DONE if done else Resumes.UNKNOWN
+        if isinstance(error, DledgerError):
+            return self._failed(work, error)
+        logger.error("group %s: %s failed", self._engine.group, work.method, exc_info=error)
+        return self._failed(work, bug(error))
 
     def _stored(self, calls: int, stored: Any) -> Outcome:
         if not isinstance(stored, Produced):
