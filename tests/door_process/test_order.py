@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from typing import Any
 
 import pytest
@@ -103,6 +104,40 @@ async def test_batches_are_taken_again_once_what_was_passed_on_is_over() -> None
         await client.send(message(2))
 
     assert (batches.refused, batches.taken) == (1, 1)
+
+
+async def test_a_busy_connection_goes_back_to_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it has calls under way all the time: their outcomes come one by one."""
+    async with (
+        made.memory_group(config=GatewayConfig(default_queues=1)) as group,
+        RocketClient(group.nodes[0].port) as client,
+    ):
+        await client.send(message(0))
+        _, batches = refusing(group)
+        commit, rng = group.commit, random.Random(1)
+
+        async def slowly(command: Any) -> object:
+            outcome = await commit(command)
+            await asyncio.sleep(rng.random() * 0.03)
+            return outcome
+
+        monkeypatch.setattr(group, "commit", slowly)
+        numbers = iter(range(1, 401))
+        first = 0
+
+        async def send_on() -> None:
+            nonlocal first
+            for number in numbers:
+                if number == 100:
+                    batches.refusals, first = 1, batches.taken
+                await client.send(message(number))
+
+        await asyncio.gather(*(send_on() for _ in range(16)))
+        stored = await group.bodies("t")
+
+    assert len(stored) == 401
+    assert batches.refused == 1
+    assert batches.taken - first > 10
 
 
 async def test_a_follower_is_asked_for_no_batches() -> None:

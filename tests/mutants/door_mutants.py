@@ -71,14 +71,6 @@ DOOR_MUTANTS = (
         checks=(_ORDER,),
     ),
     Mutant(
-        name="a call does not wait for those passed on before it",
-        file="door_process/send_batches.py",
-        old="        if lane is None or not (lane.refused or lane.waiting):\n",
-        new="        if True:\n",
-        why="a message overtakes one of its connection that is passed on",
-        checks=(_ORDER,),
-    ),
-    Mutant(
         name="a node believes the command of a door",
         file="server/door_batches.py",
         old="        produce.check_texts()\n",
