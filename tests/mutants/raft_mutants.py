@@ -17,6 +17,14 @@ _MANGLED = "tests/sim/test_mangled_entries.py"
 
 RAFT_MUTANTS = (
     Mutant(
+        name="a node far behind applies one piece with each heartbeat",
+        file="raft/log.py",
+        old="return self.applied_index + 1 < self._tail_first  #",
+        new="return False  #",
+        why="after a power cut it takes minutes until it may serve",
+        checks=(_ORDER,),
+    ),
+    Mutant(
         name="let go of committed entries that are not durable",
         file="raft/log.py",
         old="ready = min(self.durable_index, self.commit_index) - self._tail_first + 1",

@@ -18,8 +18,8 @@ REPLICA_MUTANTS = (
     Mutant(
         name="who waits for an entry waits for a heartbeat",
         file="replica/apply_pace.py",
-        old="later = follows and not self._due and not self._waiters",
-        new="later = follows and not self._due",
+        old="later = follows and not self.is_due and not self._waiters",
+        new="later = follows and not self.is_due",
         why="a linearizable read at a follower takes as long as nothing else comes",
         checks=(_PACE,),
     ),

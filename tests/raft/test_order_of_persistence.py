@@ -333,3 +333,42 @@ def test_order_to_campaign_needs_no_sync() -> None:
     node.do(lambda raft: raft.transfer_leadership(None))
 
     assert any(isinstance(m, TimeoutNow) for m in node.take().messages)
+
+
+def test_what_may_be_applied_later_is_handed_over_at_once_if_there_is_much() -> None:
+    """Or when nobody wants to wait any more; it is committed and durable all the same."""
+    node = Alone(terms=())
+    node.do(lambda raft: raft.apply_later(later=True))
+    node.append(data_entry(1, 2), after=(1, 1), term=1, commit=1)
+    node.settle()
+    handed_over = len(node.committed)
+
+    node.append(data_entry(1, 3), after=(1, 2), term=1, commit=2)
+    node.settle()
+    assert len(node.committed) == handed_over
+
+    node.append(data_entry(1, 4, bytes(16 << 10)), after=(1, 3), term=1, commit=3)
+    node.settle()
+    assert [entry.index for entry in node.committed] == [1, 2, 3]
+
+    node.append(after=(1, 4), term=1, commit=4)
+    node.settle()
+    assert node.committed[-1].index == 4
+
+    node.append(data_entry(1, 5), after=(1, 4), term=1, commit=5)
+    node.settle()
+    assert node.committed[-1].index == 4
+    node.do(lambda raft: raft.apply_later(later=False))
+    node.settle()
+    assert node.committed[-1].index == 5
+
+
+def test_what_is_read_back_is_not_applied_later() -> None:
+    """A node that is far behind gets it in pieces; one with each heartbeat would take for ever."""
+    node = Alone(terms=(1, 1, 1), max_apply_bytes=1)
+    node.do(lambda raft: raft.apply_later(later=True))
+
+    node.hear(HeartbeatRequest, term=1, commit_index=4, round=1)
+    node.settle()
+
+    assert [entry.index for entry in node.committed] == [1, 2, 3, 4]

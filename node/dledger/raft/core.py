@@ -410,7 +410,10 @@ class Raft(RaftView):
         self._log_discard.ask(index)
 
     def apply_later(self, *, later: bool) -> None:
-        """Hand committed entries over only once there are more of them (16 KiB), or at once."""
+        """Hand committed entries over only once there are more of them (16 KiB), or at once.
+
+        Those that are to be read back from storage are handed over at once in either case.
+        """
         self._log.apply_later = later
 
     def has_ready(self) -> bool:

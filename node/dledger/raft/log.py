@@ -315,7 +315,9 @@ class RaftLog:
         ready = self.applied_index < min(self.commit_index, self.durable_index)
         if not ready or self.apply_blocked or self.apply_paused:
             return False
-        return not self.apply_later or self._tail_bytes > _LATER_BYTES
+        if not self.apply_later or self._tail_bytes > _LATER_BYTES:
+            return True
+        return self.applied_index + 1 < self._tail_first  # what is read back comes in many pieces
 
     def take_committed(self, max_bytes: int) -> tuple[Entry, ...]:
         """Hand over the next entries that are committed and durable here."""

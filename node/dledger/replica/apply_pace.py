@@ -21,12 +21,13 @@ class ApplyPace:
 
     Attributes:
         later: What the core was told last.
+        is_due: Whether all that is committed is to be applied, however little it is.
     """
 
     def __init__(self, core: Raft, waiters: AppliedWaiters) -> None:
         self._core, self._waiters = core, waiters
         self._awaited: list[Callable[[], bool]] = []
-        self._due = True
+        self.is_due = True
         self.later = False
 
     def listens(self, awaited: Callable[[], bool]) -> None:
@@ -34,21 +35,21 @@ class ApplyPace:
         self._awaited.append(awaited)
 
     def due(self) -> None:
-        """Let what is committed be applied next, however little it is."""
-        self._due = True
+        """Let all that is committed be applied next, in as many pieces as it takes."""
+        self.is_due = True
         if self.later:
             self.later = False
             self._core.apply_later(later=False)
 
-    def applied(self) -> None:
+    def settled(self) -> None:
         """Take note that it was."""
-        self._due = False
+        self.is_due = False
 
     def look(self) -> None:
         """Decide anew; before each Ready."""
         state = self._core.state
         follows = state.role is Role.FOLLOWER and state.leader is not None
-        later = follows and not self._due and not self._waiters
+        later = follows and not self.is_due and not self._waiters
         for awaited in self._awaited if later else ():
             later = later and not awaited()
         if later is not self.later:

@@ -447,6 +447,8 @@ class Driver:
                 self._handle(ready)
                 if ready.committed:
                     self._wake_if_due()  # votes and heartbeats get a turn, however much is to apply
+                    if self._pace.is_due and not self._wake_scheduled:
+                        self._pace.settled()
                     break
         except NewerCommand as error:
             self.outdated(error)
@@ -566,7 +568,6 @@ class Driver:
     # -- apply -----------------------------------------------------------------------------------
 
     def _apply(self, entries: Sequence[Entry]) -> None:
-        self._pace.applied()
         for entry in entries:
             self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)
