@@ -63,6 +63,24 @@ class Stolen:
         return ticks[_STEAL], sum(ticks[: _STEAL + 1])  # guests' time is in the user's already
 
 
+class Busy:
+    """What the cores worked for everybody, since this was made."""
+
+    def __init__(self, stat: Path = Path("/proc/stat")) -> None:
+        self._stat = stat
+        self._before = self._ticks()
+
+    def seconds(self) -> float:
+        """Return it, in seconds of a core."""
+        return (self._ticks() - self._before) / os.sysconf("SC_CLK_TCK")
+
+    def _ticks(self) -> int:
+        """Return all that is neither idle nor waiting for a disk nor stolen."""
+        first = self._stat.read_text("ascii").split("\n")[0]
+        user, nice, system, _, _, irq, soft_irq = map(int, first.split()[1 : _STEAL + 1])
+        return user + nice + system + irq + soft_irq
+
+
 def commit() -> str:
     """Return the checked-out commit, ``+`` behind it when files were changed."""
     short = _git("rev-parse", "--short=12", "HEAD").strip()
