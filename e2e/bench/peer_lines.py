@@ -13,6 +13,7 @@ PEER_READ: Final = "peer read"
 PEER_FAILOVER: Final = "peer failover"
 PEER_KINDS: Final = (PEER_APPEND, PEER_READ, PEER_FAILOVER)
 KAFKA_SYNCED: Final = f"kafka ({Promise.SYNCED.value})"
+NATS: Final = tuple(f"nats ({promise.value})" for promise in Promise)
 NATS_SYNCED: Final = f"nats ({Promise.SYNCED.value})"
 COST: Final = "nodes_100k_s"
 """CPU seconds of all nodes for 100,000 messages."""
@@ -53,9 +54,23 @@ def cost(row: Row | None) -> float | None:
     return None if row is None else row.figures.get(COST)
 
 
-def singles_beside_nats(run: Run, window: int, kind: str = PEER_APPEND) -> float | None:
+def singles_beside_nats(run: Run, window: int) -> float | None:
     """Return how many times NATS JetStream's rate ours is, both synced, message by message."""
-    return times(single(run, kind, OURS, window), single(run, kind, NATS_SYNCED, window))
+    return times(
+        single(run, PEER_APPEND, OURS, window), single(run, PEER_APPEND, NATS_SYNCED, window)
+    )
+
+
+def reads_beside_nats(run: Run, readers: int) -> float | None:
+    """Return how many times the faster NATS JetStream's rate ours is, of what came singly.
+
+    A read promises nothing, and both read from their page cache: which is faster is chance.
+    """
+    ratios = [
+        times(single(run, PEER_READ, OURS, readers), single(run, PEER_READ, system, readers))
+        for system in NATS
+    ]
+    return min((ratio for ratio in ratios if ratio is not None), default=None)
 
 
 def batches_beside_kafka(run: Run) -> float | None:

@@ -27,17 +27,22 @@ _LOST_LEADERS: Final = {
 }
 
 
-def section(run: Run | None) -> str:
-    """Return the tables of the run that measured them; "" without any."""
-    if run is None:
+def section(run: Run, source: Run) -> str:
+    """Return the tables; "" without any.
+
+    Args:
+        run: Has the rows.
+        source: The run that they are of, for what the machine was like.
+    """
+    if not any(row.kind == PEER_APPEND for row in run.rows):
         return ""
-    facts = run.machine
+    facts = source.machine
     about = paragraph(
-        f"Run of {run.at}, commit `{run.commit}`: {facts['cpu']}, {facts['cores']} cores, load "
-        f"{facts['load_before']} before it began, {facts.get('stolen_percent', 0.0):g} % of the "
-        "cores stolen by the hypervisor. CPU is in seconds for 100,000 messages; what others took "
-        "of the cores meanwhile is beside it. By each message, whatever it came in: Kafka's rows "
-        "of batches are what its producer makes of so many records."
+        f"Run of {source.at}, commit `{source.commit}`: {facts['cpu']}, {facts['cores']} cores, "
+        f"load {facts['load_before']} before it began, {facts.get('stolen_percent', 0.0):g} % of "
+        "the cores stolen by the hypervisor. CPU is in seconds for 100,000 messages; beside it "
+        "stands what other work of the machine took of the cores meanwhile. A batch of Kafka's is "
+        "what its producer makes of so many records."
     )
     parts = (
         "### Beside Kafka and NATS JetStream\n",
@@ -56,13 +61,14 @@ def _table(run: Run, kind: str, columns: Mapping[str, str]) -> str:
     if not found:
         return ""
     alike = sorted(found, key=lambda row: (row.batch, row.window))
+    shown = {k: v for k, v in columns.items() if any(k in row.figures for row in found)}
     return table(
-        ["row", "system", *columns.values()],
+        ["row", "system", *shown.values()],
         [
             [
                 row.name,
                 row.system,
-                *(number(row.figures[n]) if n in row.figures else "" for n in columns),
+                *(number(row.figures[n]) if n in row.figures else "" for n in shown),
             ]
             for row in alike
         ],

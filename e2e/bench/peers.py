@@ -119,30 +119,35 @@ def _turn(group: ProcessGroup, parts: Sequence[Part], turns: Turns) -> Iterator[
 def _append(group: ProcessGroup, case: Case, seconds: float) -> Row:
     leader = group.wait_whole()
     group.load.run(case, _SETTLE_S, node=leader)
-    return _costed(group, case, seconds, kind=PEER_APPEND, name=case.name, node=leader)
+    how = {"kind": PEER_APPEND, "name": case.name, "node": leader}
+    return _costed(group, case, seconds, late=case.window * case.batch, **how)
 
 
 def _read(group: ProcessGroup, batch: int, readers: int, seconds: float) -> Row:
     """Read everything once; ours through a follower, others where their clients go."""
     follower = (group.wait_whole() + 1) % len(group.specs)
     name = f"1 KiB, batch {batch}, {readers} reader{'s' if readers > 1 else ''}"
-    case, how = Case(batch=batch, window=readers), {"node": follower, "mode": "read"}
-    return _costed(group, case, seconds, kind=PEER_READ, name=name, **how)
+    how = {"kind": PEER_READ, "name": name, "node": follower, "mode": "read"}
+    return _costed(group, Case(batch=batch, window=readers), seconds, late=0, **how)
 
 
-def _costed(group: ProcessGroup, case: Case, seconds: float, **how: Any) -> Row:
+def _costed(group: ProcessGroup, case: Case, seconds: float, *, late: int, **how: Any) -> Row:
     """Return the row with what 100,000 messages cost, and what others took of the cores."""
     busy, began_s = Busy(), time.monotonic()
     row = measured(group, group.load, case, seconds, **how)
     busy_s, took_s = busy.seconds(), time.monotonic() - began_s
-    return replace(row, figures=row.figures | costs(row.figures, busy_s, took_s))
+    found = costs(row.figures, late=late, busy_s=busy_s, took_s=took_s)
+    return replace(row, figures={**row.figures, **found})
 
 
-def costs(figures: Mapping[str, float], busy_s: float, took_s: float) -> dict[str, float]:
+def costs(
+    figures: Mapping[str, float], *, late: int, busy_s: float, took_s: float
+) -> dict[str, float]:
     """Return CPU seconds of 100,000 messages, of all nodes and of the client, and others' cores.
 
     Args:
         figures: A row's.
+        late: Messages under way at the end: no part of a rate, but paid for.
         busy_s: What all cores of the machine worked meanwhile.
         took_s: How long that was.
     """
@@ -151,5 +156,5 @@ def costs(figures: Mapping[str, float], busy_s: float, took_s: float) -> dict[st
     others = {"others_cores": max(0.0, busy_s - nodes_s - client_s) / took_s}
     if not figures["messages"]:
         return others
-    each_s = 100_000 / figures["messages"]
+    each_s = 100_000 / (figures["messages"] + late)
     return {"nodes_100k_s": nodes_s * each_s, "client_100k_s": client_s * each_s} | others

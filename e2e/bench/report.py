@@ -131,7 +131,7 @@ def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
         _rows(run, (LATENCY,), {"per_s": "messages/s", **_LATENCIES}),
         "### Reads, and the RocketMQ Python SDK\n",
         _rows(run, (READ, SDK), {"per_s": "messages/s", "p50_ms": "p50 ms", "p99_ms": "p99 ms"}),
-        peer_section(sources.get(PEER_APPEND, run if has(run, PEER_APPEND) else None)),
+        peer_section(run, sources.get(PEER_APPEND, run)),
         "### A lost leader\n",
         _source(sources, FAILOVER),
         "![gaps by fault](performance/failover.svg)\n",
