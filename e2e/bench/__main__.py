@@ -65,6 +65,7 @@ _HEADLINES: Final = {
     "total_mb_s": "MB/s",
     "server_us": "us of a core a call",
     "nodes_100k_s": "CPU s of 100k",
+    "others_cores": "cores of others",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",

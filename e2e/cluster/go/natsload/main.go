@@ -26,8 +26,9 @@ const answerTimeout = 10 * time.Second
 // afterFailure keeps a worker from asking without a pause where nothing can be answered.
 const afterFailure = 5 * time.Millisecond
 
-// Readers share a stream by its subjects.
-const subjects = 8
+// Readers share a stream by its subjects, of which none should have several: for a consumer with
+// several filters a server looks through the stream first, for seconds where it is long.
+const subjects = 4
 
 type request struct {
 	Mode    string  `json:"mode"`
