@@ -195,9 +195,9 @@ def test_a_peer_takes_messages_gives_them_back_and_outlives_its_leader(group: Pr
     """What was acknowledged is read; what is not built is refused with a word."""
     for case in (
         Case(batch=1, window=16, size_bytes=128),
-        Case(batch=256, window=2, size_bytes=128),
+        Case(batch=256, window=16, size_bytes=128),
     ):
-        loaded = group.load.run(case, 1.0, node=group.wait_whole())
+        loaded = group.load.run(case, 4.0, node=group.wait_whole())
         found = group.load.run(Case(batch=case.batch, window=1), 30.0, mode="read")
         assert loaded.requests > 0 == loaded.failures
         assert found.requests >= loaded.requests
