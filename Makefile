@@ -138,7 +138,7 @@ demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 bench-pipeline: $(STAMP) ## What backup and restore take of a processor, line by line (BENCH_ARGS="--mib 128 --only size")
 	$(PY) -m e2e.bench.pipeline $(BENCH_ARGS)
 
-bench: $(STAMP) ## Beside Java DLedger, etcd and RocketMQ (BENCH_ARGS="--only rocketmq"), or a commit: make bench BESIDE=main
+bench: $(STAMP) ## Beside Java DLedger, etcd, RocketMQ, Kafka and NATS (BENCH_ARGS="--help"), or a commit: make bench BESIDE=main
 	$(PY) -m e2e.bench$(if $(BESIDE),.beside $(BESIDE)) $(BENCH_ARGS)
 
 .PHONY: soak

@@ -21,6 +21,7 @@ from e2e.bench.etcd import Etcd
 from e2e.bench.failover import Trials, failover_rows
 from e2e.bench.java import JavaDLedger
 from e2e.bench.ours import Ours
+from e2e.bench.peers import PEERS, lost_leader_rows, peer_rows
 from e2e.bench.process_group import System
 from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import Row
@@ -34,6 +35,7 @@ FAILOVERS: Final[Mapping[str, Callable[[], System]]] = {
     "java-fast-failover": lambda: JavaDLedger(heartbeat_ms=200),
     "etcd-failover": Etcd,
 }
+PEERS_FAILOVER: Final = "peers-failover"
 SECTIONS: Final = (
     "disk",
     "calls",
@@ -45,13 +47,17 @@ SECTIONS: Final = (
     ROCKETMQ,
     CATCH_UP,
     *FAILOVERS,
+    *PEERS,
+    PEERS_FAILOVER,
 )
-_EXAMPLES: Final = """\
-For example:
+_EXAMPLES: Final = f"""\
+{", ".join(PEERS)}: beside ours, in turns of their own. For example:
 
-  make bench BENCH_ARGS="--only ours,etcd"
+  make bench BENCH_ARGS="--only {",".join(PEERS)},{PEERS_FAILOVER}"
+  make bench BENCH_ARGS="--only nats --seconds 2 --rounds 1 --warm-up 5"   (quick: two minutes)
   make bench BENCH_ARGS="--only rocketmq --seconds 10 --record"
   make bench BENCH_ARGS="--only rocketmq --rounds 1 --seconds 2 --warm-up 4"  (three minutes)
+  make bench BENCH_ARGS="--only ours,etcd"
   make bench BENCH_ARGS="--full --trials 30 --record"
 """
 _DISK_S: Final = 1.0
@@ -63,7 +69,8 @@ _HEADLINES: Final = {
     "total_mb_s": "MB/s",
     "server_us": "us of a core a call, servers",
     "client_us": "client",
-    "others_cores": "cores for others",
+    "nodes_100k_s": "CPU s of 100k",
+    "others_cores": "cores of others",
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",
@@ -158,6 +165,11 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     for name in (name for name in args.only if name in FAILOVERS):
         trials = Trials(count=args.trials)
         yield from failover_rows(FAILOVERS[name](), trials, scratch / name, LOGS / name)
+    if peers := [name for name in args.only if name in PEERS]:
+        yield from peer_rows(peers, turns, scratch / "peers", LOGS / "peers")
+    if PEERS_FAILOVER in args.only:
+        trials = Trials(count=args.trials)
+        yield from lost_leader_rows(trials, scratch / PEERS_FAILOVER, LOGS / PEERS_FAILOVER)
 
 
 def line(row: Row) -> str:
@@ -167,7 +179,7 @@ def line(row: Row) -> str:
         for name, unit in _HEADLINES.items()
         if name in row.figures
     )
-    return f"{row.system:14.14} {row.kind:9} {row.name:48} {figures}"
+    return f"{row.system:18.18} {row.kind:13} {row.name:48} {figures}"
 
 
 if __name__ == "__main__":

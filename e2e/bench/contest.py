@@ -23,8 +23,6 @@ from e2e.harness.nodes import NodeSpec, allocate
 INSIDE: Final = "inside the leader"
 _WARM_UP_CASE: Final = Case(batch=1, window=64)
 _INSIDE_CASES: Final = (Case(batch=256, window=16), Case(batch=256, window=64))
-_MOST_DISK_BYTES: Final = 12 << 30
-"""A group that wrote more begins anew, so that a long run does not fill the disk."""
 _SETTLE_S: Final = 2.0
 
 Measurements = Callable[[ProcessGroup], Iterator[Row]]
@@ -39,12 +37,15 @@ class Turns:
         seconds: Length of a row.
         rounds: How often each row is measured.
         warm_up_s: Instead of each system's own; None leaves it.
+        most_disk_bytes: A group that wrote more begins anew, so that a long run does not fill the
+            disk.
     """
 
     full: bool
     seconds: float
     rounds: int
     warm_up_s: float | None = None
+    most_disk_bytes: int = 12 << 30
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +142,7 @@ def _turn(group: ProcessGroup, measure: Measurements, turns: Turns) -> Iterator[
     group.load.run(_WARM_UP_CASE, _SETTLE_S, node=group.wait_whole())
     for row in measure(group):
         yield row
-        if group.disk_bytes() > _MOST_DISK_BYTES:
+        if group.disk_bytes() > turns.most_disk_bytes:
             group.discard()
             _start(group, turns)
     freeze(group)

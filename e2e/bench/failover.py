@@ -7,7 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Final
@@ -67,6 +67,12 @@ def failover_rows(system: System, trials: Trials, scratch: Path, logs: Path) -> 
                 yield _row(group, fault, trials, rng)
     if reason:
         yield Row(kind=FAILOVER, system=system.name, name="stalled disk", notes=(reason,))
+
+
+def kill_row(system: System, trials: Trials, scratch: Path, logs: Path, *, kind: str) -> Row:
+    """Return the row of one fault only: the leader is killed."""
+    with _plain(system, scratch, logs) as (group, _):
+        return replace(_row(group, KILL, trials, random.Random(trials.seed)), kind=kind)
 
 
 @contextlib.contextmanager

@@ -47,9 +47,10 @@ class Loaded:
     latencies_us: Sequence[float]
 
     def figures(self, batch: int) -> dict[str, float]:
-        """Return messages a second, failures and latencies."""
-        rate = {"per_s": self.requests * batch / self.seconds, "failures": float(self.failures)}
-        return rate | latency_figures(self.latencies_us)
+        """Return messages, as many a second, failures and latencies."""
+        messages = float(self.requests * batch)
+        counts = {"messages": messages, "failures": float(self.failures)}
+        return {"per_s": messages / self.seconds} | counts | latency_figures(self.latencies_us)
 
 
 class Load:

@@ -112,6 +112,7 @@ class ProcessGroup:
         """Start a node that has ended again, on what it left."""
         if self._nodes[index].is_running():
             raise HarnessError(f"{self.system.name} node {index} still runs")
+        self._nodes[index].stop()  # its pipes are still open
         self._nodes[index] = self._spawn(self.specs[index])
 
     def states(self) -> list[NodeState | None]:

@@ -1,9 +1,9 @@
 """``make bench-report``: docs/performance.md and its plots, from the history of results.
 
 The text between the two markers of the page is written from the newest run of the bench, of the
-soak and of the overload; failover and catch-up may have had a run of their own. The plot of the
-history is of all runs; the rest of the page is written by hand. ``--check`` says whether page and
-plots are those of the results.
+soak and of the overload; failover, catch-up, and Kafka and NATS JetStream may have had a run of
+their own. The plot of the history is of all runs; the rest of the page is written by hand.
+``--check`` says whether page and plots are those of the results.
 """
 
 from __future__ import annotations
@@ -18,9 +18,8 @@ from typing import Final
 from e2e.bench import machine, overload, soak
 from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.beside_rocketmq import about as about_java_sdk
-from e2e.bench.cases import PEER_WINDOWS, WINDOWS
 from e2e.bench.catch_up import CATCH_UP
-from e2e.bench.contest import INSIDE
+from e2e.bench.charts import appends_plot, failover_plot, history_plot
 from e2e.bench.engine import APPEND, LATENCY, READ
 from e2e.bench.etcd import Etcd
 from e2e.bench.failover import FAILOVER
@@ -29,9 +28,10 @@ from e2e.bench.java_sdk import JAVA_SDK
 from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import DISK, MACHINE, SYNC
 from e2e.bench.markdown import number, paragraph, table, with_unit
-from e2e.bench.plots import line_chart, strip_chart
+from e2e.bench.peer_lines import PEER_APPEND, PEER_KINDS
+from e2e.bench.peer_report import section as peer_section
 from e2e.bench.results import RESULTS
-from e2e.bench.rows import OURS, Row, Run, history
+from e2e.bench.rows import Row, Run, history
 from e2e.bench.sdk import SDK
 from e2e.bench.targets import TARGETS, Target, best, figure
 from e2e.harness.checks import Bound, Verdict
@@ -43,8 +43,7 @@ END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _STOLEN_PERCENT: Final = 2.0
-_BY_ITSELF: Final = (FAILOVER, CATCH_UP, JAVA_SDK)
-_KIB: Final = 1024
+_BY_ITSELF: Final = (FAILOVER, CATCH_UP, JAVA_SDK, *PEER_KINDS)
 _SECONDS: Final = "seconds"
 
 
@@ -137,6 +136,7 @@ def figures_text(run: Run, runs: Sequence[Run] = ()) -> str:
         "### RocketMQ's Java SDK beside RocketMQ 5.5\n",
         about_java_sdk(sources.get(JAVA_SDK, run)),
         _by_java_sdk(run.rows),
+        peer_section(run, sources.get(PEER_APPEND, run)),
         "### A lost leader\n",
         _source(sources, FAILOVER),
         "![gaps by fault](performance/failover.svg)\n",
@@ -355,7 +355,9 @@ def _usage(rows: Sequence[Row]) -> str:
     measured = [
         row
         for row in rows
-        if _SECONDS in row.figures and row.figures["per_s"] and row.kind != JAVA_SDK
+        if _SECONDS in row.figures
+        and row.figures["per_s"]
+        and row.kind not in (JAVA_SDK, *PEER_KINDS)
     ]
     if not measured:
         return "Not measured in this run.\n"
@@ -377,49 +379,6 @@ def _usage_of(figures: Mapping[str, float]) -> list[str]:
 
 def _is_node(name: str, ending: str) -> bool:
     return name.startswith("node") and name.endswith(ending)
-
-
-def appends_plot(run: Run) -> str:
-    """Draw messages a second by window, 1 KiB, a line for each system and batch size."""
-    found = [
-        r for r in run.rows if r.kind == APPEND and r.size_bytes == _KIB and INSIDE not in r.name
-    ]
-    windows = sorted({*WINDOWS, *PEER_WINDOWS})
-    names = dict.fromkeys(_line_name(row) for row in found)
-    rates = {(_line_name(row), row.window): row.figures["per_s"] for row in found}
-    return line_chart(
-        "Appends of 1 KiB",
-        [str(window) for window in windows],
-        {name: [rates.get((name, window)) for window in windows] for name in names},
-        x_name="requests under way",
-        y_name="messages a second",
-    )
-
-
-def _line_name(row: Row) -> str:
-    return f"{row.system}, batch {row.batch}" if row.system == OURS else row.system
-
-
-def failover_plot(run: Run) -> str:
-    """Draw every gap, a strip for each system and fault."""
-    strips = {
-        f"{r.system}: {r.name}": r.samples for r in run.rows if r.kind == FAILOVER and r.samples
-    }
-    return strip_chart("Gap that a client saw", strips, x_name="milliseconds")
-
-
-def history_plot(runs: Sequence[Run]) -> str:
-    """Draw the best rates of each run."""
-    return line_chart(
-        "Best appends of 1 KiB, run by run",
-        [run.at[:10] for run in runs],
-        {
-            f"batch {batch}": [best(run, OURS, batch=batch) for run in runs]
-            for batch in (256, 64, 16)
-        },
-        x_name="run",
-        y_name="messages a second",
-    )
 
 
 if __name__ == "__main__":

@@ -15,6 +15,15 @@ from e2e.bench.failover import FAILOVER
 from e2e.bench.java import NAME as JAVA
 from e2e.bench.java_sdk import ASYNC_16, ASYNC_256, JAVA_SDK, PUSH, SIMPLE, SYNC_1, SYNC_64
 from e2e.bench.machine import DISK
+from e2e.bench.peer_lines import (
+    PEER_APPEND,
+    batches_beside_kafka,
+    batches_cost_beside_kafka,
+    cost,
+    reads_beside_nats,
+    single,
+    singles_beside_nats,
+)
 from e2e.bench.rocketmq import NAME as ROCKETMQ
 from e2e.bench.rows import OURS, Row, Run
 from e2e.bench.sdk import SDK, SdkCalls
@@ -196,6 +205,28 @@ def _by_java_sdk(
     )
 
 
+def _beside(
+    line: str,
+    least: float,
+    aim: float,
+    value: Callable[[Run], float | None],
+    *,
+    unit: str = "x",
+    is_most: bool = False,
+) -> Target:
+    """Return what is asked beside Kafka or NATS JetStream, all synced."""
+    return Target(line=line, least=least, aim=aim, unit=unit, is_most=is_most, value=value)
+
+
+def _singles_cost(window: int) -> Target:
+    """Return what 100,000 messages that come one by one may cost all nodes."""
+    line = f"single appends, {window:,} under way: CPU of 100,000, all nodes"
+    return _beside(
+        line, 3, 2, lambda run: cost(single(run, PEER_APPEND, OURS, window)),
+        unit="s", is_most=True,
+    )  # fmt: skip
+
+
 TARGETS: Final = (
     _appends(256, 50_000, 75_000),
     _appends(64, 35_000),
@@ -208,6 +239,28 @@ TARGETS: Final = (
     _times(
         "beside Java DLedger's very best, made inside its leader",
         1.1, 1.6, lambda run: best(run, JAVA, inside=True),
+    ),
+    _beside(
+        "single appends, 256 under way, beside NATS JetStream synced",
+        1.3, 2, lambda run: singles_beside_nats(run, 256),
+    ),
+    _beside(
+        "single appends, 1,024 under way, beside NATS JetStream synced",
+        1.5, 2.5, lambda run: singles_beside_nats(run, 1024),
+    ),
+    _singles_cost(256),
+    _singles_cost(1024),
+    _beside(
+        "batches of 256, beside Kafka synced, both at their best",
+        1.3, 2, batches_beside_kafka,
+    ),
+    _beside(
+        "batches of 256: CPU of a message, beside Kafka's synced",
+        0.8, 0.6, batches_cost_beside_kafka, is_most=True,
+    ),
+    _beside(
+        "reads of single messages, one reader, beside NATS JetStream's faster one",
+        0.7, 1.2, lambda run: reads_beside_nats(run, 1),
     ),
     _p99("p99 at half load, batch 64", "at 50%"),
     _p99(f"p99 at {STEADY}, half of the least rate of batch 64", STEADY),

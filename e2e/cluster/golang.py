@@ -81,6 +81,8 @@ PROMTOOL = Program(
 # What the bench measures beside: newer than the one in the cluster, which is Kubernetes' choice.
 ETCD_PEER = Program("etcd-peer", "etcdload", "go.etcd.io/etcd/server/v3")
 ETCD_LOAD = Program("etcd-load", "etcdload")
+NATS_PEER = Program("nats-peer", "natsload", "github.com/nats-io/nats-server/v2")
+NATS_LOAD = Program("nats-load", "natsload")
 VERSITYGW = Program("versitygw", "versitygw", "github.com/versity/versitygw/cmd/versitygw")
 # Others' suites for the client port.
 GRPC_INTEROP = Program("grpc-interop", "grpcinterop", "google.golang.org/grpc/interop/client")

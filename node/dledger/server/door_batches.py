@@ -106,10 +106,8 @@ class DoorBatches:
         submit: Callable[[], asyncio.Future[Any] | None],
     ) -> Cancel:
         settle = work.settle
-        if not self._engine.is_leader():
-            settle(Resumes.NOTHING_DONE)
-            return _nothing
-        room = self._admission.room_now(batch.peer, batch.room_bytes)
+        leads = self._engine.is_leader()
+        room = self._admission.room_now(batch.peer, batch.room_bytes) if leads else None
         if room is None:
             settle(Resumes.NOTHING_DONE)
             return _nothing
