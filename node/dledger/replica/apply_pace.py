@@ -1,8 +1,8 @@
 """When a follower applies what is committed: at once if anybody waits for it here, else by the way.
 
-To apply one small entry whenever it is committed costs a follower three times what each of ten in a
-row does: between two of them the processor's caches go to others (ADR 38). So they wait for the
-next heartbeat, which a follower waits for anyway to hear that the newest entry is committed, or
+To apply small entries one by one, whenever each is committed, costs a follower more than to apply
+as many in a row: between two of them the processor's caches go to others (ADR 38). So they wait for
+the next heartbeat, which a follower waits for anyway to hear that the newest entry is committed, or
 until there are 16 KiB of them. A leader applies at once, and so does who becomes or has none.
 Owned by the driver.
 """
