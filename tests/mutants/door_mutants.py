@@ -32,9 +32,8 @@ DOOR_MUTANTS = (
     Mutant(
         name="an unknown outcome is told at once",
         file="rocketmq/callbacks.py",
-        old="            self._otherwise(error)\n            return\n",
-        new="            self._answer(self._method.port.failed(self._method.name, error))\n"
-        "            return\n",
+        old="            self._otherwise(error)\n",
+        new="            self._answer(self._method.refused(error))\n",
         why="a client sees each failover",
         checks=(_CALLBACKS,),
     ),
