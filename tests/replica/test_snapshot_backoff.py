@@ -141,7 +141,8 @@ def slow(self):
 Stillness.look, BrokerState.freeze = counted, slow
 node_command.Watchdog = partial(Watchdog, look_s=0.02, looks=150)
 snapshot_backoff._FIRST_LOOKS, snapshot_backoff.FIRST_WAIT_S = 200, 0.2
-told = {"config": None, "group_id": None, "client_server": None, "exit_with_parent": True}
+told = dict.fromkeys(("config", "group_id", "client_server", "door_processes"))
+told["exit_with_parent"] = True
 sys.exit(node_command.run(Namespace(**told)))
 """
 
