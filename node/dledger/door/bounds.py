@@ -20,7 +20,8 @@ class Bounds:
         header_fields: The same, in fields.
         stream_window_bytes: What a client may send on a call before anything of it is consumed. A
             larger message gets as much as it declares, when its turn comes.
-        promised_bytes: What such messages of one connection may get at once.
+        promised_bytes: What such messages of one connection may get at once; a larger one gets
+            its room alone.
         held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
             beyond is refused.
         request_s: For a request, or a message of a stream, from its first byte to its last; without
@@ -46,8 +47,8 @@ class Bounds:
     header_list_bytes: int = 16 << 10  # twice gRPC's default: tokens grow
     header_fields: int = 128  # SDKs send some 20
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
-    promised_bytes: int = 24 << 20  # the largest request, of 20 MiB, and some beside it
-    held_bytes: int = 96 << 20  # of four clients all that each may; a body is twice in memory
+    promised_bytes: int = 8 << 20  # two bodies of 4 MiB, of which a node serves one at a time
+    held_bytes: int = 96 << 20  # of twelve clients all that each may; a body is twice in memory
     request_s: float = 30.0  # 20 MiB at 6 Mbit/s
     unsent_stream_bytes: int = 64 << 10  # the window of most clients: more would only wait here
     unsent_bytes: int = 64 << 20  # MAX_ANSWER_BYTES, the largest answer

@@ -126,7 +126,7 @@ class Intake:
                 del self._waiting[call]
                 continue
             more = inbox.kept + inbox.missing - call.promised
-            if self._promised + more > self._bounds.promised_bytes:
+            if self._promised and self._promised + more > self._bounds.promised_bytes:
                 return
             del self._waiting[call]
             self._promised += more

@@ -17,7 +17,6 @@ from typing import Any, Final
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
-from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
 
@@ -42,7 +41,6 @@ class DoorServer(ClientServer):
 
     Raises:
         OSError: The address, which the message names, is taken or not this machine's.
-        ValueError: A handler takes larger messages than a connection may have under way.
     """
 
     def __init__(
@@ -54,9 +52,6 @@ class DoorServer(ClientServer):
         tls: TlsCertificate | None = None,
     ) -> None:
         self._bounds = bounds = bounds or Bounds()
-        for path, handler in handlers.items():
-            if handler.max_request_bytes + PREFIX_BYTES > bounds.promised_bytes:
-                raise ValueError(f"{path} takes more than {bounds.promised_bytes} bytes")
         self._tls = tls
         self._port = Port(
             handlers={path.encode(): handler for path, handler in handlers.items()},

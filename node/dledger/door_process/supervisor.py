@@ -19,8 +19,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers, Unary, UnaryCoroutine
+from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.server import BACKLOG, bound_address, listening
 from dledger.door.tls import TlsCertificate
 from dledger.door_process import frames
@@ -71,7 +73,7 @@ def shared_out(bounds: Bounds, processes: int) -> Bounds:
         connections=-(-bounds.connections // processes),
         connections_by_address=-(-bounds.connections_by_address // processes),
         calls=-(-bounds.calls // processes),
-        held_bytes=max(bounds.held_bytes // processes, bounds.promised_bytes),
+        held_bytes=max(bounds.held_bytes // processes, MAX_CLIENT_FRAME_BYTES + PREFIX_BYTES),
     )
 
 
