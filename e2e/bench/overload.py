@@ -1,11 +1,11 @@
 """``make overload``: four kinds of overload, and how the group recovers from each.
 
 Each row: a rate to begin with (closed loop), the overload for some time, then relief, and how long
-it takes until the rate of a second is back. Nodes are watched meanwhile. The exit code is 1 if a refusal has no
-name, memory or latency has no bound, or the rate does not come back, and 2 if one of these could
-not be measured: an overload that did not come about, writers of whom nothing was accepted. Requests
-that expired waited at the client that floods: HTTP/2 told it to send no more. `--record` keeps a
-run that has passed, but for what is left out on purpose (`LEFT_OUT`).
+it takes until the rate of a second is back. Nodes are watched meanwhile. The exit code is 1 if a
+refusal has no name, memory or latency has no bound, or the rate does not come back, and 2 if one of
+these could not be measured: an overload that did not come about, writers of whom nothing was
+accepted. Requests that expired waited at the client that floods: HTTP/2 told it to send no more.
+`--record` keeps a run that has passed, but for what is left out on purpose (`LEFT_OUT`).
 """
 
 from __future__ import annotations
