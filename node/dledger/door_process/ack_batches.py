@@ -16,7 +16,13 @@ from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.frames import AckBatch, Acked, Kind, Resumes
-from dledger.door_process.send_batches import CLIENT_ID, LEAST_ROOM_BYTES, MAX_ROWS, PassOn
+from dledger.door_process.send_batches import (
+    CLIENT_ID,
+    LEAST_ROOM_BYTES,
+    MAX_ROWS,
+    BatchedCall,
+    PassOn,
+)
 from dledger.errors import DledgerError
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rpc.requests import parsed
@@ -30,29 +36,11 @@ _Key: TypeAlias = tuple[int, str, str, str]
 """Connection, client id, consumer group, topic."""
 
 
-class _Ack:
+class _Ack(BatchedCall):
     """One call."""
 
-    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on", "request")
-
-    def __init__(
-        self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
-    ) -> None:
-        self.pass_on, self.headers, self.body = pass_on, headers, body
-        self.answer, self.fail = answer, fail
-        self.request: Any = None
-        self.cancel: Cancel | None = None
-        self.over = False
-
-    def give_up(self) -> None:
-        """Do what its client's leaving asks for."""
-        self.over = True
-        if self.cancel is not None:
-            self.cancel()
-
-    def go_on(self, resumes: Resumes) -> None:
-        """Let it go the general way."""
-        self.cancel = self.pass_on(self.headers, self.body, self.answer, self.fail, resumes=resumes)
+    __slots__ = ("request",)
+    request: Any
 
 
 class _Batch:
@@ -127,6 +115,7 @@ class AckBatches:
         """Give up a batch that nobody awaits any more; it may be carried out all the same."""
         batch.awaited -= 1
         if not batch.awaited and self._sent.pop(batch.number, None) is not None:
+            batch.acks.clear()
             self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
 
     def flush(self) -> None:
@@ -168,6 +157,7 @@ class AckBatches:
                 for ack in batch.acks:
                     if not ack.over:
                         ack.go_on(Resumes(payload[0]))
+        batch.acks.clear()  # each is in a cycle with it
         return True
 
 

@@ -42,17 +42,16 @@ PassOn: TypeAlias = Callable[..., Cancel]
 """`DoorEnd.begin` of a method."""
 
 
-class _Send:
-    """One call."""
+class BatchedCall:
+    """One call that may be in a batch."""
 
-    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on", "sending")
+    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on")
 
     def __init__(
         self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
     ) -> None:
         self.pass_on, self.headers, self.body = pass_on, headers, body
         self.answer, self.fail = answer, fail
-        self.sending: Sending
         self.cancel: Cancel | None = None
         self.over = False
 
@@ -67,6 +66,13 @@ class _Send:
         self.cancel = self.pass_on(
             self.headers, self.body, self.answer, self.fail, resumes=resumes, over=over
         )
+
+
+class _Send(BatchedCall):
+    """One call."""
+
+    __slots__ = ("sending",)
+    sending: Sending
 
 
 class _Lane:
