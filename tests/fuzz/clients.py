@@ -16,7 +16,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.topics import check_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
-from dledger.requests.forward import Caller
+from dledger.requests.caller import Caller
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts as Handles

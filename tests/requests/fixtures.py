@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from dledger.requests import forward
+from dledger.requests.caller import Caller
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient
 
@@ -24,7 +25,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     waits: list[float] = []
     pause = forward.Relay.pause
 
-    async def noted(relay: forward.Relay, caller: forward.Caller, wait_s: float) -> None:
+    async def noted(relay: forward.Relay, caller: Caller, wait_s: float) -> None:
         waits.append(wait_s)
         await pause(relay, caller, wait_s)
 

@@ -21,12 +21,15 @@ from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
 from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
+from dledger.server.relay_links import RelayLinks
+from dledger.server.relay_port import RelayPort
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from tests.requests.linked_door import LinkedDoor
@@ -34,9 +37,12 @@ from tests.requests.linked_door import LinkedDoor
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 client_server = GRPC
-"""What serves the client ports of groups that are made from now on; `both_servers` sets it."""
+"""What serves the client ports of groups that are made from now on; `both_servers` sets it.
+
+With gRPC's, followers call their leaders, too; with the others they have links to them."""
 DOOR = "door"
 """As a third: our server behind the link of a door process, though in this one."""
+HOST = "127.0.0.1"
 OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
 
 
@@ -150,7 +156,8 @@ class Node:
 
     engine: MemoryEngine
     gateway: Gateway
-    servers: list[grpc.aio.Server] = field(default_factory=list)
+    links: RelayLinks | None = None
+    servers: list[Any] = field(default_factory=list)
     port: int = 0
     tls_port: int = 0
     peer_port: int = 0
@@ -184,6 +191,14 @@ class MemoryGroup:
         """Return when that many consumers and readers wait for a message, at one node or any."""
         nodes = self.nodes if at is None else [self.nodes[at]]
         await until(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+
+    async def linked(self) -> None:
+        """Return when each follower that keeps a link to the leader has it."""
+        leader = self.nodes[self.leader or 0].engine
+        followers = [node for node in self.nodes if node.engine is not leader]
+        waiting = [node.links for node in followers if node.links is not None]
+        if waiting and (member := leader.leader()) is not None:
+            await until(lambda: all(each.to(member) is not None for each in waiting))
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
@@ -234,16 +249,21 @@ async def memory_group(
     group = MemoryGroup()
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        node = Node(engine, Gateway(engine, config or GatewayConfig()))
+        links = None if client_server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        gateway = Gateway(engine, config or GatewayConfig(), links=links)
+        node = Node(engine, gateway, links)
         node.port = await _serve_clients(node)
-        made = TopicAdminServicer(engine).handler()
-        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), made))
+        made = [TopicAdminServicer(engine).handler()]
+        if links is not None:
+            made.append(await _links_port(node))
+        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))
         if tls is not None:
             node.tls_port = await _serve_clients(node, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
         node.gateway.start()
+    await group.linked()
     try:
         yield group
     finally:
@@ -252,6 +272,26 @@ async def memory_group(
             for server in node.servers:
                 await server.stop(0.2)
             await node.gateway.close()
+
+
+async def _links_port(node: Node) -> Any:
+    """Return the method by which other nodes get links to this one."""
+    port = ReplicationPort(lambda *_: None, lambda _: None)
+    port.bind(HOST, 0)
+    await port.start()
+    node.servers.append(_Stopped(port))
+    return RelayPort(node.gateway.forwarded(), port).handler()
+
+
+class _Stopped:
+    """A replication port as one of the servers."""
+
+    def __init__(self, port: ReplicationPort) -> None:
+        self._port = port
+
+    async def stop(self, grace_s: float) -> None:
+        del grace_s
+        self._port.close()
 
 
 async def _serve_clients(node: Node, tls: tuple[bytes, bytes] | None = None) -> int:

@@ -14,7 +14,7 @@ from dledger.client import Client, OutcomeUnknown, Record
 from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
 from dledger.replica.proposals import Command
 from dledger.requests import forward
-from dledger.requests.forward import FORWARDED_KEY
+from dledger.requests.caller import FORWARDED_KEY, Caller
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group, until
 from tests.requests.rocketmq_client import RocketClient, code, message
@@ -50,6 +50,31 @@ async def test_a_follower_serves_every_call_through_the_leader(
     assert code((await follower.call("NotifyClientTermination")).status) == "OK"
     assert group.nodes[0].engine.proposals > 0
     assert group.nodes[1].engine.proposals == 0
+
+
+async def test_forwarded_requests_are_counted_by_their_way(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Over the link where there is one, also what has many answers; none at the leader."""
+    async with RocketClient(group.nodes[0].port) as direct:
+        for number, client in enumerate((follower, direct)):
+            await client.send(message(number))
+            _, (got,), _ = await client.receive()
+            await client.ack(got)
+
+    way = "call" if group.nodes[1].links is None else "link"
+    counted = [
+        {
+            each: node.gateway.metrics.registry.get_sample_value(
+                "dledger_forwarded_requests_total",
+                {"group": "orders", "node": node.engine.node_id, "way": each},
+            )
+            for each in ("call", "link")
+        }
+        for node in group.nodes[:2]
+    ]
+    assert counted[0] == {"call": 0.0, "link": 0.0}
+    assert counted[1] == {"call": 0.0, "link": 0.0, way: 3.0}
 
 
 async def test_refusals_of_the_leader_reach_the_client_of_a_follower(
@@ -356,7 +381,7 @@ async def test_a_call_is_tried_at_once_when_the_leader_is_known(
     waits: list[float] = []
     pause = forward.Relay.pause
 
-    async def noted(relay: forward.Relay, caller: forward.Caller, wait_s: float) -> None:
+    async def noted(relay: forward.Relay, caller: Caller, wait_s: float) -> None:
         if waits and wait_s == waits[0]:
             group.refuse = None
         waits.append(wait_s)

@@ -14,8 +14,8 @@ from dledger.broker.commands import Ack, decode
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
+from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Caller
 from dledger.rocketmq import command_batcher
 from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service

@@ -37,6 +37,9 @@ _PHASES: Final = ("detected", "elected", "first_ack")
 DIVERGED: Final = "DivergedLog"
 TERM_JUMP: Final = "TermJump"
 """Why Raft refuses a peer's message."""
+BY_LINK: Final = "link"
+BY_CALL: Final = "call"
+"""How a request goes to the leader."""
 
 
 def _gauge(text: str) -> Any:
@@ -184,6 +187,13 @@ class NodeMetrics:
             ),
             own,
         )
+        forwarded = Counter(
+            "dledger_forwarded_requests",
+            "Client requests passed on to the leader: over the link to it, or by a gRPC call",
+            (*own, "way"),
+            registry=self.registry,
+        )
+        self._forwarded = {way: forwarded.labels(**own, way=way) for way in (BY_LINK, BY_CALL)}
         self._elections = Counter(
             "dledger_elections",
             "Elections this node won, by what started them",
@@ -218,6 +228,10 @@ class NodeMetrics:
         for phase, time_ms in zip(_PHASES, times_ms, strict=True):
             labels = {**self._own, "cause": record.cause, "phase": phase}
             self._failovers.labels(**labels).observe(time_ms / 1000)
+
+    def forwarded(self, way: str) -> None:
+        """Count a request that was passed on to the leader, `BY_LINK` or `BY_CALL`."""
+        self._forwarded[way].inc()
 
     def refused(self, reason: str) -> None:
         """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""

@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 from functools import partial
 from typing import Final, Protocol, TypeAlias
 
@@ -163,6 +164,21 @@ class DoorEnd:
         self._open(number, where, headers, body, resumes)
         return partial(self._give_up, number)
 
+    def fail_all(self, why: Failed) -> None:
+        """End all calls: no answer will come."""
+        calls, self._calls = self._calls, {}
+        for call in calls.values():
+            self._fail_call(call, why)
+        self.fail_streams(why)
+
+    def fail_streams(self, why: Failed) -> None:
+        """End those of many messages."""
+        for number, stream in self._streams.items():
+            if not stream.over:
+                self.link.send(frames.packed(Kind.CANCEL, number))
+                stream.over, stream.failure = True, why
+                stream.wake()
+
     def number(self) -> int:
         """Return a number for a batch."""
         return next(self._numbers)
@@ -202,18 +218,39 @@ class DoorEnd:
 
     # -- streams ---------------------------------------------------------------------------------
 
+    async def answers(self, where: Where, headers: Headers, body: bytes) -> AsyncGenerator[bytes]:
+        """Pass a call of one message for many on; yield the answers. Raises Failed."""
+        number, call = self._opened(where, headers)
+        self.link.send(frames.packed(Kind.MESSAGE, number, body))
+        self.link.send(frames.packed(Kind.HALF_CLOSE, number))
+        async with aclosing(self._received(number, call)) as messages:
+            async for message in messages:
+                yield message
+
     async def _serve(self, where: Where, headers: Headers, stream: Stream) -> None:
+        number, call = self._opened(where, headers)
+        pump = asyncio.get_running_loop().create_task(self._pump(number, call, stream))
+        try:
+            async with aclosing(self._received(number, call)) as messages:
+                async for message in messages:
+                    await stream.send(message)
+        finally:
+            pump.cancel()
+
+    def _opened(self, where: Where, headers: Headers) -> tuple[int, _Stream]:
         number = next(self._numbers)
         call = self._streams[number] = _Stream(self.bounds.stream_window_bytes)
         self._open(number, where, headers, None)
-        pump = asyncio.get_running_loop().create_task(self._pump(number, call, stream))
+        return number, call
+
+    async def _received(self, number: int, call: _Stream) -> AsyncGenerator[bytes]:
+        """Yield the node's messages; each counts as taken when the next is asked for."""
         try:
             while (message := await call.next()) is not None:
-                await stream.send(message)
+                yield message
                 if not call.over:
                     self.link.send(frames.credit(number, len(message)))
         finally:
-            pump.cancel()
             del self._streams[number]
             if not call.over:
                 self.link.send(frames.packed(Kind.CANCEL, number))
@@ -260,11 +297,15 @@ class DoorEnd:
                 self._control(kind, number, payload)
 
     def _end_call(self, call: _Call, kind: int, payload: bytes) -> None:
-        if kind == Kind.ANSWER:
-            call.answer(payload)
-        else:
-            failure = frames.failure_of(payload)
-            call.fail(Code(failure.code), failure.message, failure.trailers)
+        if kind == Kind.FAIL:
+            self._fail_call(call, _failed(payload))
+            return
+        call.answer(payload)
+        if call.over is not None:
+            call.over()
+
+    def _fail_call(self, call: _Call, why: Failed) -> None:
+        call.fail(why.code, why.message, why.trailers)
         if call.over is not None:
             call.over()
 
@@ -279,6 +320,11 @@ class DoorEnd:
         else:
             call.over = True
             if kind == Kind.FAIL:
-                failure = frames.failure_of(payload)
-                call.failure = Failed(Code(failure.code), failure.message, failure.trailers)
+                call.failure = _failed(payload)
         call.wake()
+
+
+def _failed(payload: bytes) -> Failed:
+    """Return the end of a FAIL frame. Raises MalformedFrame."""
+    failure = frames.failure_of(payload)
+    return Failed(Code(failure.code), failure.message, failure.trailers)

@@ -92,6 +92,7 @@ class NodeEnd:
         methods: The paths that an OPEN frame names by number.
         batches: Carries out batches.
         bounds: What streams may have under way.
+        same_clock: Whether deadlines come as times of this machine's clock; else as seconds left.
         on_ready: Called when the door serves its ports.
         on_pong: Called with the number of each PING that it answers.
         on_lost: Called once the link is closed, with the reason.
@@ -104,11 +105,13 @@ class NodeEnd:
         batches: Batches,
         bounds: Bounds,
         *,
-        on_ready: Callable[[], None],
-        on_pong: Callable[[int], None],
-        on_lost: Callable[[str], None],
+        same_clock: bool = True,
+        on_ready: Callable[[], None] = lambda: None,
+        on_pong: Callable[[int], None] = lambda _: None,
+        on_lost: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._ports, self._methods, self._batches, self._bounds = ports, methods, batches, bounds
+        self._same_clock = same_clock
         self._on_ready, self._on_pong, self._on_lost = on_ready, on_pong, on_lost
         self._loop = asyncio.get_running_loop()
         self._number = next(_links)
@@ -180,7 +183,7 @@ class NodeEnd:
             dict(opening.pairs),
             peer=opening.peer,
             connection=self._number << 48 | opening.connection,
-            deadline_s=opening.deadline_s,
+            deadline_s=self._deadline_s(opening.deadline_s),
         )
         call = self._calls[number] = call_of(self, number, headers, handler, self._loop.time())
         if isinstance(call, OneMessage):
@@ -189,6 +192,9 @@ class NodeEnd:
                 call.start(opening.body or b"")
             except Failed as error:
                 self.fail(call, error.code, error.message, error.trailers)
+
+    def _deadline_s(self, told_s: float | None) -> float | None:
+        return told_s if told_s is None or self._same_clock else self._loop.time() + told_s
 
     def _of_one(self, kind: int, number: int, payload: bytes) -> None:
         """Go on with a call, or give up a batch; either may have ended meanwhile."""

@@ -2,7 +2,8 @@
 
 A gRPC message costs 150 to 200 us of CPU and several thread switches at either end, and each entry
 needs two per follower: that was most of an entry's cost (ADR 13). So each member has two plain
-connections on the event loop, one for entries and one for votes and heartbeats::
+connections on the event loop, one for entries and one for votes and heartbeats. What else goes
+between nodes without gRPC begins with a token of its own (`ReplicationPort.admitted_as`)::
 
     connection := token (16 bytes) | (length u32 | `peer_codec` frame)*
 
@@ -43,6 +44,8 @@ _TOKEN_WITHIN_S: Final = 1.0
 _MAX_UNAUTHENTICATED: Final = 64
 """Connections that have not sent a token yet. Beyond that, the oldest one from the address with the
 most of them is closed."""
+_OTHERS_BYTES: Final = 256 << 10
+"""What is read at once of a connection that is not for replication."""
 _MAX_OF_TOKEN: Final = 4
 """Connections with one token: a member has two, and may reopen them before this node notices that
 the old ones broke. Beyond that, the oldest is closed."""
@@ -120,6 +123,7 @@ class ReplicationPort:
         self._socket: socket.socket | None = None
         self._server: asyncio.Server | None = None
         self._handshakes: dict[bytes, tuple[Handshake, str | None]] = {}
+        self._others: dict[bytes, tuple[str | None, Callable[[], asyncio.Protocol]]] = {}
         self._connections: dict[_Connection, None] = {}  # oldest first
 
     @property
@@ -172,9 +176,30 @@ class ReplicationPort:
             yield ConnectToken(self.number, token, self._feature_level, self._clients)
         finally:
             del self._handshakes[token]
-            for connection in tuple(self._connections):
-                if connection.token == token:
-                    connection.end()
+            self._end_of(token)
+
+    @contextlib.contextmanager
+    def admitted_as(
+        self, build: Callable[[], asyncio.Protocol], role: str | None = None
+    ) -> Iterator[bytes]:
+        """Let who has the token connect once for something else inside the block; then end that.
+
+        Args:
+            build: Returns what gets the bytes behind the token.
+            role: As in `admitted`.
+        """
+        token = plain_token(TOKEN_BYTES)
+        self._others[token] = role, build
+        try:
+            yield token
+        finally:
+            self._others.pop(token, None)
+            self._end_of(token)
+
+    def _end_of(self, token: bytes) -> None:
+        for connection in tuple(self._connections):
+            if connection.token == token:
+                connection.end()
 
     async def _greet(self, connection: socket.socket) -> None:
         """Take a connection over: over TLS, or in plain text where that is accepted."""
@@ -218,6 +243,14 @@ class ReplicationPort:
             each.supersede()
         return handshake
 
+    def other(self, token: bytes, role: str | None) -> asyncio.Protocol | None:
+        """Return what takes the bytes of a connection that is not for replication."""
+        proved, build = self._others.get(token, (None, None))
+        if build is None or role != proved:
+            return None
+        del self._others[token]
+        return build()
+
     def received(self, handshake: Handshake, frame: memoryview) -> None:
         """Pass on a frame from an authenticated connection."""
         self._take(handshake, frame)
@@ -244,8 +277,9 @@ class _Connection(asyncio.BufferedProtocol):
         self.is_superseded = self.is_unauthenticated = False
         self._port = port
         self._transport: asyncio.Transport | None = None
-        self._token_space = memoryview(bytearray(TOKEN_BYTES))
+        self._space = memoryview(bytearray(TOKEN_BYTES))
         self._frames: FrameReader | None = None
+        self._other: asyncio.Protocol | None = None
         self._name = "an unauthenticated connection"
         self._patience: asyncio.TimerHandle | None = None
 
@@ -275,18 +309,31 @@ class _Connection(asyncio.BufferedProtocol):
         )
         self._port.opened(self)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002 - asyncio's
+    def connection_lost(self, error: Exception | None) -> None:
         if self._patience is not None:
             self._patience.cancel()
         self._transport = None
         if self._frames is not None:
             self._frames.close()  # frees the buffer now, not when the collector breaks the cycle
+        if self._other is not None:
+            self._other.connection_lost(error)
         self._port.closed(self)
 
+    def pause_writing(self) -> None:
+        if self._other is not None:
+            self._other.pause_writing()
+
+    def resume_writing(self) -> None:
+        if self._other is not None:
+            self._other.resume_writing()
+
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002 - asyncio's
-        return self._token_space if self._frames is None else self._frames.space()
+        return self._space if self._frames is None else self._frames.space()
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self._other is not None:
+            self._other.data_received(bytes(self._space[:nbytes]))
+            return
         if self._frames is None:
             self._read_token(nbytes)
             return
@@ -299,9 +346,15 @@ class _Connection(asyncio.BufferedProtocol):
             self.end()  # the control stream reports the reason, or this node stops
 
     def _read_token(self, count: int) -> None:
-        self.token += self._token_space[:count]
-        self._token_space = self._token_space[count:]
-        if self._token_space:
+        self.token += self._space[:count]
+        self._space = self._space[count:]
+        if self._space:
+            return
+        other = self._port.other(self.token, self.role)
+        if other is not None and self._transport is not None:
+            self.is_unauthenticated = False
+            self._other, self._space = other, memoryview(bytearray(_OTHERS_BYTES))
+            other.connection_made(self._transport)
             return
         handshake = self._port.authenticated(self.token, self.role)
         if handshake is None:

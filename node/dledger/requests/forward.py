@@ -1,7 +1,8 @@
 """Forwards requests to the leader, and holds them while there is none.
 
-A follower does not parse a request: it sends the same bytes to the same method on the leader's peer
-port, with the caller's ``x-mq-*`` metadata, and returns the response. `Relay.run` holds a request
+A follower does not parse a request: it sends the same bytes to the same method on the leader, with
+the caller's ``x-mq-*`` metadata, and returns the response: over the link to the leader if there is
+one (`leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
 through an election for most of its deadline; repeating it is safe because sends carry an
 idempotency key and receives an attempt id. A forwarded request is never forwarded again; it is held
 only if this node has won the election and is about to serve.
@@ -11,14 +12,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import grpc
 import grpc.aio
 
 from dledger.common.limits import MAX_HELD_BYTES
+from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
     NOTHING_DONE,
     DiskFull,
@@ -31,138 +33,43 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
+from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
+from dledger.requests.leader_link import LeaderLink, LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import PassingOn
 from dledger.rpc.channel import error_of
-from dledger.rpc.metadata import by_key
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.rpc.status import Relayed, from_rpc
-from dledger.types import Member, NodeId
+from dledger.types import Member
 
-FORWARDED_KEY: Final = "x-dledger-forwarded"
-_TELEMETRY_KEY: Final = "x-dledger-telemetry"
-_HOST_KEY: Final = "x-dledger-host"
-_LINE_KEY: Final = "x-dledger-line"
-THROUGH_KEY: Final = "x-dledger-through"
-_PASSING_ON_KEY: Final = "x-dledger-passing-on"
-_CLIENT_ID_KEY: Final = "x-mq-client-id"
-_LANGUAGE_KEY: Final = "x-mq-language"
-_REQUEST_ID_KEY: Final = "x-mq-request-id"
-_PASSED_ON: Final = ("x-mq-", "authorization")
-_NO_DEADLINE_S: Final = 10.0
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
 _TELL_S: Final = 1.0
-_NUMBER_DIGITS: Final = 20
 _T = TypeVar("_T")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Caller:
-    """The caller of a request, the port it used, and its deadline.
-
-    Attributes:
-        client_id: The client id that the SDK chose; empty if it sent none.
-        tls: Whether the client used a TLS port (of this node or of a follower).
-        forwarded: Whether a follower forwarded the request; then it is not forwarded again.
-        deadline_s: Event-loop time by which the response should leave, a margin before the
-            client's own deadline.
-        given: The call's metadata.
-        host: The client's address as gRPC names it, without the port.
-        has_telemetry: Whether the client's Telemetry stream uses the same connection.
-        connection: The client's connection to this node, as gRPC names it; empty if forwarded.
-        line: The client's connection, to this node or to a follower: the line in which its commands
-            wait. The follower's own if the follower does not name one.
-    """
-
-    client_id: str
-    tls: bool
-    forwarded: bool
-    deadline_s: float
-    given: Mapping[str, str]
-    host: str = ""
-    has_telemetry: bool = False
-    connection: str = ""
-    line: str = ""
-
-    @classmethod
-    def of(
-        cls,
-        context: Any,
-        *,
-        tls: bool,
-        peer_port: bool,
-        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
-    ) -> Caller:
-        """Return the caller of the gRPC call *context*, received on a port of this kind.
-
-        *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
-        connection; for a forwarded call the follower's metadata says so.
-        """
-        given = by_key(context.invocation_metadata())
-        client_id, peer = client_id_of(given), context.peer()
-        has_telemetry = _TELEMETRY_KEY in given if peer_port else runs_telemetry(client_id, peer)
-        return cls(
-            client_id=client_id,
-            host=given.get(_HOST_KEY, "") if peer_port else peer.rpartition(":")[0],
-            has_telemetry=has_telemetry,
-            tls=given.get(FORWARDED_KEY) == "tls" if peer_port else tls,
-            forwarded=peer_port,
-            deadline_s=_deadline_s(context),
-            given=given,
-            connection="" if peer_port else peer,
-            line=given.get(_LINE_KEY, peer) if peer_port else peer,
-        )
-
-    @property
-    def request_id(self) -> str:
-        """The SDK's id for this request; empty if it sent none."""
-        return self.given.get(_REQUEST_ID_KEY, "")
-
-    @property
-    def language(self) -> str:
-        """The SDK's language, such as ``PYTHON``; empty if it did not say."""
-        return self.given.get(_LANGUAGE_KEY, "")
-
-    @property
-    def through(self) -> NodeId | None:
-        """The follower that forwarded the request; None if there was none."""
-        node = self.given.get(THROUGH_KEY) if self.forwarded else None
-        return NodeId(node) if node is not None else None
-
-    @property
-    def passing_on(self) -> int | None:
-        """The number with which that follower will confirm that it passed the response on."""
-        number = self.given.get(_PASSING_ON_KEY, "") if self.forwarded else ""
-        return int(number) if number.isdecimal() and len(number) < _NUMBER_DIGITS else None
-
-    @property
-    def metadata(self) -> tuple[tuple[str, str], ...]:
-        """The metadata to forward to the leader."""
-        passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
-        telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
-        port = "tls" if self.tls else "plain"
-        origin = ((_HOST_KEY, self.host), (_LINE_KEY, self.line))
-        return (*passed, (FORWARDED_KEY, port), *origin, *telemetry)
-
-    def remaining_s(self) -> float:
-        """Return the seconds until `deadline_s`; negative when it has passed."""
-        return self.deadline_s - asyncio.get_running_loop().time()
-
-
-def client_id_of(given: Mapping[str, str]) -> str:
-    """Return the client id in a call's metadata; empty if there is none."""
-    return given.get(_CLIENT_ID_KEY, "")
 
 
 class Relay:
     """Runs requests on this node while it leads, and forwards them to the leader otherwise."""
 
-    def __init__(self, engine: Engine, tls: PeerTls | None = None) -> None:
-        """Call peers with the certificates of *tls*; the default is plain text."""
+    def __init__(
+        self,
+        engine: Engine,
+        tls: PeerTls | None = None,
+        links: LeaderLinks | None = None,
+        count: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """Forward no request yet.
+
+        Args:
+            engine: The node.
+            tls: The certificates for calls to peers; None: plain text.
+            links: The links to leaders; None: there are none.
+            count: Called with `BY_LINK` or `BY_CALL` for each request that is forwarded.
+        """
         self._engine = engine
         self._tls = tls
+        self._links, self._count = links or NoLinks(), count
         self._channels: dict[str, PeerChannel] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()
@@ -183,6 +90,7 @@ class Relay:
             self._watcher.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._watcher
+        await self._links.close()
         channels = list(self._channels.values())
         self._channels.clear()
         for channel in channels:
@@ -241,6 +149,29 @@ class Relay:
         """Wait up to *wait_s*; less if the leader changes or the caller's deadline comes first."""
         await self._engine.wait_leader_change(max(min(wait_s, caller.remaining_s()), 0.001))
 
+    def begin(
+        self, path: str, request: bytes, caller: Caller, settle: Settle
+    ) -> Callable[[], None] | None:
+        """Forward a unary call without awaiting anything.
+
+        Args:
+            path: The method.
+            request: Its request.
+            caller: Who asks.
+            settle: Gets the leader's answer, or the error that `unary` raises, once.
+
+        Returns:
+            What gives it up; None: nothing was done, and `unary` is to be awaited.
+        """
+        link = self._link(caller)
+        if link is None:
+            return None
+        timeout_s = max(caller.remaining_s(), 0.001)
+        begun = link.begin(path, request, self._metadata(caller), timeout_s, settle)
+        if begun is not None:
+            self._count(BY_LINK)
+        return begun
+
     async def unary(self, path: str, request: bytes, caller: Caller) -> bytes:
         """Return the leader's answer to a unary call.
 
@@ -248,7 +179,18 @@ class Relay:
             Unavailable: No leader is known, or it could not answer.
             Relayed: The leader refused, with a gRPC status for the caller.
         """
+        outcome: asyncio.Future[bytes | DledgerError] = asyncio.get_running_loop().create_future()
+        give_up = self.begin(path, request, caller, partial(_settle, outcome))
+        if give_up is not None:
+            try:
+                answered = await outcome
+            finally:
+                give_up()
+            if isinstance(answered, DledgerError):
+                raise answered
+            return answered
         channel, leader = self._to_leader(caller)
+        self._count(BY_CALL)
         call = channel.unary_unary(path)(
             request, metadata=self._metadata(caller), timeout=max(caller.remaining_s(), 0.001)
         )
@@ -264,21 +206,32 @@ class Relay:
         """
         channel, leader = self._to_leader(caller)
         number = self._answers.next_number()
-        call = channel.unary_stream(path)(
-            request,
-            metadata=(*self._metadata(caller), (_PASSING_ON_KEY, str(number))),
-            timeout=max(caller.remaining_s(), 0.001),
-        )
+        metadata = (*self._metadata(caller), (PASSING_ON_KEY, str(number)))
+        timeout_s = max(caller.remaining_s(), 0.001)
+        link = self._link(caller)
+        answers = link.answers(path, request, metadata, timeout_s) if link is not None else None
+        self._count(BY_CALL if answers is None else BY_LINK)
+        if answers is None:
+            call = channel.unary_stream(path)(request, metadata=metadata, timeout=timeout_s)
+            answers = self._answers_of(leader, call)
+        async with (
+            contextlib.aclosing(answers),
+            contextlib.aclosing(self._answers.whole(answers)) as responses,
+        ):
+            async for response in responses:
+                yield response
+        self._answers.passed_on(leader.address, number)
+
+    async def _answers_of(self, leader: Member, call: Any) -> AsyncGenerator[bytes]:
+        """Yield the responses to a gRPC call."""
         with self._watched(leader, call):
             self._streams.add(call)
             try:
-                async with contextlib.aclosing(self._answers.whole(call)) as responses:
-                    async for response in responses:
-                        yield response
+                async for response in call:
+                    yield response
             finally:
                 self._streams.discard(call)
                 call.cancel()
-        self._answers.passed_on(leader.address, number)
 
     async def _tell(self, address: str, path: str, request: bytes) -> bool:
         """Call a method of a peer that led; return whether it answered."""
@@ -294,6 +247,7 @@ class Relay:
 
     def cancel_streams(self) -> None:
         """End every relayed stream with UNAVAILABLE: this node is shutting down."""
+        self._links.cancel_streams()
         for call in tuple(self._streams):
             self._supersede(call)
 
@@ -301,13 +255,23 @@ class Relay:
         leader = self._engine.leader()
         if leader is None or leader.id == self._engine.node_id or caller.forwarded:
             raise NotLeader(leader.id if leader else None)
+        return self._channel(leader), leader
+
+    def _channel(self, leader: Member) -> PeerChannel:
         channel = self._channels.get(leader.address)
         if channel is None or channel.name != leader.name:
             if channel is not None:
                 channel.retire()
             channel = PeerChannel(leader.address, leader.name, self._tls)
             self._channels[leader.address] = channel
-        return channel, leader
+        return channel
+
+    def _link(self, caller: Caller) -> LeaderLink | None:
+        """Return the link to the leader; None: there is none, or it may not be used."""
+        leader = self._engine.leader()
+        if leader is None or leader.id == self._engine.node_id or caller.forwarded:
+            return None
+        return self._links.to(leader)
 
     def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
         return (*caller.metadata, (THROUGH_KEY, self._engine.node_id))
@@ -331,10 +295,12 @@ class Relay:
 
     async def _watch(self) -> None:
         while True:
-            await self._engine.wait_leader_change(_WATCH_S)
             leader = self._engine.leader()
             if leader is not None:
                 self._cancel_calls_except(leader.address)
+                leads_here = leader.id == self._engine.node_id
+                self._links.follow(None if leads_here else (leader, self._channel(leader)))
+            await self._engine.wait_leader_change(_WATCH_S)
 
     def _cancel_calls_except(self, address: str) -> None:
         """Cancel calls to a former leader: it may be frozen, and they would hang until timeout."""
@@ -346,6 +312,11 @@ class Relay:
     def _supersede(self, call: Any) -> None:
         self._superseded.add(id(call))
         call.cancel()
+
+
+def _settle(outcome: asyncio.Future[bytes | DledgerError], answered: bytes | DledgerError) -> None:
+    if not outcome.done():
+        outcome.set_result(answered)
 
 
 NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
@@ -362,11 +333,3 @@ def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return the error to raise instead if an earlier attempt may have been carried out."""
     sentence = str(error).removesuffix(NOTHING_DONE)
     return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
-
-
-def _deadline_s(context: Any) -> float:
-    remaining_s = context.time_remaining()
-    if remaining_s is None:
-        remaining_s = _NO_DEADLINE_S
-    margin_s = min(max(0.1 * remaining_s, 0.05), 0.5)
-    return float(asyncio.get_running_loop().time() + remaining_s - margin_s)

@@ -12,8 +12,8 @@ from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
 from dledger.broker.results import Acked
 from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
+from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Caller
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.names import client_id, group_name, topic_name

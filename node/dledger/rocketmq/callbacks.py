@@ -1,7 +1,8 @@
-"""Unary methods on the leader without a coroutine: check, join an open command, answer it applied.
+"""Unary methods without a coroutine: check, join an open command, answer it applied.
 
 A coroutine with its task, its timeouts and its wake-ups costs more than all of that together. What
-has to be awaited before the command, or retried after it, is left to the coroutine.
+has to be awaited before the command, or retried after it, is left to the coroutine. On a follower
+the request goes to the leader instead, and the leader's answer to the client.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Any, TypeAlias
 
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.admission import AdmissionControl, Request
+from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
-from dledger.requests.forward import Caller
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.command_batcher import Begun
 from dledger.rpc.requests import parsed
@@ -57,12 +58,14 @@ class CallbackMethod:
     Attributes:
         port: Its port.
         name: Its name.
+        path: Its path.
         kind: The type of its requests.
         submit: Submits a request.
     """
 
     port: CallbackPort
     name: str
+    path: str
     kind: Any
     submit: Submit
 
@@ -71,12 +74,12 @@ class CallbackMethod:
     ) -> Callable[[], object] | None:
         """Serve the request *raw*; see `rpc.methods.ByCallback`."""
         port = self.port
-        if not port.context.engine.is_leader():
-            return None
         caller = port.caller(call)
-        room = port.admission.room_now(caller.connection, len(raw))
+        room = port.admission.room_now(call.peer(), len(raw))
         if room is None:
             return None
+        if not port.context.engine.is_leader():
+            return self._forwarded(raw, caller, room, answer, otherwise)
         begun = self._begun(raw, caller)
         if isinstance(begun, tuple):
             submitted, response = begun
@@ -87,6 +90,30 @@ class CallbackMethod:
             return None
         answer(port.failed(self.name, begun))
         return _nothing
+
+    def _forwarded(
+        self, raw: bytes, caller: Caller, room: Request, answer: Answer, otherwise: Otherwise
+    ) -> Callable[[], object] | None:
+        """Let the leader serve the request; None if its coroutine should find out how."""
+        admission = self.port.admission
+
+        def settle(outcome: bytes | DledgerError) -> None:
+            admission.leave(room)
+            if isinstance(outcome, DledgerError):
+                otherwise(outcome)
+            else:
+                answer(outcome)
+
+        give_up = self.port.context.relay.begin(self.path, raw, caller, settle)
+        if give_up is None:
+            admission.leave(room)
+            return None
+
+        def cancel() -> None:
+            give_up()
+            admission.leave(room)
+
+        return cancel
 
     def _begun(self, raw: bytes, caller: Caller) -> Begun | DledgerError | None:
         """Submit the request; return why it is refused, or None if its coroutine should try it."""

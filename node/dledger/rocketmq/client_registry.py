@@ -35,8 +35,8 @@ from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
 from dledger.common.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
+from dledger.requests.caller import THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
-from dledger.requests.forward import THROUGH_KEY, Caller
 from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
 from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 
 from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
+from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
-from dledger.requests.forward import Caller
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.callbacks import CallbackMethod, CallbackPort, Submit
 from dledger.rocketmq.client_registry import ClientRegistry
@@ -147,7 +147,9 @@ class MessagingHandlers:
         )
         return {
             method.name: ByCallback(
-                CallbackMethod(port, method.name, _kind(method.name), method.submit).begin,
+                CallbackMethod(
+                    port, method.name, method.path, _kind(method.name), method.submit
+                ).begin,
                 partial(self._served, method),
             )
             for method in self._methods

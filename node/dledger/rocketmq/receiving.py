@@ -33,8 +33,8 @@ from dledger.errors import (
     UnknownGroup,
     UnknownTopic,
 )
+from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Caller
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unreadable import UnreadableMessages

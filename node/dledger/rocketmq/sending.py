@@ -14,8 +14,8 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
+from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Caller
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of

@@ -22,7 +22,7 @@ from dledger.common.limits import (
 )
 from dledger.errors import DledgerError
 from dledger.requests.admission import AdmissionControl
-from dledger.requests.forward import client_id_of
+from dledger.requests.caller import client_id_of
 from dledger.requests.outflow import Outflow
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition, service

@@ -21,7 +21,7 @@ _MEMBER: Final = "member"
 _RULES: Final = (
     ("dledger.v1.Peer", "member", "Control"),
     ("dledger.v1.Records", "member", "Read"),
-    ("dledger.Peers", "member", "PassedOn"),
+    ("dledger.Peers", "member", "PassedOn Relay"),
     (
         "apache.rocketmq.v2.MessagingService",
         "member",  # what clients asked of it, passed on to the leader

@@ -27,7 +27,8 @@ from dledger.door_process.frames import (
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.admission import Request
-from dledger.requests.forward import NOTHING_HAPPENED, Caller
+from dledger.requests.caller import Caller
+from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.names import is_client_id
 from dledger.rocketmq.refused import refused_response

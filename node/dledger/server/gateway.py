@@ -14,6 +14,7 @@ from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
+from dledger.requests.leader_link import LeaderLinks
 from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
@@ -65,6 +66,7 @@ class Gateway:
         config: Settings of the client protocol.
         metrics: Where responses are counted; by default in metrics that are not exported.
         peer_tls: The certificates for calls to peers; None: plain text.
+        links: The links to leaders; None: requests are forwarded by gRPC calls only.
     """
 
     def __init__(
@@ -73,11 +75,12 @@ class Gateway:
         config: GatewayConfig,
         metrics: NodeMetrics | None = None,
         peer_tls: PeerTls | None = None,
+        links: LeaderLinks | None = None,
     ) -> None:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.relay = Relay(engine, peer_tls)
+        self.relay = Relay(engine, peer_tls, links, self.metrics.forwarded)
         self.outflow = Outflow()
         self.queue_followers = QueueFollowers()
         self.locality = LeaderLocality(engine.node_id)
@@ -128,13 +131,20 @@ class Gateway:
             tls: The port uses TLS: routes requested through it name the TLS ports.
             peer_port: The port is for peers: client requests through it were forwarded.
         """
+        services = self._services(tls=tls, peer_port=peer_port)
+        return (*services, passed_on_handler(self.clients)) if peer_port else services
+
+    def forwarded(self) -> Sequence[Methods]:
+        """Return the services for what followers pass on over their links."""
+        return self._services(tls=False, peer_port=True)
+
+    def _services(self, *, tls: bool, peer_port: bool) -> Sequence[Methods]:
         messaging = MessagingHandlers(self.context, self._messaging, tls=tls, peer_port=peer_port)
-        handlers = (
+        return (
             messaging.generic_handler(),
             LedgerHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
             TopicsHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
         )
-        return (*handlers, passed_on_handler(self.clients)) if peer_port else handlers
 
     def load(self) -> Load:
         """Return the current load."""

@@ -57,6 +57,8 @@ from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
+from dledger.server.relay_links import RelayLinks
+from dledger.server.relay_port import RelayPort
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
 from dledger.services.admin import AdminServicer
@@ -170,6 +172,7 @@ class Node:
             ),
             metrics=self._metrics,
             peer_tls=self._peer_tls,
+            links=RelayLinks(self._peers.replication_address, self._peer_tls),
         )
         self._front = (
             PeerFront(settings.listen_host, settings.peer_port)
@@ -195,6 +198,7 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
+            RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine).handler(),
             RecordsServicer(self._open_records).handler(),

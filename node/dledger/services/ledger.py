@@ -25,8 +25,8 @@ from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
+from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
-from dledger.requests.forward import Caller
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.checks import (
     check_body_sizes,

@@ -9,8 +9,8 @@ from typing import Any, NoReturn
 import grpc
 
 from dledger.errors import DledgerError
+from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
-from dledger.requests.forward import Caller
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import abort, bug, grpc_code_of
 

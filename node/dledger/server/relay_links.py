@@ -1,0 +1,299 @@
+"""A follower's link to its leader: to the leader, the follower is one more door.
+
+Frames, calls and streams are those of door processes (`door_process.frames`); only the way to the
+other side differs. The leader gives a token for one connection to its replication port as the first
+response to a gRPC call (`relay_port`). That call proves who asks, and the link lasts as long as it.
+A leader of a version without links has no such method, and is called by gRPC.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from dledger.door.contract import Code, Failed, Headers, Pairs
+from dledger.door_process.door_end import DoorEnd
+from dledger.door_process.refusals import pairs
+from dledger.errors import DledgerError, LeadershipLost, Unavailable
+from dledger.requests.leader_link import LeaderLink, Metadata, Settle
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
+from dledger.rpc.status import from_rpc
+from dledger.server.relay_port import RELAY_PATH, Offer
+from dledger.types import Member
+
+logger = logging.getLogger(__name__)
+
+_CONNECT_S: Final = 2.0
+_RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.0
+_OLDER_S: Final = 10.0
+"""When a leader without links is asked again: a newer version may run there."""
+_UNDER_WAY_BYTES: Final = 8 << 20
+"""Requests beyond that go by gRPC calls, which a leader without room for them does not read."""
+
+Address = Callable[[str, int], tuple[str, int]]
+
+
+class RelayLinks:
+    """The links of one node, of which there is one at a time. Implements `LeaderLinks`.
+
+    Args:
+        address: Returns host and port of the replication port of a peer with that address.
+        tls: The certificates; None: plain text.
+    """
+
+    def __init__(self, address: Address, tls: PeerTls | None) -> None:
+        self._address, self._tls = address, tls
+        self._leader: Member | None = None
+        self._channel: PeerChannel | None = None
+        self._link: _Link | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._last_error = ""
+
+    def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
+        """Keep a link to *leader*; None: to nobody."""
+        member, channel = leader or (None, None)
+        if member == self._leader and channel is self._channel:
+            return
+        self._leader, self._channel = member, channel
+        self._end()
+        if member is not None and channel is not None:
+            task = asyncio.get_running_loop().create_task(self._keep(member, channel))
+            self._task = task
+
+    def to(self, leader: Member) -> LeaderLink | None:
+        """Return the link to *leader* if it is connected."""
+        return self._link if leader == self._leader else None
+
+    def cancel_streams(self) -> None:
+        """End the calls with many answers."""
+        if self._link is not None:
+            self._link.end.fail_streams(Failed(Code.UNAVAILABLE, "this node is shutting down"))
+
+    async def close(self) -> None:
+        """End the link."""
+        task = self._task
+        self.follow(None)
+        if task is not None:
+            await asyncio.wait((task,))
+
+    def _end(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+        if self._link is not None:
+            self._link.lose(LeadershipLost("the leader has changed"))
+            self._link = None
+
+    async def _keep(self, leader: Member, channel: PeerChannel) -> None:
+        """Keep a link to *leader* until it is cancelled."""
+        loop, pause_s = asyncio.get_running_loop(), _RETRY_S
+        while True:
+            since_s = loop.time()
+            try:
+                await self._serve(leader, channel)
+            except grpc.aio.AioRpcError as error:
+                older = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                self._note(leader, f"{error.code().name}: {error.details()}")
+                pause_s = _OLDER_S if older else pause_s
+            except (OSError, ValueError) as error:
+                self._note(leader, str(error) or type(error).__name__)
+            if loop.time() - since_s > _RETRY_MAX_S:
+                pause_s = _RETRY_S
+            await asyncio.sleep(pause_s)
+            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+
+    async def _serve(self, leader: Member, channel: PeerChannel) -> None:
+        """Have a link to *leader* until it ends. Raises AioRpcError, OSError, ValueError."""
+        call = channel.unary_stream(RELAY_PATH)(b"")
+        link: _Link | None = None
+        try:
+            async with asyncio.timeout(_CONNECT_S):
+                link = await self._connected(leader, await call.read())
+            self._link, self._last_error = link, ""
+            over = asyncio.ensure_future(call.read())
+            try:
+                await asyncio.wait((over, link.lost), return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                over.cancel()
+        finally:
+            call.cancel()
+            if link is not None:
+                link.lose(Unavailable(f"the link to {leader.name} has ended"))
+                if self._link is link:
+                    self._link = None
+
+    async def _connected(self, leader: Member, offered: Any) -> _Link:
+        if not isinstance(offered, bytes):
+            raise ConnectionAbortedError("the leader ended the call")
+        offer, link = Offer.decode(offered), _Link()
+        host, port = self._address(leader.address, offer.port)
+        transport, _ = await asyncio.get_running_loop().create_connection(
+            lambda: link.end.link, host, port, **self._security(leader.name)
+        )
+        transport.write(offer.token)
+        link.methods = {path: number for number, path in enumerate(offer.methods)}
+        return link
+
+    def _security(self, name: str) -> dict[str, Any]:
+        """Return asyncio's arguments for the newest certificates; none for plain text."""
+        if self._tls is None or self._tls.is_plain(name):
+            return {}
+        return {"ssl": self._tls.client_context, "server_hostname": name}
+
+    def _note(self, leader: Member, error: str) -> None:
+        if error != self._last_error:
+            logger.info("no link to the leader %s, it is called instead: %s", leader.name, error)
+            self._last_error = error
+
+
+class _Link:
+    """A connected link. Implements `LeaderLink`.
+
+    Attributes:
+        end: This end of it.
+        methods: The leader's numbers of the methods, by path.
+        lost: Is done once it has ended.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self.lost: asyncio.Future[None] = self._loop.create_future()
+        self.methods: dict[str, int] = {}
+        self.end = DoorEnd(control=lambda *_: None, on_lost=self._on_lost)
+        self._bytes = 0
+
+    def begin(
+        self, path: str, request: bytes, metadata: Metadata, timeout_s: float, settle: Settle
+    ) -> Callable[[], None] | None:
+        """Pass a unary call on; see `LeaderLink`."""
+        if not self._takes(path, request):
+            return None
+        self._bytes += len(request)
+        call = _Call(self._over, len(request), settle)
+        call.timer = self._loop.call_later(timeout_s, call.expire)
+        call.cancel = self.end.begin(
+            (0, self.methods[path]),
+            _headers(path, metadata, timeout_s),
+            request,
+            call.answer,
+            call.fail,
+        )
+        return call.give_up
+
+    def answers(
+        self, path: str, request: bytes, metadata: Metadata, timeout_s: float
+    ) -> AsyncGenerator[bytes] | None:
+        """Pass on a call with many answers; see `LeaderLink`."""
+        if not self._takes(path, request):
+            return None
+        return self._answers(path, request, metadata, timeout_s)
+
+    async def _answers(
+        self, path: str, request: bytes, metadata: Metadata, timeout_s: float
+    ) -> AsyncGenerator[bytes]:
+        headers = _headers(path, metadata, timeout_s)
+        where, late = (0, self.methods[path]), asyncio.timeout(timeout_s)
+        try:
+            async with (
+                late,
+                contextlib.aclosing(self.end.answers(where, headers, request)) as answers,
+            ):
+                async for answer in answers:
+                    yield answer
+        except Failed as error:
+            raise _error_of(error) from None
+        except TimeoutError:
+            raise _late() from None
+
+    def lose(self, why: DledgerError) -> None:
+        """End it: calls under way fail, and whether they were carried out is not known."""
+        if not self.end.link.closed:
+            self.end.link.abort(str(why))
+        self.end.fail_all(Failed(Code.UNAVAILABLE, str(why)))
+
+    def _takes(self, path: str, request: bytes) -> bool:
+        link = self.end.link
+        fits = self._bytes + len(request) <= _UNDER_WAY_BYTES
+        return fits and path in self.methods and not link.full and not link.closed
+
+    def _over(self, size_bytes: int) -> None:
+        self._bytes -= size_bytes
+
+    def _on_lost(self, why: str) -> None:
+        self.end.fail_all(Failed(Code.UNAVAILABLE, f"the link to the leader has ended: {why}"))
+        if not self.lost.done():
+            self.lost.set_result(None)
+
+
+class _Call:
+    """A unary call that the leader has."""
+
+    __slots__ = ("_done", "_settle", "_size_bytes", "cancel", "timer")
+    timer: asyncio.TimerHandle
+    cancel: Callable[[], None]
+
+    def __init__(self, done: Callable[[int], None], size_bytes: int, settle: Settle) -> None:
+        self._done, self._size_bytes = done, size_bytes
+        self._settle: Settle | None = settle
+
+    def answer(self, message: bytes) -> None:
+        """Settle it with its answer."""
+        self._end(message)
+
+    def fail(self, code: Code, message: str, trailers: Pairs = ()) -> None:
+        """Settle it with an error."""
+        self._end(_error_of(Failed(code, message, trailers)))
+
+    def expire(self) -> None:
+        """Settle it: there was no answer in time."""
+        self.cancel()
+        self._end(_late())
+
+    def give_up(self) -> None:
+        """End it unsettled."""
+        if self._settle is not None:
+            self.cancel()
+            self._settle = None
+            self._over()
+
+    def _end(self, outcome: bytes | DledgerError) -> None:
+        settle, self._settle = self._settle, None
+        if settle is not None:
+            self._over()
+            settle(outcome)
+
+    def _over(self) -> None:
+        self.timer.cancel()
+        self._done(self._size_bytes)
+        del self.cancel  # which knows the call's answer, and that this
+
+
+def _headers(path: str, metadata: Metadata, timeout_s: float) -> Headers:
+    """Return what goes before a request; its deadline is in seconds from now."""
+    fields = (*pairs(metadata), (b":path", path.encode()))
+    return Headers(fields, {}, peer="", connection=0, deadline_s=timeout_s)
+
+
+def _error_of(failed: Failed) -> DledgerError:
+    """Return what the same end of a gRPC call means to the relay."""
+    trailers = grpc.aio.Metadata(
+        *((name.decode(), value.decode("ascii", "replace")) for name, value in failed.trailers)
+    )
+    error = grpc.aio.AioRpcError(
+        _STATUS[failed.code], grpc.aio.Metadata(), trailers, details=failed.message
+    )
+    return from_rpc(error)
+
+
+def _late() -> DledgerError:
+    return _error_of(Failed(Code.DEADLINE_EXCEEDED, "no answer in time"))
+
+
+_STATUS: Final = {Code(code.value[0]): code for code in grpc.StatusCode}

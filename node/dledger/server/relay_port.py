@@ -1,0 +1,113 @@
+"""The leader's end of the links over which followers pass requests on (`relay_links`)."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import grpc
+
+from dledger.door.bounds import Bounds
+from dledger.door.contract import Cancel, Handlers
+from dledger.door_process.frames import AckBatch, MalformedFrame, SendBatch
+from dledger.door_process.node_end import NodeEnd, ServedPort, Settle
+from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
+from dledger.rpc import callers
+from dledger.rpc.methods import Methods
+from dledger.server.door_calls import handlers_of
+
+_SERVICE: Final = "dledger.Peers"
+_METHOD: Final = "Relay"
+RELAY_PATH: Final = f"/{_SERVICE}/{_METHOD}"
+_MAX_PORT: Final = (1 << 16) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Offer:
+    """What a leader offers to a follower; JSON, whose other fields are ignored.
+
+    Attributes:
+        port: The port to connect to, at the leader's host.
+        token: What to send there first; for one connection.
+        methods: The paths of the methods, by their numbers.
+    """
+
+    port: int
+    token: bytes
+    methods: Sequence[str]
+
+    def encode(self) -> bytes:
+        """Return the response."""
+        fields = {"port": self.port, "token": self.token.hex(), "methods": list(self.methods)}
+        return json.dumps(fields).encode()
+
+    @classmethod
+    def decode(cls, response: bytes) -> Self:
+        """Return the offer in a response. Raises ValueError."""
+        try:
+            fields = json.loads(response)
+            port, methods = fields["port"], fields["methods"]
+            token = bytes.fromhex(fields["token"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ValueError(f"no offer of a link: {error!r}") from error
+        whole = isinstance(port, int) and 0 < port <= _MAX_PORT and len(token) == TOKEN_BYTES
+        named = isinstance(methods, list) and all(isinstance(each, str) for each in methods)
+        if not whole or not named:
+            raise ValueError("no offer of a link")
+        return cls(port=port, token=token, methods=methods)
+
+
+class RelayPort:
+    """Takes the links of followers.
+
+    Args:
+        services: What the peer port serves of clients' methods.
+        replication: The port to which followers connect.
+    """
+
+    def __init__(self, services: Iterable[Methods], replication: ReplicationPort) -> None:
+        handlers = handlers_of(services)
+        self._handlers: Handlers = {
+            path: each
+            for path, each in handlers.items()
+            if "member" in callers.MAY_CALL.get(path, ())
+        }
+        self._methods = tuple(self._handlers)
+        self._replication = replication
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """Return the handler by which followers ask for a link."""
+        serve = grpc.unary_stream_rpc_method_handler(self._offer)
+        return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: serve})
+
+    async def _offer(self, _: bytes, context: Any) -> None:
+        """Offer a link, which lasts as long as this call."""
+        with self._replication.admitted_as(self._link, callers.role_of_call(context)) as token:
+            port = self._replication.number
+            offer = Offer(port=port, token=token, methods=self._methods)
+            await context.write(offer.encode())
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+    def _link(self) -> asyncio.Protocol:
+        port = ServedPort(handlers=self._handlers, resumed={})
+        return NodeEnd([port], self._methods, _NoBatches(), Bounds(), same_clock=False).link
+
+
+class _NoBatches:
+    """A follower sends none: it would have to know the leader's topics."""
+
+    def leads(self) -> bool:
+        return False
+
+    def send(self, batch: SendBatch, settle: Settle) -> Cancel:
+        del batch, settle
+        raise MalformedFrame("a follower sends no batches")
+
+    def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
+        del batch, settle
+        raise MalformedFrame("a follower sends no batches")

@@ -1,0 +1,366 @@
+"""Links from followers to their leader: who gets one, what it carries, and what its end means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from dledger.door.contract import Failed
+from dledger.errors import DledgerError, Overloaded, Unavailable
+from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
+from dledger.rpc.methods import Methods
+from dledger.rpc.peer_tls import PeerChannel
+from dledger.rpc.status import Relayed, abort
+from dledger.server import relay_links
+from dledger.server.relay_links import RelayLinks
+from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
+from dledger.types import Member, NodeId
+from tests.requests.memory_group import HOST, WAIT_S, until
+
+SERVICE = "dledger.v1.Ledger"
+ASK, READ = f"/{SERVICE}/Append", f"/{SERVICE}/Read"
+Outcome = bytes | DledgerError
+
+
+class Leader:
+    """A leader's two ports, and handlers by the first word of a request."""
+
+    def __init__(self) -> None:
+        self.port = ReplicationPort(lambda *_: None, lambda _: None)
+        self.server = grpc.aio.server()
+        self.asked: list[Any] = []
+        self.gone: list[bytes] = []
+        self.is_older = False
+
+    async def start(self) -> None:
+        self.port.bind(HOST, 0)
+        await self.port.start()
+        handlers = {
+            "Append": grpc.stream_unary_rpc_method_handler(self._append),
+            "Read": grpc.stream_stream_rpc_method_handler(self._read),
+            "Remember": grpc.stream_unary_rpc_method_handler(self._append),
+        }
+        if not self.is_older:
+            relay = RelayPort([Methods(SERVICE, handlers)], self.port)
+            self.server.add_generic_rpc_handlers([relay.handler()])
+        number = self.server.add_insecure_port(f"{HOST}:0")
+        self.member = Member(id=NodeId("a"), name="orders-0", address=f"{HOST}:{number}")
+        await self.server.start()
+
+    async def stop(self) -> None:
+        await self.server.stop(0)
+        self.port.close()
+
+    async def _append(self, _: Any, context: Any) -> bytes:
+        request = bytes(await context.read())
+        self.asked.append(context)
+        match request.split()[0]:
+            case b"never":
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    self.gone.append(request)
+                    raise
+            case b"full":
+                await abort(context, Overloaded("no room here"))
+            case b"forbidden":
+                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you", (("why", "so"),))
+        return request.upper()
+
+    async def _read(self, _: Any, context: Any) -> None:
+        request = bytes(await context.read())
+        self.asked.append(context)
+        try:
+            for number in range(3):
+                await context.write(request + b"%d" % number)
+            if request.startswith(b"endless"):
+                while True:
+                    await context.write(bytes(10_000))
+        except (Failed, asyncio.CancelledError):
+            self.gone.append(request)
+            raise
+
+
+@pytest.fixture
+async def leader() -> AsyncIterator[Leader]:
+    """One that offers links."""
+    made = Leader()
+    await made.start()
+    yield made
+    await made.stop()
+
+
+class Follower:
+    """A node's links, and its channel to the leader."""
+
+    def __init__(self) -> None:
+        self.links = RelayLinks(lambda _, port: (HOST, port), None)
+        self.channels: list[PeerChannel] = []
+
+    def follow(self, member: Member) -> None:
+        channel = PeerChannel(member.address, member.name, None)
+        self.channels.append(channel)
+        self.links.follow((member, channel))
+
+    async def linked(self, member: Member) -> Any:
+        await until(lambda: self.links.to(member) is not None)
+        return self.links.to(member)
+
+
+@pytest.fixture
+async def follower() -> AsyncIterator[Follower]:
+    """One that follows nobody yet."""
+    made = Follower()
+    yield made
+    await made.links.close()
+    for channel in made.channels:
+        await channel.close()
+
+
+async def _asked(link: Any, request: bytes, timeout_s: float = WAIT_S) -> Outcome:
+    """Return the outcome of a unary call."""
+    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+
+    def settle(answer: Outcome) -> None:
+        if not outcome.cancelled():
+            outcome.set_result(answer)
+
+    assert link.begin(ASK, request, (("x-mq-client-id", "c"),), timeout_s, settle)
+    async with asyncio.timeout(WAIT_S):
+        return await outcome
+
+
+async def _answers(link: Any, request: bytes, timeout_s: float = WAIT_S) -> list[bytes]:
+    return [each async for each in link.answers(READ, request, (), timeout_s)]
+
+
+async def test_calls_and_their_metadata_reach_the_leader(
+    leader: Leader, follower: Follower
+) -> None:
+    """One answer or many; a deadline is what is left of it, whatever the other clock shows."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+
+    assert await _asked(link, b"hello", 7.0) == b"HELLO"
+    assert await _answers(link, b"n") == [b"n0", b"n1", b"n2"]
+    assert leader.asked[0].invocation_metadata()["x-mq-client-id"] == "c"
+    assert 5.0 < leader.asked[0].time_remaining() <= 7.0
+
+
+async def test_refusals_mean_what_those_of_a_call_do(leader: Leader, follower: Follower) -> None:
+    """Overloaded may be tried again; a status of the leader's goes to the caller unchanged."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+
+    full, forbidden = await _asked(link, b"full"), await _asked(link, b"forbidden")
+
+    assert isinstance(full, Overloaded)
+    assert "no room here" in str(full)
+    assert isinstance(forbidden, Relayed)
+    assert forbidden.error.code() is grpc.StatusCode.PERMISSION_DENIED
+    assert forbidden.error.details() == "not you"
+    assert ("why", "so") in tuple(forbidden.error.trailing_metadata())
+
+
+async def test_what_is_not_answered_in_time_ends_here_and_there(
+    leader: Leader, follower: Follower
+) -> None:
+    """A leader that is frozen breaks no connection."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+
+    outcome = await _asked(link, b"never ever", 0.1)
+    with pytest.raises(Unavailable):
+        await _answers(link, b"endless", 0.1)
+
+    assert isinstance(outcome, Unavailable)
+    assert not isinstance(outcome, Overloaded)
+    await until(lambda: sorted(leader.gone) == [b"endless", b"never ever"])
+
+
+async def test_what_is_given_up_is_told_nothing_more(leader: Leader, follower: Follower) -> None:
+    """And the leader stops working at it."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    told: list[Outcome] = []
+    give_up = link.begin(ASK, b"never", (), WAIT_S, told.append)
+    await until(lambda: bool(leader.asked))
+
+    give_up()
+    give_up()
+
+    await until(lambda: leader.gone == [b"never"])
+    assert await _asked(link, b"next") == b"NEXT"
+    assert told == []
+
+
+async def test_a_change_of_leader_fails_what_the_former_has(
+    leader: Leader, follower: Follower
+) -> None:
+    """It may hang; whether it has done its work is not known."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    waits = asyncio.create_task(_asked(link, b"never"))
+    reads = asyncio.create_task(_answers(link, b"endless"))
+    await until(lambda: len(leader.asked) == 2)
+
+    follower.links.follow(None)
+
+    assert isinstance(await waits, Unavailable)
+    with pytest.raises(Unavailable):
+        await reads
+    assert follower.links.to(leader.member) is None
+    assert link.begin(ASK, b"x", (), WAIT_S, lambda _: None) is None
+    assert link.answers(READ, b"x", (), WAIT_S) is None
+    await until(lambda: sorted(leader.gone) == [b"endless", b"never"])
+
+
+async def test_a_stopping_node_ends_what_has_many_answers_and_nothing_else(
+    leader: Leader, follower: Follower
+) -> None:
+    """What was sent may still be answered."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    waits = asyncio.create_task(_asked(link, b"never"))
+    reads = asyncio.create_task(_answers(link, b"endless"))
+    await until(lambda: len(leader.asked) == 2)
+
+    follower.links.cancel_streams()
+
+    with pytest.raises(Unavailable):
+        await reads
+    await until(lambda: leader.gone == [b"endless"])
+    assert not waits.done()
+    waits.cancel()
+
+
+async def test_a_link_that_breaks_is_built_again(leader: Leader, follower: Follower) -> None:
+    """What was under way fails, what comes next goes over the new one."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    waits = asyncio.create_task(_asked(link, b"never"))
+    await until(lambda: bool(leader.asked))
+
+    for connection in tuple(leader.port._connections):
+        connection.end()
+
+    assert isinstance(await waits, Unavailable)
+    await until(lambda: follower.links.to(leader.member) not in (None, link))
+    assert await _asked(follower.links.to(leader.member), b"again") == b"AGAIN"
+
+
+async def test_beyond_a_bound_calls_go_another_way(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader cannot hold back what comes over a link, so a follower does."""
+    monkeypatch.setattr(relay_links, "_UNDER_WAY_BYTES", 100)
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    give_up = link.begin(ASK, b"never" + bytes(60), (), WAIT_S, lambda _: None)
+
+    assert link.begin(ASK, bytes(60), (), WAIT_S, lambda _: None) is None
+    assert link.answers(READ, bytes(60), (), WAIT_S) is None
+    give_up()
+    assert await _asked(link, b"x" * 60) == b"X" * 60
+
+
+async def test_a_method_that_members_may_not_call_is_not_offered(
+    leader: Leader, follower: Follower
+) -> None:
+    """As at the peer port; nor is one that the leader does not have."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+
+    assert set(link.methods) == {ASK, READ}
+    assert link.begin(f"/{SERVICE}/Remember", b"x", (), WAIT_S, lambda _: None) is None
+
+
+async def test_a_leader_of_an_older_version_is_asked_again_later(
+    follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be replaced by one that offers links, at the same address."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(delay_s: float, result: None = None) -> None:
+        waits.append(delay_s)
+        await sleep(min(delay_s, 0.01), result)
+
+    older = Leader()
+    older.is_older = True
+    await older.start()
+    follower.follow(older.member)
+    monkeypatch.setattr("dledger.server.relay_links.asyncio.sleep", noted)
+    await until(lambda: relay_links._OLDER_S in waits)
+
+    assert follower.links.to(older.member) is None
+    await older.stop()
+
+
+async def test_a_token_is_good_for_one_connection_of_who_has_asked(leader: Leader) -> None:
+    """A second one with it is closed, and so is that of another role."""
+    async with grpc.aio.insecure_channel(leader.member.address) as channel:
+        call = channel.unary_stream(RELAY_PATH)(b"")
+        offer = Offer.decode(await call.read())
+        assert leader.port.other(offer.token, "member/orders-1") is None
+        first = await asyncio.open_connection(HOST, offer.port)
+        first[1].write(offer.token)
+        await until(lambda: not leader.port._others)
+        reader, writer = await asyncio.open_connection(HOST, offer.port)
+        writer.write(offer.token)
+        async with asyncio.timeout(WAIT_S):
+            assert await reader.read() == b""
+        call.cancel()
+        async with asyncio.timeout(WAIT_S):
+            await first[0].read()  # ends with the call
+        for each in (first[1], writer):
+            each.close()
+
+
+async def test_a_follower_that_sends_what_is_no_frame_loses_its_link(leader: Leader) -> None:
+    """Batches, as doors send them, are none either."""
+    async with grpc.aio.insecure_channel(leader.member.address) as channel:
+        for sent in (b"\xff" * 64, b"\x04\x00\x00\x00\x07" + bytes(12)):
+            call = channel.unary_stream(RELAY_PATH)(b"")
+            offer = Offer.decode(await call.read())
+            reader, writer = await asyncio.open_connection(HOST, offer.port)
+            writer.write(offer.token + sent)
+            async with asyncio.timeout(WAIT_S):
+                while await reader.read(100):
+                    pass
+            writer.close()
+            call.cancel()
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        b"",
+        b"\xff",
+        b"[]",
+        b"{}",
+        b'{"port": 1, "token": "00", "methods": []}',
+        b'{"port": 0, "token": "%s", "methods": []}' % (b"00" * TOKEN_BYTES),
+        b'{"port": 1, "token": "%s", "methods": [1]}' % (b"00" * TOKEN_BYTES),
+        b'{"port": "1", "token": "%s", "methods": []}' % (b"00" * TOKEN_BYTES),
+        b'{"port": 1, "token": 7, "methods": []}',
+        b'{"port": 1, "token": "%s", "methods": "ab"}' % (b"00" * TOKEN_BYTES),
+    ],
+)
+def test_what_is_no_offer_is_refused(response: bytes) -> None:
+    """Whatever it is; fields of later versions are ignored."""
+    with pytest.raises(ValueError, match="no offer"):
+        Offer.decode(response)
+
+
+def test_an_offer_comes_back_as_it_was() -> None:
+    """With what a later version may add."""
+    offer = Offer(port=7, token=bytes(range(TOKEN_BYTES)), methods=["/a/B", "/a/C"])
+
+    assert Offer.decode(offer.encode()) == offer
+    assert Offer.decode(offer.encode()[:-1] + b', "more": 1}') == offer
