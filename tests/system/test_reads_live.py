@@ -8,7 +8,7 @@ import pytest
 
 from dledger.client import Client
 from dledger.errors import Unavailable
-from dledger.requests import forward
+from dledger.requests import caller
 from tests.system.live_nodes import LiveNodes, eventually
 
 
@@ -36,7 +36,7 @@ async def test_a_read_without_a_majority_is_unavailable(
     live: LiveNodes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was acknowledged cannot be known, and the wait is bounded; a plain read still works."""
-    monkeypatch.setattr(forward, "_NO_DEADLINE_S", 1.0)
+    monkeypatch.setattr(caller, "_NO_DEADLINE_S", 1.0)
     leader = await live.found(0, 1, 2)
     async with live.client(leader) as client:
         await client.append("topic", [b"x"], queue_id=0)
