@@ -45,6 +45,10 @@ async def serves(port: Door) -> bool:
         return await client.status(stream) == (0, b"")
 
 
+ENDS = 0x1
+"""The flag END_STREAM."""
+
+
 async def call(client: RawClient, path: str, body: bytes, *, end: bool = True) -> int:
     """Begin a call with these bytes of its body."""
     stream = client.request(path)
@@ -461,6 +465,57 @@ async def test_unread_messages_are_held_by_the_window() -> None:
 
         assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
         assert port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes
+
+
+async def test_a_stream_of_large_messages_may_send_ahead() -> None:
+    """As many of a connection as its wide windows have room for; others as before."""
+    wide = 64 << 10
+    bounds = replace(
+        SMALL_WINDOWS, wide_window_bytes=wide, wide_bytes=wide - SMALL_WINDOWS.stream_window_bytes
+    )
+    message = prefixed(30_000) + bytes(30_000)
+    async with door(bounds, largest=50_000) as port, raw_client(port.port) as client:
+        await client.hello()
+        await call(client, "/t/Deaf", message * 10, end=False)
+        held = await _settled(port, client)
+        await call(client, "/t/Deaf", message * 10, end=False)
+        more = await _settled(port, client) - held
+
+        assert len(message) + wide // 2 < held <= len(message) + wide
+        assert len(message) <= more <= len(message) + SMALL_WINDOWS.stream_window_bytes
+
+
+async def _settled(port: Door, client: RawClient) -> int:
+    """Return what is held once the client has sent all that it may."""
+    while True:
+        held = port.server.held_bytes
+        for _ in range(3):
+            assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
+        if port.server.held_bytes == held:
+            return held
+
+
+async def test_a_large_request_is_told_all_its_room_at_once() -> None:
+    """It would wait for a turn of the event loop each half window otherwise."""
+    async with door(SMALL_WINDOWS, largest=200_000) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Echo", prefixed(200_000) + bytes(10), end=False)
+        client.h2.send_data(stream, bytes(16 << 10), end_stream=False)
+        await client.flush()
+        await client.event(ngh2.WindowUpdated, stream)
+
+        assert client.h2.stream_remote_window_size(stream) > 180_000
+
+
+async def test_a_frame_may_be_larger_than_http_2_has_it_unasked() -> None:
+    """It is announced."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = client.request("/t/Echo")
+        await client.flush()
+        await client.raw(frame(DATA, stream, prefixed(60_000) + bytes(60_000), ENDS))
+
+        assert await client.status(stream) == (0, b"")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -41,6 +41,17 @@ def test_messages_are_found_however_they_are_cut(messages: list[bytes], cuts: li
     assert found == messages
 
 
+def test_a_message_that_drips_is_kept_in_few_pieces() -> None:
+    """A byte by itself takes more than forty."""
+    message, deframer = bytes(range(250)) * 400, Deframer(1 << 20)
+    found = [each for byte in framed(message) for each in deframer.feed(bytes((byte,)))]
+
+    assert found == [message]
+    for byte in framed(message)[:-1]:
+        deframer.feed(bytes((byte,)))
+    assert len(deframer._parts) < len(message) / 2000
+
+
 @given(st.binary(max_size=64), CUTS)
 def test_what_is_kept_is_never_more_than_one_message(data: bytes, cuts: list[int]) -> None:
     """Of any bytes at all."""

@@ -20,6 +20,11 @@ class Bounds:
         header_fields: The same, in fields.
         stream_window_bytes: What a client may send on a call before anything of it is consumed. A
             larger message gets as much as it declares, when its turn comes.
+        frame_bytes: The largest DATA frame; announced. Each is an event, and few are cheaper.
+        wide_window_bytes: Instead of *stream_window_bytes*, of a stream with such a message: others
+            come while it is read, where with a small window its client waits for this node's event
+            loop several times a message.
+        wide_bytes: What the wide windows of one connection may have together.
         promised_bytes: What such messages of one connection may get at once; a larger one gets
             its room alone.
         held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
@@ -47,6 +52,9 @@ class Bounds:
     header_list_bytes: int = 16 << 10  # twice gRPC's default: tokens grow
     header_fields: int = 128  # SDKs send some 20
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
+    frame_bytes: int = 256 << 10  # as much as is read at once
+    wide_window_bytes: int = 1 << 20  # a batch on its way, one that is read, and two between
+    wide_bytes: int = 4 << 20  # a few producers' streams; a program has one
     promised_bytes: int = 8 << 20  # two bodies of 4 MiB, of which a node serves one at a time
     held_bytes: int = 96 << 20  # of twelve clients all that each may; a body is twice in memory
     request_s: float = 30.0  # 20 MiB at 6 Mbit/s
@@ -71,7 +79,7 @@ class Bounds:
         All streams' windows twice, since up to half of it may be consumed and not yet announced:
         no call is held back by others.
         """
-        return 2 * self.streams * self.stream_window_bytes
+        return 2 * (self.streams * self.stream_window_bytes + self.wide_bytes)
 
 
 class Bucket:

@@ -54,6 +54,7 @@ class Call:
         acknowledged: Of them, those that do not, since room for them was promised.
         promised: Size of the message that room was promised for; 0: of none.
         awaited: Bytes of that message that have not arrived.
+        widened: By how much its window is wider than others'.
         timer: For the client's deadline.
         waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
         began: Whether the answer's headers are queued.
@@ -81,6 +82,7 @@ class Call:
         "timer",
         "unconsumed",
         "waits_since_s",
+        "widened",
     )
 
     def __init__(
@@ -90,7 +92,7 @@ class Call:
         self.inbox, self.refusal = Deframer(method.max_request_bytes), method.refusal
         self.over = self.began = self.ended = False
         self.unconsumed = self.acknowledged = self.promised = self.awaited = 0
-        self.queued = self.taken = 0
+        self.queued = self.taken = self.widened = 0
         self.timer: asyncio.TimerHandle | None = None
         self.waits_since_s: float | None = now_s
         self.taken_at_s = now_s

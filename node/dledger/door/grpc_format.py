@@ -25,6 +25,7 @@ _PREFIX: Final = struct.Struct(">BI")
 _TIMEOUT: Final = re.compile(rb"([0-9]{1,8})([HMSmun])")
 _UNIT_S: Final = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _UNENCODED: Final = "".join(map(chr, range(0x20, 0x7F))).replace("%", "")
+_SMALL_PART_BYTES: Final = 4 << 10
 _MESSAGE_BYTES: Final = 4 << 10
 """Of a status message; clients take 8 KiB of metadata by default, and fail the call beyond."""
 _TORN_ESCAPE: Final = re.compile(r"%[0-9A-F]?\Z")
@@ -86,21 +87,17 @@ class Deframer:
         max_bytes: The largest message.
 
     Attributes:
+        kept: Bytes of the message that has begun, with its prefix.
         missing: Bytes that the message, or the prefix, that has begun still lacks; 0 between
             messages.
     """
 
-    __slots__ = ("_kept", "_max", "missing")
+    __slots__ = ("_max", "_parts", "kept", "missing")
 
     def __init__(self, max_bytes: int) -> None:
         self._max = max_bytes
-        self._kept = bytearray()
-        self.missing = 0
-
-    @property
-    def kept(self) -> int:
-        """Bytes of the message that has begun, with its prefix."""
-        return len(self._kept)
+        self._parts: list[bytes | bytearray] = []
+        self.kept = self.missing = 0
 
     def feed(self, data: bytes) -> list[bytes]:
         """Return the messages that are complete with *data*.
@@ -108,31 +105,45 @@ class Deframer:
         Raises:
             Failed: The message is too large, compressed, or not one of gRPC. Nothing may follow.
         """
-        if not self._kept:
+        if not self.kept:
             if len(data) >= PREFIX_BYTES and self._size(data) == len(data):
                 return [data[PREFIX_BYTES:]]  # nearly always: a message in one frame
             if not data:
                 return []
-        self._kept += data
-        return self._complete()
+            return self._taken_apart(data)
+        if len(data) < self.missing:
+            self._keep(data)
+            self.missing -= len(data)
+            return []
+        return self._taken_apart(b"".join((*self._parts, data)))
 
-    def _complete(self) -> list[bytes]:
-        messages, start = [], 0
-        kept, self.missing = self._kept, 0
-        with memoryview(kept) as view:
-            while len(kept) - start >= PREFIX_BYTES:
-                size = self._size(kept, start)
-                if len(kept) - start < size:
-                    self.missing = size - (len(kept) - start)
-                    break
-                messages.append(bytes(view[start + PREFIX_BYTES : start + size]))
-                start += size
-        del kept[:start]
-        if kept and not self.missing:
-            self.missing = PREFIX_BYTES - len(kept)
+    def _keep(self, data: bytes) -> None:
+        """Keep a part of a message; small ones together, since each by itself takes more."""
+        last = self._parts[-1] if self._parts else None
+        if isinstance(last, bytearray) and len(last) < _SMALL_PART_BYTES:
+            last += data
+        else:
+            small = len(data) < _SMALL_PART_BYTES
+            self._parts.append(bytearray(data) if small else data)
+        self.kept += len(data)
+
+    def _taken_apart(self, whole: bytes) -> list[bytes]:
+        """Return the messages in *whole*, and keep what is behind the last."""
+        messages, start, end = list[bytes](), 0, len(whole)
+        self._parts, self.kept, self.missing = [], 0, 0
+        while end - start >= PREFIX_BYTES:
+            size = self._size(whole, start)
+            if end - start < size:
+                self.missing = size - (end - start)
+                break
+            messages.append(whole[start + PREFIX_BYTES : start + size])
+            start += size
+        if start < end:
+            self._keep(whole[start:])
+            self.missing = self.missing or PREFIX_BYTES - (end - start)
         return messages
 
-    def _size(self, data: bytes | bytearray, start: int = 0) -> int:
+    def _size(self, data: bytes, start: int = 0) -> int:
         """Return the size of the message that begins at *start*, with its prefix."""
         compressed, size = _PREFIX.unpack_from(data, start)
         if compressed:

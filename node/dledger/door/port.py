@@ -55,6 +55,7 @@ def settings(bounds: Bounds) -> dict[int, int]:
     return {
         ngh2.Setting.MAX_CONCURRENT_STREAMS: bounds.streams,
         ngh2.Setting.INITIAL_WINDOW_SIZE: bounds.stream_window_bytes,
+        ngh2.Setting.MAX_FRAME_SIZE: bounds.frame_bytes,
         ngh2.Setting.MAX_HEADER_LIST_SIZE: bounds.header_list_bytes,
     }
 
