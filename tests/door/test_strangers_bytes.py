@@ -27,7 +27,14 @@ async def test_damaged_conversations_end_in_order(
     seen = Seen()
     port = Port(
         handlers={path.encode(): each for path, each in seen.handlers(1 << 20).items()},
-        bounds=Bounds(streams=5, stream_window_bytes=4000, promised_bytes=5000, resets=(20, 1)),
+        bounds=Bounds(
+            streams=5,
+            stream_window_bytes=4000,
+            promised_bytes=5000,
+            wide_window_bytes=9000,
+            wide_bytes=10_000,
+            resets=(20, 1),
+        ),
         held=Held(50_000),
         needs_alpn=False,
     )

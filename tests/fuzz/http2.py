@@ -15,7 +15,14 @@ from tests.door.conversations import Wire, conversation, damaged
 from tests.door.ports import Seen
 from tests.fuzz.target import Broken, Target
 
-_BOUNDS: Final = Bounds(streams=5, stream_window_bytes=4000, promised_bytes=5000, resets=(20, 1))
+_BOUNDS: Final = Bounds(
+    streams=5,
+    stream_window_bytes=4000,
+    promised_bytes=5000,
+    wide_window_bytes=9000,
+    wide_bytes=10_000,
+    resets=(20, 1),
+)
 _PARTS: Final = (1, 9, 50, 1 << 14)
 _ROUNDS: Final = 50
 
