@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from random import Random
 from typing import ClassVar, Final
 
@@ -13,9 +13,13 @@ from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
 from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.peers.replication_port import ReplicationPort
+from dledger.requests.admission import AdmissionControl
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of
+from dledger.server.gateway import Gateway
+from dledger.server.relay_port import RelayPort
 from tests.door.conversations import Wire
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Broken, Target
@@ -44,9 +48,18 @@ class DoorLinks(Target):
 
     async def _start(self) -> None:
         self._made = made.memory_group()
-        self._gateway = (await self._made.__aenter__()).nodes[0].gateway
-        services = self._gateway.handlers()
-        self._port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
+        gateway = (await self._made.__aenter__()).nodes[0].gateway
+        self._end, self._admission = self._ends_of(gateway)
+
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+        """Return what makes the node's end of a link, and the room for what comes over it."""
+        services = gateway.handlers()
+        port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
+
+        def end() -> NodeEnd:
+            return NodeEnd([port], tuple(port.handlers), DoorBatches(gateway), Bounds())
+
+        return end, gateway.context.admission
 
     async def _stop(self) -> None:
         await self._made.__aexit__(None, None, None)
@@ -95,15 +108,7 @@ class DoorLinks(Target):
         return said
 
     async def _talk(self, data: bytes) -> Hashable:
-        end = NodeEnd(
-            [self._port],
-            tuple(self._port.handlers),
-            DoorBatches(self._gateway),
-            Bounds(),
-            on_ready=lambda: None,
-            on_pong=lambda _: None,
-            on_lost=lambda _: None,
-        )
+        end = self._end()
         wire = Wire()
         end.link.connection_made(wire)
         end.link.data_received(data)
@@ -111,9 +116,19 @@ class DoorLinks(Target):
         closed = wire.closed
         end.link.connection_lost(None)
         for _ in range(_ROUNDS):
-            if not (end._tasks or self._gateway.context.admission.taken):
+            if not (end._tasks or self._admission.taken):
                 break
             await asyncio.sleep(0)
-        if len(end) or self._gateway.context.admission.taken:
+        if len(end) or self._admission.taken:
             raise Broken("a link that is lost leaves something behind")
         return closed, min(len(wire.sent).bit_length(), 12)
+
+
+class RelayLinks(DoorLinks):
+    """The same of a follower's link to its leader."""
+
+    name = "relay-links"
+
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+        replication = ReplicationPort(lambda *_: None, lambda _: None)
+        return RelayPort(gateway.forwarded(), replication).end, gateway.context.peer_intake

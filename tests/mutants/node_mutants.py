@@ -16,7 +16,25 @@ _MIXED = "tests/system/test_mixed_versions.py"
 _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
+_LINKS = "tests/server/test_relay_links.py"
+
 NODE_MUTANTS = (
+    Mutant(
+        name="what a former leader has is awaited",
+        file="server/relay_links.py",
+        old='self._link.lose(LeadershipLost("the leader has changed"))',
+        new="pass",
+        why="a frozen leader breaks no connection: its followers' clients wait until they give up",
+        checks=(_LINKS,),
+    ),
+    Mutant(
+        name="a link's token is good for ever",
+        file="peers/replication_port.py",
+        old="        del self._others[token]\n        return build()",
+        new="        return build()",
+        why="whoever has seen one may pass requests on",
+        checks=(_LINKS,),
+    ),
     Mutant(
         name="speak before the hard state is durable",
         file="replica/persistence.py",

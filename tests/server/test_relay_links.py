@@ -13,10 +13,11 @@ import pytest
 from dledger.door.contract import Failed
 from dledger.errors import DledgerError, Overloaded, Unavailable
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
+from dledger.requests.caller import LINE_KEY
 from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.rpc.status import Relayed, abort
-from dledger.server import relay_links
+from dledger.server import relay_links, relay_port
 from dledger.server.relay_links import RelayLinks
 from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
 from dledger.types import Member, NodeId
@@ -24,6 +25,7 @@ from tests.requests.memory_group import HOST, WAIT_S, until
 
 SERVICE = "dledger.v1.Ledger"
 ASK, READ = f"/{SERVICE}/Append", f"/{SERVICE}/Read"
+METADATA = (("x-mq-client-id", "c"), (LINE_KEY, "ipv4:192.0.2.1:7"))
 Outcome = bytes | DledgerError
 
 
@@ -130,7 +132,7 @@ async def _asked(link: Any, request: bytes, timeout_s: float = WAIT_S) -> Outcom
         if not outcome.cancelled():
             outcome.set_result(answer)
 
-    assert link.begin(ASK, request, (("x-mq-client-id", "c"),), timeout_s, settle)
+    assert link.begin(ASK, request, METADATA, timeout_s, settle)
     async with asyncio.timeout(WAIT_S):
         return await outcome
 
@@ -149,6 +151,7 @@ async def test_calls_and_their_metadata_reach_the_leader(
     assert await _asked(link, b"hello", 7.0) == b"HELLO"
     assert await _answers(link, b"n") == [b"n0", b"n1", b"n2"]
     assert leader.asked[0].invocation_metadata()["x-mq-client-id"] == "c"
+    assert leader.asked[0].peer() == "ipv4:192.0.2.1:7"
     assert 5.0 < leader.asked[0].time_remaining() <= 7.0
 
 
@@ -320,6 +323,23 @@ async def test_a_token_is_good_for_one_connection_of_who_has_asked(leader: Leade
             await first[0].read()  # ends with the call
         for each in (first[1], writer):
             each.close()
+
+
+async def test_links_beyond_a_number_are_refused(
+    leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In plain text anyone may ask; who is refused calls the leader, and asks again."""
+    monkeypatch.setattr(relay_port, "_MAX_OFFERS", 1)
+    async with grpc.aio.insecure_channel(leader.member.address) as channel:
+        call = channel.unary_stream(RELAY_PATH)(b"")
+        await call.read()
+        with pytest.raises(grpc.aio.AioRpcError) as raised:
+            await channel.unary_stream(RELAY_PATH)(b"").read()
+        follower.follow(leader.member)
+        call.cancel()
+
+        assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert await _asked(await follower.linked(leader.member), b"hello") == b"HELLO"
 
 
 async def test_a_follower_that_sends_what_is_no_frame_loses_its_link(leader: Leader) -> None:

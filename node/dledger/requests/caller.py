@@ -13,7 +13,7 @@ from dledger.types import NodeId
 FORWARDED_KEY: Final = "x-dledger-forwarded"
 _TELEMETRY_KEY: Final = "x-dledger-telemetry"
 _HOST_KEY: Final = "x-dledger-host"
-_LINE_KEY: Final = "x-dledger-line"
+LINE_KEY: Final = "x-dledger-line"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"
@@ -78,7 +78,7 @@ class Caller:
             deadline_s=_deadline_s(context),
             given=given,
             connection="" if peer_port else peer,
-            line=given.get(_LINE_KEY, peer) if peer_port else peer,
+            line=given.get(LINE_KEY, peer) if peer_port else peer,
         )
 
     @property
@@ -109,7 +109,7 @@ class Caller:
         passed = (item for item in self.given.items() if item[0].startswith(_PASSED_ON))
         telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
         port = "tls" if self.tls else "plain"
-        origin = ((_HOST_KEY, self.host), (_LINE_KEY, self.line))
+        origin = ((_HOST_KEY, self.host), (LINE_KEY, self.line))
         return (*passed, (FORWARDED_KEY, port), *origin, *telemetry)
 
     def remaining_s(self) -> float:

@@ -21,6 +21,7 @@ from dledger.door.contract import Code, Failed, Headers, Pairs
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.refusals import pairs
 from dledger.errors import DledgerError, LeadershipLost, Unavailable
+from dledger.requests.caller import LINE_KEY
 from dledger.requests.leader_link import LeaderLink, Metadata, Settle
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.rpc.status import from_rpc
@@ -276,9 +277,13 @@ class _Call:
 
 
 def _headers(path: str, metadata: Metadata, timeout_s: float) -> Headers:
-    """Return what goes before a request; its deadline is in seconds from now."""
+    """Return what goes before a request; its deadline is in seconds from now.
+
+    Its peer is the client's connection: the leader's room is shared out among clients.
+    """
     fields = (*pairs(metadata), (b":path", path.encode()))
-    return Headers(fields, {}, peer="", connection=0, deadline_s=timeout_s)
+    line = next((value for name, value in metadata if name == LINE_KEY), "")
+    return Headers(fields, {}, peer=line, connection=0, deadline_s=timeout_s)
 
 
 def _error_of(failed: Failed) -> DledgerError:

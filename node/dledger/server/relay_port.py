@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,6 +23,8 @@ _SERVICE: Final = "dledger.Peers"
 _METHOD: Final = "Relay"
 RELAY_PATH: Final = f"/{_SERVICE}/{_METHOD}"
 _MAX_PORT: Final = (1 << 16) - 1
+_MAX_OFFERS: Final = 64
+"""More than any group has members; in plain text anyone may ask."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +78,7 @@ class RelayPort:
             if "member" in callers.MAY_CALL.get(path, ())
         }
         self._methods = tuple(self._handlers)
+        self._offers = 0
         self._replication = replication
 
     def handler(self) -> grpc.GenericRpcHandler:
@@ -86,16 +88,26 @@ class RelayPort:
 
     async def _offer(self, _: bytes, context: Any) -> None:
         """Offer a link, which lasts as long as this call."""
-        with self._replication.admitted_as(self._link, callers.role_of_call(context)) as token:
-            port = self._replication.number
-            offer = Offer(port=port, token=token, methods=self._methods)
-            await context.write(offer.encode())
-            with contextlib.suppress(asyncio.CancelledError):
+        if self._offers >= _MAX_OFFERS:
+            reason = f"{self._offers} links are open"
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
+        self._offers += 1
+        try:
+            with self._replication.admitted_as(self._link, callers.role_of_call(context)) as token:
+                port = self._replication.number
+                offer = Offer(port=port, token=token, methods=self._methods)
+                await context.write(offer.encode())
                 await asyncio.Event().wait()
+        finally:
+            self._offers -= 1
+
+    def end(self) -> NodeEnd:
+        """Return this end of a new link."""
+        port = ServedPort(handlers=self._handlers, resumed={})
+        return NodeEnd([port], self._methods, _NoBatches(), Bounds(), same_clock=False)
 
     def _link(self) -> asyncio.Protocol:
-        port = ServedPort(handlers=self._handlers, resumed={})
-        return NodeEnd([port], self._methods, _NoBatches(), Bounds(), same_clock=False).link
+        return self.end().link
 
 
 class _NoBatches:
