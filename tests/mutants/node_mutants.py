@@ -22,7 +22,7 @@ NODE_MUTANTS = (
     Mutant(
         name="what a former leader has is awaited",
         file="server/relay_links.py",
-        old='self._link.lose(LeadershipLost("the leader has changed"))',
+        old='link.lose(Unavailable(f"the link to {leader.name} has ended"))',
         new="pass",
         why="a frozen leader breaks no connection: its followers' clients wait until they give up",
         checks=(_LINKS,),

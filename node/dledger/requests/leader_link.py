@@ -50,7 +50,7 @@ class LeaderLinks(Protocol):
     def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
         """Keep a link to *leader*, at whose peer port the channel is; None: to nobody.
 
-        Calls to a former leader fail with LeadershipLost.
+        Calls to a former leader fail with Unavailable.
         """
         ...
 

@@ -20,7 +20,7 @@ import grpc.aio
 from dledger.door.contract import Code, Failed, Headers, Pairs
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.refusals import pairs
-from dledger.errors import DledgerError, LeadershipLost, Unavailable
+from dledger.errors import DledgerError, Unavailable
 from dledger.requests.caller import LINE_KEY
 from dledger.requests.leader_link import LeaderLink, Metadata, Settle
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
@@ -63,10 +63,12 @@ class RelayLinks:
         if member == self._leader and channel is self._channel:
             return
         self._leader, self._channel = member, channel
-        self._end()
+        if self._task is not None:
+            self._task.cancel()  # which loses the link
+        self._task = self._link = None
         if member is not None and channel is not None:
-            task = asyncio.get_running_loop().create_task(self._keep(member, channel))
-            self._task = task
+            loop = asyncio.get_running_loop()
+            self._task = loop.create_task(self._keep(member, channel))
 
     def to(self, leader: Member) -> LeaderLink | None:
         """Return the link to *leader* if it is connected."""
@@ -83,14 +85,6 @@ class RelayLinks:
         self.follow(None)
         if task is not None:
             await asyncio.wait((task,))
-
-    def _end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
-        if self._link is not None:
-            self._link.lose(LeadershipLost("the leader has changed"))
-            self._link = None
 
     async def _keep(self, leader: Member, channel: PeerChannel) -> None:
         """Keep a link to *leader* until it is cancelled."""
