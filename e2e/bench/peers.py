@@ -83,7 +83,9 @@ _NATS_BATCHES: Final = replace(BATCHES, appends=BATCHES.appends[:2])
 def peer_rows(only: Sequence[str], turns: Turns, scratch: Path, logs: Path) -> Iterator[Row]:
     """Yield the rows of ours and of the chosen `PEERS`, measured in turns."""
     turns = replace(turns, most_disk_bytes=_MOST_DISK_BYTES)
-    chosen = {"ours": Ours, **{name: PEERS[name] for name in only}}
+    # No watermark: what the others leave on the disk would have our oldest messages dropped.
+    ours = partial(Ours, {"disk_watermark_percent": "0"})
+    chosen = {"ours": ours, **{name: PEERS[name] for name in only}}
     contestants = {
         name: Contestant(make=make, measure=partial(_turn, parts=_parts(name), turns=turns))
         for name, make in chosen.items()
