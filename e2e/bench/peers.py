@@ -85,7 +85,7 @@ def peer_rows(only: Sequence[str], turns: Turns, scratch: Path, logs: Path) -> I
     turns = replace(turns, most_disk_bytes=_MOST_DISK_BYTES)
     # No watermark: what the others leave on the disk would have our oldest messages dropped.
     ours = partial(Ours, {"disk_watermark_percent": "0"})
-    chosen = {"ours": ours, **{name: PEERS[name] for name in only}}
+    chosen: dict[str, Callable[[], System]] = {"ours": ours, **{name: PEERS[name] for name in only}}
     contestants = {
         name: Contestant(make=make, measure=partial(_turn, parts=_parts(name), turns=turns))
         for name, make in chosen.items()
