@@ -186,6 +186,22 @@ async def test_what_is_not_answered_in_time_ends_here_and_there(
     await until(lambda: sorted(leader.gone) == [b"endless", b"never ever"])
 
 
+async def test_a_deadline_that_passes_between_answers_cancels_nobody_else(
+    leader: Leader, follower: Follower
+) -> None:
+    """Who takes the answers may be writing one to a client that reads slowly."""
+    follower.follow(leader.member)
+    link = await follower.linked(leader.member)
+    answers = link.answers(READ, b"endless", (), 0.1)
+    await anext(answers)
+
+    await asyncio.sleep(0.2)
+
+    with pytest.raises(Unavailable):
+        _ = [each async for each in answers]
+    await until(lambda: leader.gone == [b"endless"])
+
+
 async def test_what_is_given_up_is_told_nothing_more(leader: Leader, follower: Follower) -> None:
     """And the leader stops working at it."""
     follower.follow(leader.member)

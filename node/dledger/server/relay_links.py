@@ -193,19 +193,20 @@ class _Link:
     async def _answers(
         self, path: str, request: bytes, metadata: Metadata, timeout_s: float
     ) -> AsyncGenerator[bytes]:
-        headers = _headers(path, metadata, timeout_s)
-        where, late = (0, self.methods[path]), asyncio.timeout(timeout_s)
-        try:
-            async with (
-                late,
-                contextlib.aclosing(self.end.answers(where, headers, request)) as answers,
-            ):
-                async for answer in answers:
+        headers, where = _headers(path, metadata, timeout_s), (0, self.methods[path])
+        ends_s = self._loop.time() + timeout_s
+        async with contextlib.aclosing(self.end.answers(where, headers, request)) as answers:
+            try:
+                while True:
+                    async with asyncio.timeout_at(ends_s):  # never while the caller has an answer
+                        answer = await anext(answers, None)
+                    if answer is None:
+                        return
                     yield answer
-        except Failed as error:
-            raise _error_of(error) from None
-        except TimeoutError:
-            raise _late() from None
+            except Failed as error:
+                raise _error_of(error) from None
+            except TimeoutError:
+                raise _late() from None
 
     def lose(self, why: DledgerError) -> None:
         """End it: calls under way fail, and whether they were carried out is not known."""
