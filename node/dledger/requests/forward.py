@@ -294,10 +294,13 @@ class Relay:
             self._superseded.discard(id(call))
 
     async def _watch(self) -> None:
+        followed = ("", "")
         while True:
             leader = self._engine.leader()
             if leader is not None:
                 self._cancel_calls_except(leader.address)
+            if leader is not None and followed != (leader.address, leader.name):
+                followed = leader.address, leader.name
                 leads_here = leader.id == self._engine.node_id
                 self._links.follow(None if leads_here else (leader, self._channel(leader)))
             await self._engine.wait_leader_change(_WATCH_S)

@@ -75,7 +75,7 @@ class CallbackMethod:
         """Serve the request *raw*; see `rpc.methods.ByCallback`."""
         port = self.port
         caller = port.caller(call)
-        room = port.admission.room_now(call.peer(), len(raw))
+        room = port.admission.room_now(caller.connection or call.peer(), len(raw))
         if room is None:
             return None
         if not port.context.engine.is_leader():
