@@ -8,7 +8,18 @@ import struct
 
 import ngh2
 
+from dledger.door.bounds import Bounds
 from tests.door.raw import prefixed
+
+NARROW = Bounds(
+    streams=5,
+    stream_window_bytes=4000,
+    promised_bytes=5000,
+    wide_window_bytes=9000,
+    wide_bytes=10_000,
+    resets=(20, 1),
+)
+"""Bounds that a few damaged frames reach."""
 
 
 class Wire(asyncio.Transport):

@@ -8,10 +8,10 @@ import random
 
 import pytest
 
-from dledger.door.bounds import Bounds, Held
+from dledger.door.bounds import Held
 from dledger.door.connection import Connection
 from dledger.door.port import Port
-from tests.door.conversations import Wire, conversation, damaged
+from tests.door.conversations import NARROW, Wire, conversation, damaged
 from tests.door.ports import Seen, until
 
 RUNS = 200
@@ -27,14 +27,7 @@ async def test_damaged_conversations_end_in_order(
     seen = Seen()
     port = Port(
         handlers={path.encode(): each for path, each in seen.handlers(1 << 20).items()},
-        bounds=Bounds(
-            streams=5,
-            stream_window_bytes=4000,
-            promised_bytes=5000,
-            wide_window_bytes=9000,
-            wide_bytes=10_000,
-            resets=(20, 1),
-        ),
+        bounds=NARROW,
         held=Held(50_000),
         needs_alpn=False,
     )

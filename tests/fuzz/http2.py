@@ -8,21 +8,13 @@ from collections.abc import Hashable
 from random import Random
 from typing import Final
 
-from dledger.door.bounds import Bounds, Held
+from dledger.door.bounds import Held
 from dledger.door.connection import Connection
 from dledger.door.port import Port
-from tests.door.conversations import Wire, conversation, damaged
+from tests.door.conversations import NARROW, Wire, conversation, damaged
 from tests.door.ports import Seen
 from tests.fuzz.target import Broken, Target
 
-_BOUNDS: Final = Bounds(
-    streams=5,
-    stream_window_bytes=4000,
-    promised_bytes=5000,
-    wide_window_bytes=9000,
-    wide_bytes=10_000,
-    resets=(20, 1),
-)
 _PARTS: Final = (1, 9, 50, 1 << 14)
 _ROUNDS: Final = 50
 
@@ -43,7 +35,7 @@ class Http2(Target):
         self._seen = Seen()
         handlers = {path.encode(): each for path, each in self._seen.handlers(1 << 20).items()}
         held = Held(50_000)
-        self._port = Port(handlers=handlers, bounds=_BOUNDS, held=held, needs_alpn=False)
+        self._port = Port(handlers=handlers, bounds=NARROW, held=held, needs_alpn=False)
 
     def close(self) -> None:
         logging.getLogger("dledger.door").removeHandler(self._faults)

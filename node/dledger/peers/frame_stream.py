@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
-from typing import Any, Final, cast
+from typing import Final, cast
 
 from dledger.peers.framing import prefix
 from dledger.peers.outbox import Outbox
 from dledger.peers.replication_port import ConnectToken
-from dledger.rpc.peer_tls import PeerTls
+from dledger.rpc.peer_tls import PeerTls, connecting
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class FrameStream:
             began_s = loop.time()
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    secure = self._security()
+                    secure = connecting(self._tls, self._name)
                     await loop.create_connection(
                         lambda s=sender: s,  # type: ignore[misc]
                         host,
@@ -91,12 +91,6 @@ class FrameStream:
             lasted = loop.time() - began_s > _RETRY_MAX_S
             wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
             await asyncio.sleep(wait_s)
-
-    def _security(self) -> dict[str, Any]:
-        """Return asyncio's arguments for the newest certificates; none for plain text."""
-        if self._tls is None or self._tls.is_plain(self._name):
-            return {}
-        return {"ssl": self._tls.client_context, "server_hostname": self._name}
 
     def _note(self, error: str) -> None:
         if error != self._last_error:

@@ -35,7 +35,7 @@ from dledger.errors import (
 )
 from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
-from dledger.requests.leader_link import LeaderLink, LeaderLinks, NoLinks, Settle
+from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import PassingOn
 from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
@@ -163,7 +163,8 @@ class Relay:
         Returns:
             What gives it up; None: nothing was done, and `unary` is to be awaited.
         """
-        link = self._link(caller)
+        leader = self._leader_elsewhere(caller)
+        link = self._links.to(leader) if leader is not None else None
         if link is None:
             return None
         timeout_s = max(caller.remaining_s(), 0.001)
@@ -208,7 +209,7 @@ class Relay:
         number = self._answers.next_number()
         metadata = (*self._metadata(caller), (PASSING_ON_KEY, str(number)))
         timeout_s = max(caller.remaining_s(), 0.001)
-        link = self._link(caller)
+        link = self._links.to(leader)
         answers = link.answers(path, request, metadata, timeout_s) if link is not None else None
         self._count(BY_CALL if answers is None else BY_LINK)
         if answers is None:
@@ -252,10 +253,18 @@ class Relay:
             self._supersede(call)
 
     def _to_leader(self, caller: Caller) -> tuple[PeerChannel, Member]:
+        leader = self._leader_elsewhere(caller)
+        if leader is None:
+            known = self._engine.leader()
+            raise NotLeader(known.id if known else None)
+        return self._channel(leader), leader
+
+    def _leader_elsewhere(self, caller: Caller) -> Member | None:
+        """Return the leader to ask; None: there is none, or nobody may be asked."""
         leader = self._engine.leader()
         if leader is None or leader.id == self._engine.node_id or caller.forwarded:
-            raise NotLeader(leader.id if leader else None)
-        return self._channel(leader), leader
+            return None
+        return leader
 
     def _channel(self, leader: Member) -> PeerChannel:
         channel = self._channels.get(leader.address)
@@ -265,13 +274,6 @@ class Relay:
             channel = PeerChannel(leader.address, leader.name, self._tls)
             self._channels[leader.address] = channel
         return channel
-
-    def _link(self, caller: Caller) -> LeaderLink | None:
-        """Return the link to the leader; None: there is none, or it may not be used."""
-        leader = self._engine.leader()
-        if leader is None or leader.id == self._engine.node_id or caller.forwarded:
-            return None
-        return self._links.to(leader)
 
     def _metadata(self, caller: Caller) -> tuple[tuple[str, str], ...]:
         return (*caller.metadata, (THROUGH_KEY, self._engine.node_id))

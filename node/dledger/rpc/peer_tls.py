@@ -171,6 +171,13 @@ class PeerTls:
         )
 
 
+def connecting(tls: PeerTls | None, name: str) -> dict[str, Any]:
+    """Return asyncio's arguments for a connection to the peer *name*; none for plain text."""
+    if tls is None or tls.is_plain(name):
+        return {}
+    return {"ssl": tls.client_context, "server_hostname": name}
+
+
 class PeerChannel:
     """A channel to one node's peer port, opened anew when the certificates have changed.
 

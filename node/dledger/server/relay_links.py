@@ -23,7 +23,7 @@ from dledger.door_process.refusals import pairs
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.caller import LINE_KEY
 from dledger.requests.leader_link import LeaderLink, Metadata, Settle
-from dledger.rpc.peer_tls import PeerChannel, PeerTls
+from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
 from dledger.rpc.status import from_rpc
 from dledger.server.relay_port import RELAY_PATH, Offer
 from dledger.types import Member
@@ -52,23 +52,18 @@ class RelayLinks:
     def __init__(self, address: Address, tls: PeerTls | None) -> None:
         self._address, self._tls = address, tls
         self._leader: Member | None = None
-        self._channel: PeerChannel | None = None
         self._link: _Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
 
     def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
         """Keep a link to *leader*; None: to nobody."""
-        member, channel = leader or (None, None)
-        if member == self._leader and channel is self._channel:
-            return
-        self._leader, self._channel = member, channel
         if self._task is not None:
             self._task.cancel()  # which loses the link
-        self._task = self._link = None
-        if member is not None and channel is not None:
-            loop = asyncio.get_running_loop()
-            self._task = loop.create_task(self._keep(member, channel))
+        self._leader = self._task = self._link = None
+        if leader is not None:
+            self._leader = leader[0]
+            self._task = asyncio.get_running_loop().create_task(self._keep(*leader))
 
     def to(self, leader: Member) -> LeaderLink | None:
         """Return the link to *leader* if it is connected."""
@@ -130,17 +125,11 @@ class RelayLinks:
         offer, link = Offer.decode(offered), _Link()
         host, port = self._address(leader.address, offer.port)
         transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: link.end.link, host, port, **self._security(leader.name)
+            lambda: link.end.link, host, port, **connecting(self._tls, leader.name)
         )
         transport.write(offer.token)
         link.methods = {path: number for number, path in enumerate(offer.methods)}
         return link
-
-    def _security(self, name: str) -> dict[str, Any]:
-        """Return asyncio's arguments for the newest certificates; none for plain text."""
-        if self._tls is None or self._tls.is_plain(name):
-            return {}
-        return {"ssl": self._tls.client_context, "server_hostname": name}
 
     def _note(self, leader: Member, error: str) -> None:
         if error != self._last_error:
