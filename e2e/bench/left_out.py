@@ -6,11 +6,11 @@ follows from standing here: a run that misses nothing else may go into the histo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.bench import overload, soak
+from e2e.bench import soak
 from e2e.bench.markdown import paragraph, table, with_unit
 from e2e.bench.rows import Run
 from e2e.bench.targets import P99_MEANWHILE, TARGETS, Target
@@ -18,8 +18,8 @@ from e2e.harness.checks import Bound, Verdict
 
 _ABOUT: Final = (
     "Lines that are not kept on this machine, and are not worked on: how far they are missed is "
-    "measured, and why is known. What is asked is not lowered for that: `make soak` and "
-    "`make overload` end with an exit code that says so.\n"
+    "measured, and why is known. What is asked is not lowered for that: `make soak` ends "
+    "with an exit code that says so.\n"
 )
 _CATCH_UP: Final = (
     "three nodes and their client share two cores and one disk: the leader's event loop sends a "
@@ -29,10 +29,6 @@ _CATCH_UP: Final = (
 _GROWTH: Final = (
     "a leader takes some 10 MB more than a follower, so a process that comes to lead in its few "
     "minutes has grown ([how it is measured](internals/benchmarks.md))"
-)
-_UNTYPED: Final = (
-    "calls of the flood that expire while they wait in gRPC's core are cancelled there, and "
-    "nothing of ours sees them ([adr 28](adr/0028-a-connection-has-256-calls.md))"
 )
 
 
@@ -88,14 +84,9 @@ def limits(bench: Run | None, runs: Sequence[Run]) -> list[Limit]:
     return [
         *(_of_goal(target, bench) for target in catch_up),
         *(
-            _of_line(line, _GROWTH)
-            for _, line in _newest(runs, soak.SOAK, soak.verdict)
+            Limit(line=line.what, most=line.most, here=line.value, unit="", cause=_GROWTH)
+            for line in _of_soak(runs)
             if line.what in soak.LEFT_OUT
-        ),
-        *(
-            _of_line(line, _UNTYPED, row=row)
-            for row, line in _newest(runs, overload.OVERLOAD, overload.verdict)
-            if line.what in overload.LEFT_OUT.get(row, ())
         ),
     ]
 
@@ -110,15 +101,8 @@ def _of_goal(target: Target, bench: Run | None) -> Limit:
     )
 
 
-def _of_line(line: Bound, cause: str, *, row: str = "") -> Limit:
-    what = f"{row}: {line.what}" if row else line.what
-    return Limit(line=what, most=line.most, here=line.value, unit="", cause=cause)
-
-
-def _newest(
-    runs: Sequence[Run], kind: str, verdict: Callable[[Mapping[str, float]], Sequence[Bound]]
-) -> list[tuple[str, Bound]]:
-    """Return the lines of the newest run of a kind, each with its row."""
-    found = [[row for row in run.rows if row.kind == kind] for run in runs]
+def _of_soak(runs: Sequence[Run]) -> list[Bound]:
+    """Return the lines of the newest soak that is kept; none without one."""
+    found = [[row for row in run.rows if row.kind == soak.SOAK] for run in runs]
     rows = next((rows for rows in reversed(found) if rows), [])
-    return [(row.name, line) for row in rows for line in verdict(row.figures)]
+    return [line for row in rows for line in soak.verdict(row.figures)]

@@ -5,7 +5,7 @@ it takes until the rate of a second is back. Nodes are watched meanwhile. The ex
 refusal has no name, memory or latency has no bound, or the rate does not come back, and 2 if one of
 these could not be measured: an overload that did not come about, writers of whom nothing was
 accepted. Requests that expired waited at the client that floods: HTTP/2 told it to send no more.
-`--record` keeps a run that has passed, but for what is left out on purpose (`LEFT_OUT`).
+`--record` keeps a run that has passed.
 """
 
 from __future__ import annotations
@@ -39,10 +39,6 @@ from e2e.harness.processes import ChildProcess
 from e2e.harness.waiting import HarnessError
 
 OVERLOAD: Final = "overload"
-FLOOD: Final = "10x the rate"
-UNTYPED: Final = "errors without a name"
-LEFT_OUT: Final[Mapping[str, frozenset[str]]] = {FLOOD: frozenset({UNTYPED})}
-"""By row: lines that are known to be missed here; `left_out` has the cause."""
 CASE: Final = Case(batch=16, window=32)
 """What sustains, and comes back."""
 _SHAPE: Final[dict[str, Any]] = {"batch": CASE.batch, "size_bytes": CASE.size_bytes}
@@ -95,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for row in overload_rows(args.only, args.seconds, Path(scratch)):
                 rows.append(row)
                 judgement = said(row)
-                is_kept &= keeps(judgement, allowed=LEFT_OUT.get(row.name, ()))
+                is_kept &= keeps(judgement)
                 lines += judgement
     except HarnessError as error:
         print(f"overload: cut short: {error}", file=sys.stderr)
@@ -297,7 +293,7 @@ def _beside(
 
 
 OVERLOADS: Final[Mapping[str, Overload]] = {
-    FLOOD: _too_many,
+    "10x the rate": _too_many,
     "10k connections": _too_many_connections,
     "4 MiB bodies": _too_large,
     "a follower that stops reading": _deaf_follower,
@@ -321,7 +317,7 @@ def verdict(figures: Mapping[str, float]) -> list[Bound]:
     return judged(
         figures,
         {
-            "untyped": (UNTYPED, 0),
+            "untyped": ("errors without a name", 0),
             "died": ("nodes that ended", 0),
             "peak_mb": ("most memory of a node, MB", 300),
             "p99_ms": ("p99 of what was accepted, ms", 2000),
