@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
-from dledger.errors import DledgerError
+from dledger.errors import DledgerError, FaultyEntry
 from dledger.files.memory_files import MemoryFiles
 from dledger.replica.entry_cache import EntryCache
 from dledger.store.commit_log import CommitLog
@@ -33,13 +33,18 @@ class SteppedExecutor(Executor):
         self._jobs.append(lambda: _settle(future, lambda: fn(*args, **kwargs)))
         return future
 
-    def run_unheard(self) -> None:
-        """Do the oldest job; the loop has not heard of it yet."""
-        self._jobs.popleft()()
+    @property
+    def waiting(self) -> int:
+        """Jobs that have not begun."""
+        return len(self._jobs)
 
-    async def run_next(self) -> None:
+    def run_unheard(self, *, newest_first: bool = False) -> None:
+        """Do the oldest job; the loop has not heard of it yet."""
+        (self._jobs.pop if newest_first else self._jobs.popleft)()()
+
+    async def run_next(self, *, newest_first: bool = False) -> None:
         """Do the oldest job, and let the loop hear of it."""
-        self.run_unheard()
+        self.run_unheard(newest_first=newest_first)
         await hear()
 
 
@@ -59,11 +64,13 @@ async def hear() -> None:
 class Viewed:
     """A log whose entries have all left its memory, and the view of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, cache_bytes: int = 0) -> None:
         files = MemoryFiles()
         empty = load_or_format(files, DATA, "orders-0", new_id=lambda: "1")
         identity = join(files, DATA, empty, "group")
-        self.log = CommitLog.open(files, DATA / LOG_DIRECTORY, identity=identity, cache_bytes=0)
+        self.log = CommitLog.open(
+            files, DATA / LOG_DIRECTORY, identity=identity, cache_bytes=cache_bytes
+        )
         self.executor = SteppedExecutor()
         self.loaded = 0
         self.view = EntryCache(
@@ -77,6 +84,15 @@ class Viewed:
         """Have entries of one term from *first* on, in place of what was there."""
         self.log.append([_entry(term, index, size) for index in range(first, last + 1)])
         self.log.sync()
+
+    async def read_all(self, *readings: asyncio.Future[Entry]) -> list[Entry | BaseException]:
+        """Do what there is to do until all of them have ended."""
+        ended = asyncio.gather(*readings, return_exceptions=True)
+        while not ended.done():
+            await hear()
+            if self.executor.waiting:
+                await self.executor.run_next()
+        return await ended
 
     def terms(self, first: int, last: int) -> list[int] | None:
         """Return the terms of what the view serves; None if it has to load it."""
@@ -195,6 +211,101 @@ async def test_a_reader_that_walks_the_log_does_not_wait_for_each_piece() -> Non
     assert viewed.terms(5, 20) is not None
 
 
+def _reading(viewed: Viewed, index: int) -> asyncio.Future[Entry]:
+    return asyncio.ensure_future(viewed.view.entry(index))
+
+
+async def test_what_a_reader_announces_is_read_before_it_asks() -> None:
+    """Entries of its queue, each by itself where much of others is between, near ones in one go."""
+    viewed = Viewed()
+    viewed.write(1, 1, 12, size=100_000)
+
+    viewed.view.read_ahead([2, 3, 9])
+    first, near, far = (_reading(viewed, index) for index in (2, 3, 9))
+    await asyncio.sleep(0)
+    assert viewed.executor.waiting == 2
+    await viewed.executor.run_next()
+    await viewed.executor.run_next()
+
+    assert [(await each).index for each in (first, near, far)] == [2, 3, 9]
+    assert viewed.terms(4, 4) is None
+
+
+async def test_what_is_in_memory_or_on_its_way_is_not_read_ahead() -> None:
+    viewed = Viewed(cache_bytes=250_000)
+    viewed.write(1, 1, 8, size=100_000)
+
+    for _ in range(2):
+        viewed.view.read_ahead([3, 7, 8, 20])
+
+    assert viewed.executor.waiting == 1
+
+
+async def test_damage_in_front_of_an_entry_is_not_taken_for_its_own() -> None:
+    """One read was to bring both: the first is damaged, the other is read by itself."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8)
+    viewed.view.read_ahead([2, 6])
+    viewed.log.mark_faulty(2, 2, "test")
+    damaged, whole = await viewed.read_all(_reading(viewed, 2), _reading(viewed, 6))
+
+    assert isinstance(damaged, FaultyEntry)
+    assert whole == _entry(1, 6)
+
+
+async def test_damage_between_two_entries_costs_another_read() -> None:
+    """The read that was to bring both ends in front of it."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8)
+    viewed.view.read_ahead([2, 6])
+    viewed.log.mark_faulty(4, 4, "test")
+
+    assert await viewed.read_all(_reading(viewed, 6)) == [_entry(1, 6)]
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_a_chunk_within_another_hides_nothing_of_it(newest_first: bool) -> None:
+    """A reader's entries and a lagging follower's, whichever the disk brings first."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8)
+    viewed.view.read_ahead([3, 4])
+    assert viewed.terms(1, 8) is None
+    await viewed.executor.run_next(newest_first=newest_first)
+    await viewed.executor.run_next()
+
+    assert [viewed.terms(index, 8) for index in range(1, 9)] == [[1] * n for n in range(8, 0, -1)]
+    assert viewed.executor.waiting == 0
+
+
+async def test_no_more_is_read_ahead_than_waits_for_its_readers() -> None:
+    """It would drive out what they have not come to yet."""
+    viewed = Viewed()
+    viewed.write(1, 1, 12, size=3 << 20)
+
+    viewed.view.read_ahead(range(1, 13))
+    announced = viewed.executor.waiting
+    while viewed.executor.waiting:
+        await viewed.executor.run_next()
+    viewed.view.read_ahead(range(1, 13))
+    refused = viewed.executor.waiting
+    read = await viewed.view.entry(1)
+    viewed.view.read_ahead(range(1, 13))
+
+    assert (announced, refused, read.index) == (6, 0, 1)
+    assert viewed.executor.waiting == 1
+
+
+async def test_chunks_are_kept_up_to_a_bound() -> None:
+    """The one that was unused for longest goes first."""
+    viewed = Viewed()
+    viewed.write(1, 1, 14, size=3 << 20)
+
+    for index in (*range(1, 11), 1, 11):
+        await viewed.read_all(_reading(viewed, index))
+
+    assert [viewed.terms(index, index) for index in (1, 2, 11)] == [[1], None, [1]]
+
+
 async def test_a_chunk_that_was_read_before_a_truncation_is_not_kept_for_later() -> None:
     """Also if somebody asked for other entries in between, who saw that the log was cut."""
     viewed = Viewed()
@@ -206,7 +317,6 @@ async def test_a_chunk_that_was_read_before_a_truncation_is_not_kept_for_later()
 
     await hear()
     assert viewed.terms(2, 4) is None
-    await viewed.executor.run_next()
     await viewed.executor.run_next()
 
     assert viewed.terms(2, 4) == [1, 2, 2]

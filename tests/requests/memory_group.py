@@ -114,6 +114,9 @@ class MemoryEngine:
     async def read_entry(self, index: int) -> Entry:
         return self._members.log[index - 1]
 
+    def read_ahead(self, indexes: Sequence[int]) -> None:
+        """All is in memory."""
+
     async def read_index(self) -> int:
         if not self.is_leader():
             raise NotLeader(None)

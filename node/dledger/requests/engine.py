@@ -99,6 +99,9 @@ class Engine(Protocol):
     async def read_entry(self, index: int) -> Entry:
         """Return a committed entry."""
 
+    def read_ahead(self, indexes: Sequence[int]) -> None:
+        """Begin to read committed entries that are asked for soon, ascending; never waits."""
+
     async def read_index(self) -> int:
         """Return an index at which a read is linearizable, once a quorum confirms leadership.
 

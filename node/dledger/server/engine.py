@@ -134,6 +134,10 @@ class NodeEngine:
             raise NotLeader(driver.core.leader)
         return await driver.view.entry(index)
 
+    def read_ahead(self, indexes: Sequence[int]) -> None:
+        """Begin to read entries that are asked for soon; see `EntryCache.read_ahead`."""
+        self._joined().view.read_ahead(indexes)
+
     async def read_index(self) -> int:
         """Return an index at which a read is linearizable; see `Driver.read_index`."""
         return await self._joined().read_index()

@@ -9,6 +9,7 @@ messages costs.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -81,6 +82,7 @@ class BatchReading:
         self._topic: Topic | None = None
         self._offset = request.start_offset
         self._left = request.max_records or None
+        self._planned: list[Stretch] = []
         self._entry: Entry | None = None
 
     def check(self) -> None:
@@ -99,15 +101,15 @@ class BatchReading:
 
     async def next_bytes(self) -> int:
         """Wait for the next part; return the room that it needs, or 0 at the end."""
-        while self._left is None or self._left > 0:
-            if self._offset < self._queue().end:
-                return max(_RESPONSE_BYTES, self._next_bytes())
-            if not self._request.follow:
-                break
+        while not (self._planned or self._plan()):
+            if self._left == 0 or not self._request.follow:
+                return 0
             self.let_go()
             request = self._request
             await self._queue_followers.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
-        return 0
+        first = self._planned[0]
+        self._queue().locate(first.first)  # retention may have dropped it since it was planned
+        return max(_RESPONSE_BYTES, first.end - first.start)
 
     def _queue(self) -> ConsumeQueue:
         topics, name = self._engine.state.topics, self._request.topic
@@ -127,7 +129,8 @@ class BatchReading:
         """
         part: list[QueueSlice] = []
         held_bytes = 0
-        stretches = self._next_stretches()
+        stretches, self._planned = self._planned, []
+        self._read_ahead(stretches)
         for number, (first, count, row, index, start, end) in enumerate(stretches):
             if self._entry is None or self._entry.index != index:
                 if held_bytes > _HELD_BYTES:
@@ -138,14 +141,30 @@ class BatchReading:
             part.append(QueueSlice(first, row, count, self._entry, start, end))
         if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
+        with suppress(UnknownTopic, OffsetOutOfRange):  # told when it is asked for
+            self._read_ahead(self._plan())
+            if self._planned and self._offset == self._queue().end:
+                self._go_back(self._planned)  # more may have come until it is asked for
+                self._planned = []
         return part
 
-    def _next_stretches(self) -> list[Stretch]:
-        """Return where the next part is, and go on behind it."""
+    def _read_ahead(self, stretches: Sequence[Stretch]) -> None:
+        """Have the disk at work while the loop encodes and the client takes what is sent."""
+        self._engine.read_ahead(list(dict.fromkeys([stretch.entry for stretch in stretches])))
+
+    def _plan(self) -> list[Stretch]:
+        """Find where the next part is, and go on behind it.
+
+        Raises:
+            UnknownTopic: See `check`.
+            OffsetOutOfRange: Retention has dropped it.
+        """
         stretches: list[Stretch] = []
+        if self._left == 0 or self._offset >= self._queue().end:
+            return stretches
         size_bytes = 0
-        queue = self._queue()
-        for stretch in queue.stretches(self._offset) if self._left != 0 else ():
+        self._queue().locate(self._offset)
+        for stretch in self._queue().stretches(self._offset):
             size_bytes += stretch.end - stretch.start
             if stretches and size_bytes > _RESPONSE_BYTES:
                 break
@@ -157,6 +176,7 @@ class BatchReading:
             self._offset += length
             if self._left == 0 or len(stretches) == _JOINED_ROWS:
                 break
+        self._planned = stretches
         return stretches
 
     def _go_back(self, stretches: Sequence[Stretch]) -> None:
@@ -164,10 +184,6 @@ class BatchReading:
         self._offset = stretches[0].first
         if self._left is not None:
             self._left += sum(stretch.length for stretch in stretches)
-
-    def _next_bytes(self) -> int:
-        payload = self._queue().locate(self._offset).payload
-        return payload.end - payload.start
 
 
 def encoded(part: Sequence[QueueSlice], request: pb.ReadRequest | None = None) -> bytes:

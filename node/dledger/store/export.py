@@ -7,13 +7,11 @@ node of a group divides the same log at the same indexes. Called by `CommitLog`.
 from __future__ import annotations
 
 from array import array
-from bisect import bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dledger.errors import CorruptRecord
 from dledger.files.files import File
-from dledger.store.format import ALIGNMENT_BYTES
 from dledger.store.segment import Segment
 
 
@@ -76,7 +74,7 @@ class ExportedRange:
 
 def extent(segment: Segment, first: int, last: int, max_bytes: int) -> ExportedRange:
     """Return records from *first* on, not beyond *last*, at most *max_bytes* but at least one."""
-    last = max(first, _fitting(segment, first, min(last, segment.last_index), max_bytes))
+    last = max(first, segment.fitting(first, min(last, segment.last_index), max_bytes))
     offset, start = segment.position(first), first - segment.first_index
     return ExportedRange(
         segment=segment,
@@ -100,7 +98,7 @@ def cut(segments: Iterable[Segment], first: int, last: int, target_bytes: int) -
         while index <= stop:
             if size_bytes == 0:
                 start, chain = index, segment.chain(index - 1)
-            fit = _fitting(segment, index, stop, target_bytes - size_bytes)
+            fit = segment.fitting(index, stop, target_bytes - size_bytes)
             if fit < index and size_bytes:
                 ranges.append(_range(start, index - 1, size_bytes, chain))
                 size_bytes = 0
@@ -117,13 +115,3 @@ def _range(first: int, last: int, size_bytes: int, chain: int) -> RecordRange:
     return RecordRange(
         first_index=first, last_index=last, size_bytes=size_bytes, previous_chain=chain
     )
-
-
-def _fitting(segment: Segment, first: int, stop: int, room_bytes: int) -> int:
-    """Return the last of the records [first, stop] that ends within *room_bytes*; else first-1."""
-    limit = segment.position(first) + room_bytes
-    if segment.position(stop + 1) <= limit:
-        return stop
-    begin, end = first - segment.first_index, stop + 1 - segment.first_index
-    starts_within = bisect_right(segment.positions, limit // ALIGNMENT_BYTES, begin, end)
-    return segment.first_index + starts_within - 2

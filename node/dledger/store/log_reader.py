@@ -142,6 +142,19 @@ class LogReader:
         with self._state.lock:
             return self._recent.get(first, last, max_bytes)
 
+    def reach(self, first: int, last: int, max_bytes: int) -> tuple[int, int]:
+        """Return the last of [first, last] that at most *max_bytes* reach from *first* on.
+
+        Also returns the bytes up to there. No further than the segment, and at least *first* (of no
+        bytes, if that is not in the log). No I/O.
+        """
+        with self._state.lock:
+            if not self._index.first_index <= first <= self._index.last_index:
+                return first, 0
+            segment = self._index.segment_of(first)
+            stop = max(first, segment.fitting(first, min(last, segment.last_index), max_bytes))
+            return stop, segment.position(stop + 1) - segment.position(first)
+
     def cut(self, first: int, last: int, target_bytes: int) -> list[RecordRange]:
         """Cut [first, last] into ranges for export; see `export.cut`. No I/O.
 

@@ -152,6 +152,15 @@ class Segment:
             self.positions[number] * ALIGNMENT_BYTES if number < len(self.positions) else self.end
         )
 
+    def fitting(self, first: int, stop: int, room_bytes: int) -> int:
+        """Return the last of records [first, stop] that ends within *room_bytes*, or first-1."""
+        limit = self.position(first) + room_bytes
+        if self.position(stop + 1) <= limit:
+            return stop
+        begin, end = first - self.first_index, stop + 1 - self.first_index
+        starts_within = bisect_right(self.positions, limit // ALIGNMENT_BYTES, begin, end)
+        return self.first_index + starts_within - 2
+
     def chain(self, index: int) -> int:
         """Return the chain CRC of record *index*, or of the one before the segment."""
         if index < self.first_index:
