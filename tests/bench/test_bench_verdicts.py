@@ -238,18 +238,22 @@ def test_record_of_a_soak_keeps_no_run_that_did_not_pass(
     assert ("not recorded" in capsys.readouterr().out) is not is_kept
 
 
-@pytest.mark.parametrize(
-    ("name", "is_kept"), [("10x the rate", True), ("4 MiB bodies", False), ("", False)]
-)
+@pytest.mark.parametrize(("untyped", "is_kept"), [(0.0, True), (9.0, False), (None, False)])
 def test_record_of_an_overload_keeps_no_run_that_did_not_pass(
-    homes: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, name: str, is_kept: bool
+    homes: tuple[Path, Path],
+    monkeypatch: pytest.MonkeyPatch,
+    untyped: float | None,
+    is_kept: bool,
 ) -> None:
-    """Errors without a name are left out on purpose at ten times the rate, and nowhere else."""
+    """An error without a name is none of those that are left out on purpose; no row is no run."""
     kept, build = homes
-    row = Row(kind="overload", system="dledger", name=name, figures=OVERLOADED | {"untyped": 9.0})
-    monkeypatch.setattr(overload, "overload_rows", lambda *_: iter([row] if name else []))
+    figures = OVERLOADED | {"untyped": untyped or 0.0}
+    row = Row(kind="overload", system="dledger", name="10x the rate", figures=figures)
+    monkeypatch.setattr(
+        overload, "overload_rows", lambda *_: iter([] if untyped is None else [row])
+    )
 
-    assert overload.main(["--record"]) == (1 if name else 2)
+    assert overload.main(["--record"]) == {0.0: 0, 9.0: 1, None: 2}[untyped]
 
     assert bool(list(kept.glob("*.json"))) is is_kept
     assert bool(list(build.glob("*.json"))) is not is_kept
