@@ -518,6 +518,20 @@ async def test_a_frame_may_be_larger_than_http_2_has_it_unasked() -> None:
         assert await client.status(stream) == (0, b"")
 
 
+@pytest.mark.parametrize("kind", [DATA, HEADERS])
+async def test_a_frame_larger_than_was_announced_ends_the_connection(kind: int) -> None:
+    async with door() as port, raw_client(port.port) as client:
+        await client.hello()
+        stream = await call(client, "/t/Echo", b"", end=False)
+        await client.raw(frame(kind, stream + 2 * (kind == HEADERS), bytes((256 << 10) + 1)))
+
+        gone = await client.goaway()
+
+        assert gone is not None
+        assert gone.code == ngh2.ErrorCode.FRAME_SIZE_ERROR
+        assert await serves(port)
+
+
 @pytest.mark.parametrize("seed", range(6))
 async def test_large_messages_never_wait_for_each_other_half_way(seed: int) -> None:
     """Whatever their sizes and forms are: some calls' messages together are beyond all windows.

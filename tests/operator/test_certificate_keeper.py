@@ -55,12 +55,13 @@ class Operator:
             ),
         )
 
-    async def rounds(self, count: int = 12, *, seconds: float = 1.0) -> None:
-        """Do some rounds."""
+    async def rounds(self, count: int = 12, *, seconds: float = 1.0, pods: bool = True) -> None:
+        """Do some rounds; without *pods*, none is made meanwhile."""
         for _ in range(count):
             self.reconciler.update(self.world.group)
             await self.reconciler.reconcile()
-            self.world.run_pods()
+            if pods:
+                self.world.run_pods()
             self.now_s += seconds
             self.now += timedelta(seconds=seconds)
 
@@ -288,6 +289,26 @@ async def test_a_plain_group_accepts_both_until_every_pod_answers_over_tls() -> 
     secured = _pods(world)
     await operator.rounds(20)
     assert _pods(world) == secured
+
+
+async def test_a_pod_that_is_being_made_anew_has_not_answered_over_tls() -> None:
+    """While the last plain pod is gone and the next one not there, both are accepted."""
+    world = _world()
+    await Operator(world, secure=False).rounds()
+    plain = _pods(world)
+    operator = Operator(world)
+    for _ in range(40):
+        await operator.rounds(1, pods=False)
+        if not plain & _pods(world):
+            break
+        world.run_pods()
+
+    await operator.rounds(10, pods=False)
+    before = _files(world, "orders-peer-tls")["mode"]
+    await operator.rounds(10)
+
+    assert (len(plain), before) == (3, b"both")
+    assert _files(world, "orders-peer-tls")["mode"] == b"required"
 
 
 def _pods(world: World) -> set[str]:

@@ -227,7 +227,8 @@ class CertificateKeeper:
         )
 
     def _all_over_tls(self, group: BrokerGroup, observed: Observed) -> bool:
-        pods = _replicas(group, observed)
+        """Whether every pod answered over TLS; one that is being made anew has not."""
+        pods = _replicas(group, observed) | _asked(group)
         return bool(pods) and pods <= self._nodes.over_tls
 
     def _mode(self, wanted: _Wanted) -> str:
@@ -383,8 +384,7 @@ class CertificateKeeper:
 
 def _wanted(facts: Facts, *, all_over_tls: bool) -> _Wanted:
     group, observed = facts.group, facts.observed
-    asked = {names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas)}
-    members = sorted({*_replicas(group, observed), *asked, *facts.wanted})
+    members = sorted({*_replicas(group, observed), *_asked(group), *facts.wanted})
     built = observed.children.get(("StatefulSet", group.name))
     is_plain = built is not None and (not mounts_certificates(built) or bool(facts.older))
     return _Wanted(group, (*members, BACKUP, ADMIN), is_plain, all_over_tls)
@@ -393,6 +393,10 @@ def _wanted(facts: Facts, *, all_over_tls: bool) -> _Wanted:
 def _bundle(held: Contents, step: Course) -> bytes:
     """Return what every Secret is to trust."""
     return issuing.pem(held.known[each] for each in step.bundle)
+
+
+def _asked(group: BrokerGroup) -> set[str]:
+    return {names.pod(group.name, ordinal) for ordinal in range(group.spec.replicas)}
 
 
 def _replicas(group: BrokerGroup, observed: Observed) -> set[str]:
