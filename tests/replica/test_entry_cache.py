@@ -331,3 +331,14 @@ async def test_the_log_begins_where_no_snapshot_covers_it() -> None:
 
     assert viewed.log.first_index == 1
     assert viewed.view.first_index == 3
+
+
+async def test_a_read_that_is_over_but_not_heard_of_is_not_waited_for_without_end() -> None:
+    """It ends in front of damage; who asks in the turn in which it ends reads by itself."""
+    viewed = Viewed()
+    viewed.write(1, 1, 8)
+    viewed.view.read_ahead([2, 6])
+    viewed.log.mark_faulty(4, 4, "test")
+    viewed.executor.run_unheard()
+
+    assert await viewed.read_all(_reading(viewed, 6)) == [_entry(1, 6)]

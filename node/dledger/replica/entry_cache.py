@@ -148,7 +148,8 @@ class EntryCache:
 
     async def _loaded_with(self, index: int) -> tuple[Entry, ...]:
         """Return a chunk with *index*: of a read that is on its way, or else of one for it."""
-        while (under_way := self._under_way(index)) is not None:
+        # One that is over, and not heard of yet, would be awaited again without a turn of the loop.
+        while (under_way := self._under_way(index)) is not None and not under_way.done():
             with suppress(FaultyEntry, OffsetOutOfRange):  # of its first entry: another one's
                 chunk = await asyncio.shield(under_way)
                 if index <= chunk[-1].index:
