@@ -10,7 +10,7 @@ import pytest
 from dledger.client import BatchingProducer, Client, Record, follow
 from dledger.errors import InvalidArgument, Refused, Unavailable, UnknownTopic
 from dledger.types import Entry
-from tests.requests.memory_group import MemoryGroup, memory_group
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
 
 TOPIC = "orders"
 
@@ -110,7 +110,7 @@ async def test_without_a_leader_a_send_ends_with_its_timeout(group: MemoryGroup)
     """The error says that the message may be stored."""
     group.elect(None)
 
-    async with BatchingProducer(group.addresses, timeout_s=0.3) as producer:
+    async with BatchingProducer(group.addresses, timeout_s=SOON_S) as producer:
         with pytest.raises(Unavailable, match="may be stored"):
             await producer.send(TOPIC, b"a")
 

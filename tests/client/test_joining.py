@@ -18,7 +18,7 @@ from dledger.common.limits import MAX_BODY_BYTES, MAX_MESSAGES
 from dledger.errors import DiskFull, InvalidArgument, LeadershipLost, Refused, Unavailable
 from dledger.services import producing
 from dledger.services.batches import checked_batch
-from tests.requests.memory_group import MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group, until
 
 TOPIC = "orders"
 QUEUES = 3
@@ -345,7 +345,7 @@ async def test_a_full_disk_is_told_to_all_and_hides_no_unknown_outcome(
 async def test_a_timeout_is_each_callers_own(group: MemoryGroup) -> None:
     """Told while the batch is unanswered; what comes later is not held up by it."""
     group.elect(None)
-    async with AppendStream(group.addresses, timeout_s=0.3) as stream:
+    async with AppendStream(group.addresses, timeout_s=SOON_S) as stream:
         told = await outcomes(stream, [b"a", b"b"])
         group.elect(0)
         await stream.append(TOPIC, [b"c"], queue_id=0)

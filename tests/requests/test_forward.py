@@ -16,7 +16,7 @@ from dledger.replica.proposals import Command
 from dledger.requests import forward
 from dledger.requests.caller import FORWARDED_KEY, Caller
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
-from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group, until
 from tests.requests.rocketmq_client import RocketClient, code, message
 
 
@@ -244,7 +244,7 @@ async def test_a_full_disk_is_not_told_of_a_request_that_may_have_been_carried_o
 
 async def test_an_append_that_no_leader_answers_is_of_unknown_outcome(group: MemoryGroup) -> None:
     """Unless the node says that it took nothing."""
-    async with Client(group.addresses[0], timeout_s=0.3) as client:
+    async with Client(group.addresses[0], timeout_s=SOON_S) as client:
         await client.create_topic("t", queues=1)
         group.refuse = Overloaded("by the test")
         with pytest.raises(Overloaded):

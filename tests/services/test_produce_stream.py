@@ -40,7 +40,7 @@ from dledger.services import producing
 from dledger.services.batches import checked_batch
 from dledger.services.producing import Producing
 from dledger.spool.circuit_breaker import BATCH_RECORDS
-from tests.requests.memory_group import MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group, until
 
 TOPIC = "orders"
 
@@ -246,7 +246,7 @@ async def test_what_was_not_sent_is_not_of_unknown_outcome(group: MemoryGroup) -
     """A batch that found no room in time is not stored, and its caller may know."""
     group.elect(None)
 
-    async with AppendStream(group.addresses, timeout_s=0.3, max_messages=2) as stream:
+    async with AppendStream(group.addresses, timeout_s=SOON_S, max_messages=2) as stream:
         sent, waited = await asyncio.gather(
             stream.append(TOPIC, [b"a"] * 2),
             stream.append(TOPIC, [b"b"]),
@@ -262,7 +262,7 @@ async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
     """The error says that the batch may be stored; what comes later is not held up by it."""
     group.elect(None)
 
-    async with AppendStream(group.addresses, timeout_s=0.5) as stream:
+    async with AppendStream(group.addresses, timeout_s=SOON_S) as stream:
         with pytest.raises(Unavailable, match="may be stored"):
             await stream.append(TOPIC, [b"a"], queue_id=0)
         group.elect(0)
@@ -858,7 +858,7 @@ async def test_an_answer_out_of_turn_is_no_nodes() -> None:
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
 
-    async with AppendStream(f"127.0.0.1:{port}", timeout_s=0.5) as stream:
+    async with AppendStream(f"127.0.0.1:{port}", timeout_s=SOON_S) as stream:
         with pytest.raises(Unavailable, match="may be stored"):
             await stream.append(TOPIC, [b"a"])
     await server.stop(None)

@@ -14,7 +14,7 @@ import pytest
 from dledger.client import Client, Record, SpoolingProducer
 from dledger.errors import DiskFull, InvalidArgument, Refused, UnknownTopic
 from dledger.requests.config import GatewayConfig
-from tests.requests.memory_group import MemoryGroup, memory_group
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
 
 DEADLINE_S = 20
 
@@ -53,7 +53,7 @@ async def test_a_group_without_leader_is_spooled_and_caught_up(
     full = Record(
         body=b"1", message_id="id-1", tag="t", keys=("k",), properties={"p": "v"}, born_at_ms=5
     )
-    async with SpoolingProducer(addresses(group), tmp_path / "s", patience_s=0.3) as producer:
+    async with SpoolingProducer(addresses(group), tmp_path / "s", patience_s=SOON_S) as producer:
         first = await producer.send("orders", b"0", queue_id=0)
         group.elect(None)
         second = await producer.send("orders", full, queue_id=0)
@@ -71,7 +71,7 @@ async def test_a_group_without_leader_is_spooled_and_caught_up(
 
 async def test_an_outcome_that_was_lost_is_stored_once(group: MemoryGroup, tmp_path: Path) -> None:
     """The leader committed and could not say so, time and again."""
-    async with SpoolingProducer(addresses(group), tmp_path / "s", patience_s=0.3) as producer:
+    async with SpoolingProducer(addresses(group), tmp_path / "s", patience_s=SOON_S) as producer:
         group.lose_outcomes = 20
         results = await producer.send_batch("orders", [b"%d" % n for n in range(50)])
         assert await producer.drained(DEADLINE_S)
