@@ -37,7 +37,7 @@ from tests.requests.linked_door import LinkedDoor
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 SOON_S = 2.0
-"""For a client that is to give up within its test: a busy machine answers in less what it answers."""
+"""For a client that is to give up within its test: what a busy machine does answer takes less."""
 client_server = GRPC
 """What serves the client ports of groups that are made from now on; `both_servers` sets it.
 

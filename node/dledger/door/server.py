@@ -14,6 +14,7 @@ import socket
 from collections import Counter
 from typing import Any, Final
 
+from dledger.common.accepting import accept
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
@@ -125,9 +126,9 @@ class DoorServer(ClientServer):
         loop = asyncio.get_running_loop()
         for number in itertools.count(1):
             if not number % _ACCEPTED_AT_ONCE:
-                await asyncio.sleep(0)  # while callers wait in line, `sock_accept` never suspends
+                await asyncio.sleep(0)  # while callers wait in line, `accept` never suspends
             try:
-                connection, address = await loop.sock_accept(self._listening)
+                connection, address = await accept(self._listening)
             except OSError as error:
                 if error.errno in _OF_THE_CALLER:
                     continue
@@ -168,7 +169,6 @@ class DoorServer(ClientServer):
                 self._emptied.set_result(None)
 
         try:
-            connection.setblocking(False)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             await asyncio.get_running_loop().connect_accepted_socket(
                 build,

@@ -15,6 +15,8 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+from dledger.common.accepting import accept, readable
+
 logger = logging.getLogger(__name__)
 
 GREETING_S: Final = 2.0
@@ -55,7 +57,7 @@ class Acceptor:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                connection, _ = await loop.sock_accept(listening)
+                connection, _ = await accept(listening)
             except OSError as error:
                 logger.error("cannot accept a peer: %s", error)
                 await asyncio.sleep(_NO_FILES_S)
@@ -108,16 +110,8 @@ async def begins_tls(connection: socket.socket) -> bool:
 
 async def _peek(connection: socket.socket) -> bytes:
     """Return the first byte; empty at the end. Raises OSError."""
-    loop = asyncio.get_running_loop()
-    readable = asyncio.Event()
-    loop.add_reader(connection, readable.set)
-    try:
-        while True:
-            await readable.wait()
-            readable.clear()
-            try:
-                return connection.recv(1, socket.MSG_PEEK)
-            except BlockingIOError:
-                continue
-    finally:
-        loop.remove_reader(connection)
+    while True:
+        try:
+            return connection.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            await readable(connection)
