@@ -56,6 +56,7 @@ class Acceptor:
     async def _run(self, listening: socket.socket) -> None:
         loop = asyncio.get_running_loop()
         while True:
+            await asyncio.sleep(0)  # while callers wait in line, `accept` never suspends
             try:
                 connection, _ = await accept(listening)
             except OSError as error:
