@@ -8,6 +8,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,6 +99,12 @@ def _die(number: int) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def _fail_or_wait(task: Exception | int) -> None:
+    if isinstance(task, Exception):
+        raise task
+    signal.pause()
+
+
 def _priority(_: int) -> int:
     return os.getpriority(os.PRIO_PROCESS, 0)
 
@@ -132,6 +139,16 @@ def test_a_worker_that_is_killed_is_one_sentence() -> None:
     """As the kernel kills what takes too much memory."""
     with pytest.raises(WorkerFailed, match="out of memory"):
         process_pool.run([1, 2], _die, workers=1)
+
+
+def test_a_pool_whose_work_failed_is_gone_with_all_its_threads() -> None:
+    """Else Python's own end wakes the pool's thread by a pipe that the thread is closing."""
+    before = set(threading.enumerate())
+
+    with pytest.raises(ObjectMissing):
+        process_pool.run([ObjectMissing("data/1"), 2, 3], _fail_or_wait, workers=3)
+
+    assert set(threading.enumerate()) <= before
 
 
 def _errors(kind: type[DledgerError] = DledgerError) -> Iterator[type[DledgerError]]:

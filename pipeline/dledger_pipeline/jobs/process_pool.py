@@ -113,12 +113,13 @@ def _pool(workers: int) -> Iterator[ProcessPoolExecutor]:
     try:
         yield pool
     except BaseException:
-        pool.shutdown(wait=False, cancel_futures=True)
         for worker in set(multiprocessing.active_children()) - others:
             worker.kill()
         raise
     finally:
-        pool.shutdown()
+        # Waits for the pool's thread: after a first call with wait=False nobody would, and Python's
+        # own end would write to the pipe that the thread is closing.
+        pool.shutdown(cancel_futures=True)
 
 
 def _begin(parent: int) -> None:
