@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from dledger.common.metrics import NodeMetrics
 from dledger.common.reports import Report
 from dledger.replica.dating import Dating
 from dledger.replica.log_clock import LogClock
@@ -35,7 +36,12 @@ class _Node:
         self.log_clock.lead()
         this: Any = self
         self.dating = Dating(
-            this, clock=self, log_clock=self.log_clock, reports=this, leap=self._leap
+            this,
+            clock=self,
+            log_clock=self.log_clock,
+            reports=this,
+            metrics=NodeMetrics('t', 'n1'),
+            leap=self._leap,
         )
 
     def monotonic_s(self) -> float:

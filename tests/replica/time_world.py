@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from dledger.broker.lived_time import LivedTime
+from dledger.common.metrics import NodeMetrics
 from dledger.common.reports import Report
 from dledger.replica.dating import Dating
 from dledger.replica.log_clock import LogClock
@@ -20,6 +21,7 @@ from dledger.types import Member, Membership, NodeId, Role
 
 _START_MS = 1_700_000_000_000
 _DAY_S = 86_400
+_METRICS = NodeMetrics("test", "any")
 KEEP_MS = 1_800_000
 """How long messages are kept: half an hour, so that a run has many of them."""
 ROUND_TRIP_MS = 1_000
@@ -69,6 +71,7 @@ class Node:
             clock=self,
             log_clock=self.log_clock,
             reports=self,  # type: ignore[arg-type]
+            metrics=_METRICS,
             leap=self.leap,
         )
 

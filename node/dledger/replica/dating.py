@@ -12,8 +12,10 @@ import logging
 from collections.abc import Callable
 from typing import Final
 
+from dledger.common.metrics import NodeMetrics
+from dledger.common.status import CLOCK_APART_MS
 from dledger.raft.core import Raft
-from dledger.replica.group_date import AHEAD_MS, APART_MS, LEAP_MS, group_date
+from dledger.replica.group_date import AHEAD_MS, LEAP_MS, group_date
 from dledger.replica.log_clock import Clock, LogClock
 from dledger.replica.reports import Reports
 from dledger.types import Role
@@ -33,6 +35,7 @@ class Dating:
         clock: The node's own; its wall clock is one of those that make the date.
         log_clock: The log's time.
         reports: The other members' clocks.
+        metrics: Counts the leaps.
         leap: Proposes a LEAP to a time, Unix milliseconds; returns its index, 0 if it cannot now.
 
     Attributes:
@@ -48,10 +51,11 @@ class Dating:
         clock: Clock,
         log_clock: LogClock,
         reports: Reports,
+        metrics: NodeMetrics,
         leap: Callable[[int], int],
     ) -> None:
         self._core, self._clock, self._log_clock = core, clock, log_clock
-        self._reports, self._leap = reports, leap
+        self._reports, self._metrics, self._leap = reports, metrics, leap
         self._next_s = clock.monotonic_s()
         self._led_s: float | None = None
         self._leap_index = 0
@@ -87,6 +91,7 @@ class Dating:
         if date_ms - from_ms < LEAP_MS or not (index := self._leap(date_ms)):
             return
         self._leap_index = index
+        self._metrics.leaps.inc()
         logger.warning(
             "node %s: the log's time leaps from %d to %d (Unix ms), by %.1f s: nobody lived "
             "through them, so no message and no lease is older for it",
@@ -105,7 +110,7 @@ class Dating:
 
     def _compare(self, date_ms: int | None) -> None:
         self.apart_ms = None if date_ms is None else self._clock.unix_ms() - date_ms
-        is_apart = self.apart_ms is not None and abs(self.apart_ms) > APART_MS
+        is_apart = self.apart_ms is not None and abs(self.apart_ms) > CLOCK_APART_MS
         if is_apart and not self._was_apart:
             logger.warning(
                 "node %s: its clock is %.1f s %s the group's date: nothing goes by it alone, but "

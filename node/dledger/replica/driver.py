@@ -165,6 +165,7 @@ class Driver:
             clock=clock,
             log_clock=self.log_clock,
             reports=self.reports,
+            metrics=metrics,
             leap=self._proposer.leap,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)

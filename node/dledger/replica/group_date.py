@@ -16,8 +16,6 @@ LEAP_MS: Final = 5_000
 """How far the date may be ahead of the log's time before the log leaps to it."""
 AHEAD_MS: Final = 1_000
 """How far the log's time may be ahead of the date before it runs slower."""
-APART_MS: Final = 5_000
-"""How far a member's clock may be from the date before that is told."""
 
 
 def group_date(
