@@ -311,7 +311,14 @@ def test_one_name_may_belong_to_a_voter_and_a_learner() -> None:
 
 @pytest.mark.parametrize(
     ("said_ms", "kept_ms"),
-    [(0, 0), (5_000, 0), (5_001, 10_000), (29_000, 20_000), (75_000, 60_000), (3_700_000, 3_660_000)],
+    [
+        (0, 0),
+        (5_000, 0),
+        (5_001, 10_000),
+        (29_000, 20_000),
+        (75_000, 60_000),
+        (3_700_000, 3_660_000),
+    ],
 )
 def test_a_clock_that_drifts_is_no_news_each_second(said_ms: int, kept_ms: int) -> None:
     """The status is written when it has moved by a lot; within 5 s nothing is said of it."""

@@ -40,7 +40,7 @@ class _Node:
             clock=self,
             log_clock=self.log_clock,
             reports=this,
-            metrics=NodeMetrics('t', 'n1'),
+            metrics=NodeMetrics("t", "n1"),
             leap=self._leap,
         )
 
