@@ -167,10 +167,12 @@ def test_a_new_group_begins_with_its_date_and_not_with_one_clock() -> None:
     node.look(after_s=0.05, serves=False)
     assert (node.asked, node.log_clock.is_dated) == ([_IDS], False)
 
+    node.look(after_s=0.05, serves=False)
+    node.look(after_s=0.06, serves=False)
     node.hears(_BEGIN_MS + 20, _BEGIN_MS)
     node.look(after_s=0.05, serves=False)
 
-    assert len(node.asked) == 1
+    assert len(node.asked) == 2
     assert node.log_clock.is_dated
     assert node.log_clock.now_ms() == _BEGIN_MS + 20
     assert node.leaps == []

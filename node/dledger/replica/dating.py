@@ -23,6 +23,8 @@ from dledger.types import Role
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
+_ASK_EVERY_S: Final = 0.1
+"""Meanwhile it asks more often than once a second: the others answer once they know the group."""
 _UNDATED_S: Final = 3.0
 """How long the first leader of a new group holds its first entries back for the group's date."""
 
@@ -57,6 +59,7 @@ class Dating:
         self._core, self._clock, self._log_clock = core, clock, log_clock
         self._reports, self._metrics, self._leap = reports, metrics, leap
         self._next_s = clock.monotonic_s()
+        self._next_ask_s = self._next_s
         self._led_s: float | None = None
         self._leap_index = 0
         self._was_apart = False
@@ -68,7 +71,8 @@ class Dating:
         self._log_clock.look()
         leads = self._core.role is Role.LEADER
         begins = leads and not self._log_clock.is_dated
-        if self._led_s is None and begins:
+        if begins and now_s >= self._next_ask_s:
+            self._next_ask_s = now_s + _ASK_EVERY_S
             members = [each.id for each in self._core.memberships.current.members]
             self._reports.ask(members, term=self._core.term)
         self._led_s = (now_s if self._led_s is None else self._led_s) if leads else None
