@@ -112,6 +112,20 @@ def test_one_leap_is_on_its_way_at_a_time() -> None:
     assert len(node.leaps) == 2
 
 
+def test_a_leap_that_was_cut_is_not_waited_for() -> None:
+    """Its leader was deposed, and leads again in a later term; the entry was never committed."""
+    node = _Node()
+    node.hears(_BEGIN_MS + 60_000, _BEGIN_MS + 60_000)
+    node.look()
+    node.log_clock.follows(led=True)
+    node.log_clock.lead()
+    node.term += 2
+
+    node.look()
+
+    assert len(node.leaps) == 2
+
+
 @pytest.mark.parametrize("heard", [(), (_BEGIN_MS + 99_000_000,)])
 def test_one_clock_that_is_ahead_moves_nothing(heard: tuple[int, ...]) -> None:
     """Neither the leader's own nor another's, whoever else is heard or not."""

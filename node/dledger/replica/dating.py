@@ -61,7 +61,8 @@ class Dating:
         self._next_s = clock.monotonic_s()
         self._next_ask_s = self._next_s
         self._led_s: float | None = None
-        self._leap_index = 0
+        self._on_its_way = (0, 0)
+        """Term and index of the newest LEAP; one of an earlier term may have been cut."""
         self._was_apart = False
         self.apart_ms: int | None = None
         self.ahead_ms: int | None = None
@@ -87,14 +88,16 @@ class Dating:
             return
         self.ahead_ms = self._log_clock.now_ms() - date_ms if leads and date_ms else None
         self._log_clock.is_slow = self.ahead_ms is not None and self.ahead_ms > AHEAD_MS
-        if date_ms is not None and serves and applied_index >= self._leap_index:
+        term, index = self._on_its_way
+        is_done = applied_index >= index or self._core.term != term
+        if date_ms is not None and serves and is_done:
             self._leap_if_behind(date_ms)
 
     def _leap_if_behind(self, date_ms: int) -> None:
         from_ms = self._log_clock.now_ms()
         if date_ms - from_ms < LEAP_MS or not (index := self._leap(date_ms)):
             return
-        self._leap_index = index
+        self._on_its_way = (self._core.term, index)
         self._metrics.leaps.inc()
         logger.warning(
             "node %s: the log's time leaps from %d to %d (Unix ms), by %.1f s: nobody lived "
