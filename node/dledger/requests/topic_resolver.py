@@ -13,7 +13,16 @@ from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 
-_USE_IS_SAID_MS: Final = 3_600_000
+_HOUR_MS: Final = 3_600_000
+
+
+def use_is_said_ms(group_retention_hours: int) -> int:
+    """Return how old a group's last use in the log may be before a poll says it again.
+
+    An hour, and a quarter of the time after which an unused group is deleted at most: a poll may be
+    a minute away, the leader may change, and its look comes once a minute.
+    """
+    return min(_HOUR_MS, group_retention_hours * _HOUR_MS // 4 or _HOUR_MS)
 
 
 class TopicResolver:
@@ -25,11 +34,13 @@ class TopicResolver:
 
     Attributes:
         auto_creates: Whether topics are made when first used; may change at any time.
+        group_retention_hours: How long a group is kept that nobody uses; likewise.
     """
 
     def __init__(self, engine: Engine, config: GatewayConfig) -> None:
         self._engine, self._config = engine, config
         self.auto_creates = config.auto_create_topics
+        self.group_retention_hours = config.group_retention_hours
         self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
@@ -65,7 +76,8 @@ class TopicResolver:
             LimitReached: It does not exist, and the group has the maximum number already.
         """
         groups = self._engine.state.groups
-        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
+        within_ms = use_is_said_ms(self.group_retention_hours)
+        if groups.was_used(name, self._engine.now_ms(), within_ms=within_ms):
             return
         command = CreateGroup(name=name).encode()
         if groups.exists(name):
