@@ -81,8 +81,9 @@ class UnknownTopic(Refused):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"topic {topic!r} does not exist; create it with `dledger topic create {topic}` "
-            "(with autoCreateTopics on, its first use makes it)"
+            f"topic {topic!r} does not exist; create it with `dledger topic create {topic} "
+            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
+            "use makes it)"
         )
         self.topic = topic
 
@@ -105,7 +106,7 @@ class UnknownGroup(Refused):
     def __init__(self, group: str) -> None:
         super().__init__(
             f"consumer group {group!r} does not exist; create it with `dledger group create "
-            f"{group}`, or ask for messages in its name, which makes it"
+            f"{group} --endpoint HOST:20911`, or ask for messages in its name, which makes it"
         )
         self.group = group
 

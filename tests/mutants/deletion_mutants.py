@@ -166,6 +166,22 @@ DELETION_MUTANTS = (
         checks=(_UNUSED,),
     ),
     Mutant(
+        name="clients make topics of dead letters",
+        file="requests/topic_resolver.py",
+        old="            check_may_be_made(name)\n",
+        new="",
+        why="a group's dead letters will lie where some client made a topic",
+        checks=(_MADE,),
+    ),
+    Mutant(
+        name="the use of a topic outlives it",
+        file="requests/topic_resolver.py",
+        old="            self._used_s.pop(topic, None)\n",
+        new="            pass\n",
+        why="each name that a test suite ever used is kept for ever",
+        checks=(_MADE,),
+    ),
+    Mutant(
         name="everything is made on demand at once",
         file="requests/topic_resolver.py",
         old="        if self._left < 1:\n            return False\n",

@@ -201,7 +201,7 @@ class Node:
             self._peers.handlers(),
             RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine).handler(),
+            TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 

@@ -594,14 +594,18 @@ class DescribeTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class DescribeTopicResponse(_message.Message):
-    __slots__ = ("topic", "generation", "backlogs")
+    __slots__ = ("topic", "generation", "backlogs", "in_use", "made_again_queues")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BACKLOGS_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    MADE_AGAIN_QUEUES_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     generation: int
     backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., generation: _Optional[int] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ...) -> None: ...
+    in_use: bool
+    made_again_queues: int
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., generation: _Optional[int] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., in_use: _Optional[bool] = ..., made_again_queues: _Optional[int] = ...) -> None: ...
 
 class GrowTopicRequest(_message.Message):
     __slots__ = ("name", "queues")
