@@ -17,7 +17,7 @@ from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from e2e.harness.waiting import eventually
 
-_NEVER_S = 180
+_NEVER_S = 120
 """For what comes in a moment, and on a busy machine later."""
 
 
@@ -82,7 +82,11 @@ def test_nodes_end_whose_group_is_killed_while_they_start(tmp_path: Path) -> Non
     dev.wait()
 
     assert started
-    eventually("all nodes have ended", lambda: not any(map(alive, nodes_of(data))), _NEVER_S)
+    try:
+        eventually("all nodes have ended", lambda: not any(map(alive, nodes_of(data))), _NEVER_S)
+    finally:
+        for pid in nodes_of(data):
+            os.kill(pid, signal.SIGKILL)
 
 
 def nodes_of(data: Path) -> list[int]:
