@@ -550,9 +550,14 @@ async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> Non
         await eventually(lambda: _state(leader).leapt_ms > hour * 3_500_000)  # noqa: B023
         await leader.driver.propose(CreateGroup(name="other").encode(), grows=False)
 
-    await _upkeep(leader).run(_ROOMY)
+    never, upkeep = _upkeep(leader), _upkeep(leader, group_hours=1)
+    for _ in range(60):
+        await never.run(_ROOMY)
     assert _state(leader).groups.exists("g")
-    await _upkeep(leader, group_hours=1).run(_ROOMY)
+    for _ in range(59):
+        await upkeep.run(_ROOMY)
+        assert _state(leader).groups.exists("g"), "in the leader's first minute its members return"
+    await upkeep.run(_ROOMY)
     await _digests_agree(group)
 
     for node in group.nodes.values():

@@ -286,6 +286,7 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Take over the contents of *other*, a snapshot's; *other* must not be used any more."""
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
+        groups_gone = [name for name in self.groups.names() if not other.groups.exists(name)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
         self.secret = other.secret
         self.time, self.topics = other.time, other.topics
@@ -298,6 +299,7 @@ class BrokerState:
             for queue_id in range(topic.queues)
         )
         self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
+        self._changes.groups_gone.update(groups_gone)
 
     def take_changes(self) -> StateChanges:
         """Return the queues with new messages or changed leases since the last call.
