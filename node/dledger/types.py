@@ -103,12 +103,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A committed message and where it is."""
+    """A committed message and where it is.
+
+    *generation* says of which topic of its name *offset* is; 0: not told.
+    """
 
     record: Record
     offset: int
     index: int
     stored_at_ms: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,6 +17,9 @@ _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 _LINKS = "tests/server/test_relay_links.py"
+_DEV_LOSSES = (
+    "tests/system/test_dev_losses.py::test_nodes_end_whose_group_is_killed_while_they_start"
+)
 
 NODE_MUTANTS = (
     Mutant(
@@ -417,5 +420,21 @@ NODE_MUTANTS = (
         new="        except NewerCommand:\n            self._wake()\n",
         why="a node that cannot apply its log votes and leads, and nobody hears of it",
         checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a node that asks to end with its parent too late",
+        file="cli/node_command.py",
+        old="    return os.getppid() == parent\n",
+        new="    return True\n",
+        why="a group that is killed while it starts leaves nodes with its ports and disks for ever",
+        checks=(_DEV_LOSSES,),
+    ),
+    Mutant(
+        name="a minority of a dev group goes on",
+        file="cli/dev_members.py",
+        old="2 * (members - len(self.down)) > members",
+        new="2 * (members - len(self.down)) >= members",
+        why="half of a group waits for a majority that nobody starts, and nobody is told",
+        checks=("tests/cli/test_dev_members.py",),
     ),
 )

@@ -20,6 +20,7 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.snapshots import Snapshots
+from dledger.types import NodeId
 from tests.replica.group import TestGroup, TestNode, eventually
 
 _BODY = b"x" * 60_000
@@ -492,18 +493,29 @@ async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> Non
     leader = await group.leader()
     await _create(leader)
     # A time without entries counts an hour at most, and a leader reads its clock once.
+    upkeeps: dict[NodeId, Maintenance] = {}
     for hour in (1, 2):
         for node in group.nodes.values():
             node.clock.jump_ms = hour * 3_600_000
+        for node in group.nodes.values():
+            if node is not leader:
+                upkeeps[node.id] = upkeep = _upkeep(node, group_hours=1)
+                for _ in range(59):
+                    await upkeep.run(_ROOMY)
         await group.stop(leader.id)
         later = await group.leader()
         group.start(leader.id)
         await later.driver.propose(CreateGroup(name="other").encode(), grows=False)
         leader = later
 
-    await _upkeep(later).run(_ROOMY)
+    never = _upkeep(later)
+    for _ in range(60):
+        await never.run(_ROOMY)
     assert _state(later).groups.exists("g")
-    await _upkeep(later, group_hours=1).run(_ROOMY)
+    for _ in range(59):
+        await upkeeps[later.id].run(_ROOMY)
+        assert _state(later).groups.exists("g"), "in the leader's first minute its members return"
+    await upkeeps[later.id].run(_ROOMY)
     await _digests_agree(group)
 
     for node in group.nodes.values():

@@ -258,7 +258,7 @@ async def memory_group(
         gateway = Gateway(engine, config or GatewayConfig(), links=links)
         node = Node(engine, gateway, links)
         node.port = await _serve_clients(node)
-        made = [TopicAdminServicer(engine).handler()]
+        made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))

@@ -301,6 +301,7 @@ class ConsumerGroups:
         gone = self._unused(command.before_ms)
         for name in gone:
             del self._groups[name]
+        self._changes.groups_gone.update(gone)
         return GroupsExpired(len(gone))
 
     def any_unused(self, before_ms: int) -> bool:

@@ -251,7 +251,9 @@ class BrokerState:
         is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
         if is_whole and found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
-        if not is_whole or found != FORMAT:
+        if is_whole and found != FORMAT:
+            raise MalformedStateError(f"a state of format {found}; this build reads {FORMAT}")
+        if not is_whole:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
@@ -267,6 +269,7 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Take over the contents of *other*, a snapshot's; *other* must not be used any more."""
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
+        groups_gone = [name for name in self.groups.names() if not other.groups.exists(name)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
         self.secret = other.secret
         self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
@@ -278,6 +281,7 @@ class BrokerState:
             for queue_id in range(topic.queues)
         )
         self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
+        self._changes.groups_gone.update(groups_gone)
 
     def take_changes(self) -> StateChanges:
         """Return the queues with new messages or changed leases since the last call.

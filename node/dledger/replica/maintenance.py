@@ -82,7 +82,7 @@ class Maintenance:
         self._slow_followers = SlowFollowers()
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
-        self._rounds_until_look = 0
+        self._rounds_led = 0
         self._newest_ms: dict[int, int] = {}
 
     def retain_by(self, policy: RetentionPolicy) -> None:
@@ -182,11 +182,13 @@ class Maintenance:
         grown.clear()
 
     async def _propose_expiry(self) -> None:
-        """Every minute, on the leader: delete the groups that have been unused for too long."""
-        if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
-            self._rounds_until_look -= 1
+        """Every minute, on the leader: delete the groups that have been unused for too long.
+
+        A new leader begins a minute later: whoever could not poll meanwhile says so before.
+        """
+        self._rounds_led = self._rounds_led + 1 if self._driver.is_serving_leader() else 0
+        if not self._rounds_led or self._rounds_led % _ROUNDS_BETWEEN_LOOKS:
             return
-        self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
         before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
         if before_ms and self._state.groups.any_unused(before_ms):
             logger.info("deleting consumer groups last used before %d (Unix ms)", before_ms)
