@@ -232,3 +232,4 @@ def test_a_job_that_begins_again_counts_anew() -> None:
     ]
     samples = {s.name: s.value for metric in progress.metrics() for s in metric.samples}
     assert samples["dledger_backup_done_ranges_total"] == 4
+    assert samples["dledger_backup_ranges"] == 4

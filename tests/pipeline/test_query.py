@@ -170,6 +170,8 @@ def test_each_row_of_the_answer_is_a_line_of_json(
     found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert found == sorted(expected, key=lambda row: row["at"])
     assert json.loads((tmp_path / "result.json").read_text("utf-8"))["rows"] == len(found)
+    assert main(["query", "--store", store.url, "SELECT count(*) AS n FROM messages"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"n": len(consumed(message_log()))}
 
 
 def test_wrong_sql_is_one_sentence(

@@ -78,7 +78,7 @@ class Progress:
     def working(self, ranges: int = 0) -> None:
         """Begin the work on so many ranges in all, 0 if nobody knows yet; rates count from here.
 
-        A job that begins again counts anew; its counters in metrics go on.
+        A job that begins again counts anew; in metrics it goes on, with as many ranges more.
         """
         with self._lock:
             self._phase, self._ranges, self._working_s = Phase.WORKING, ranges, self._now_s()
@@ -112,8 +112,9 @@ class Progress:
         """Yield the metrics as they are now; docs/monitoring.md has them."""
         with self._lock:
             phase, seconds = self._phase, self._now_s() - self._began_s
+            ranges = self._done_before + self._ranges if self._ranges else 0
             gauges = {
-                "ranges": (self._ranges, "Ranges of entries that this run works on; 0 until known"),
+                "ranges": (ranges, "Ranges of entries that this run works on; 0 until known"),
                 "running_seconds": (seconds, "How long this run has taken so far"),
             }
             counters = {
