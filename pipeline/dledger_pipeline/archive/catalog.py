@@ -112,7 +112,7 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
 
 def _is_there(store: Store, name: str, data: bytes) -> bool:
     try:
-        return store.get(name, max_bytes=MAX_JSON_BYTES).to_pybytes() == data
+        return bytes(store.get(name, max_bytes=MAX_JSON_BYTES)) == data
     except (ObjectMissing, CorruptObject):
         return False
 
