@@ -81,8 +81,8 @@ NODE_MUTANTS = (
     Mutant(
         name="apply out of order",
         file="replica/driver.py",
-        old="        for entry in entries:\n            self.log_clock.applied(",
-        new="        for entry in reversed(entries):\n            self.log_clock.applied(",
+        old="        for entry in entries:\n            self.applied_bytes",
+        new="        for entry in reversed(entries):\n            self.applied_bytes",
         why="replicas come to different states",
         checks=(_DRIVER,),
     ),
@@ -226,7 +226,7 @@ NODE_MUTANTS = (
     Mutant(
         name="refuse a batch that has left the queue",
         file="replica/proposer.py",
-        old="""        if not self._core.has_room:
+        old="""        if not self._core.has_room or not self._log_clock.is_dated:
             return False""",
         new="""        if not self._core.has_room and self._queue.size_bytes:
             batch = self._queue.take_batch()
@@ -303,7 +303,7 @@ NODE_MUTANTS = (
     Mutant(
         name="a group goes though a message of it is on loan",
         file="broker/consumer_group.py",
-        old="            lease.visible_at_ms > now_ms\n",
+        old="            lease.visible_at_ms > lived_ms\n",
         new="            lease.visible_at_ms < 0\n",
         why="a consumer that works on a message for long finds its group gone",
         checks=(_UNUSED_GROUPS,),

@@ -145,6 +145,9 @@ class MemoryEngine:
     def now_ms(self) -> int:
         return self._members.now_ms()
 
+    def lived_ms(self) -> int:
+        return self._members.now_ms() - self.state.leapt_ms
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 

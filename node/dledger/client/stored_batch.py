@@ -30,7 +30,8 @@ class StoredBatch:
         first_offset: Queue offset of the first one.
         count: How many there are.
         index: Raft index of the entry that holds them, or the first of them.
-        stored_at_ms: When the leader stored that entry, Unix milliseconds.
+        stored_at_ms: When that entry was stored, by the log's time, Unix milliseconds: the date of
+            a majority of the nodes, which never goes back.
         payload: The whole PRODUCE payload (``docs/internals/message-format.md``), without the
             client id; if it is joined, also without the producer's host.
         first_row: The row of the first one in *payload*.

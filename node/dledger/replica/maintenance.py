@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.commands import ExpireGroups, Retain
+from dledger.broker.lived_time import lived_at
 from dledger.broker.results import Retained
 from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
@@ -157,7 +158,9 @@ class Maintenance:
     async def _propose_retention(self, usage: DiskUsage) -> None:
         if not self._driver.is_serving_leader():
             return
-        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.log_clock.now_ms())
+        decided = await asyncio.to_thread(
+            self._keep_from, usage, self._driver.log_clock.lived_ms(), self._state.time.leaps
+        )
         index, of_age = decided
         if index <= self._state.first_index:
             return
@@ -194,7 +197,9 @@ class Maintenance:
             logger.info("deleting consumer groups last used before %d (Unix ms)", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
-    def _keep_from(self, usage: DiskUsage, now_ms: int) -> tuple[int, int]:
+    def _keep_from(
+        self, usage: DiskUsage, lived_ms: int, leaps: tuple[tuple[int, int], ...]
+    ) -> tuple[int, int]:
         """Return the first index whose messages are kept, and what it would be with more space."""
         used_bytes = usage.total_bytes - usage.free_bytes
         excess_bytes = self._retention.excess_bytes(
@@ -205,8 +210,8 @@ class Maintenance:
             self._log.sealed(),
             self._retention,
             applied_index=self._driver.applied_index,
-            now_ms=now_ms,
-            newest_ms=self._newest,
+            lived_ms=lived_ms,
+            newest_ms=lambda segment: lived_at(leaps, self._newest(segment)),
         )
         of_age = decide(excess_bytes=0)
         return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age
