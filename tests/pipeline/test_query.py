@@ -73,21 +73,6 @@ def _check_as_duckdb(store: Store, duck: duckdb.DuckDBPyConnection, seeds: range
         assert _in_any_order(_asked(store, sql)) == _in_any_order(expected), (seed, sql)
 
 
-@pytest.mark.long
-def test_random_statements_have_the_answers_of_another_engine(
-    spark: SparkSession, store: Store, duck: duckdb.DuckDBPyConnection
-) -> None:
-    """DuckDB, over the same rows, knows nothing of what we push down."""
-    _check_as_duckdb(store, duck, range(300))
-
-
-def test_a_few_random_statements_have_the_answers_of_another_engine(
-    spark: SparkSession, store: Store, duck: duckdb.DuckDBPyConnection
-) -> None:
-    """The short part of the 300."""
-    _check_as_duckdb(store, duck, range(1000, 1030))
-
-
 _ORDERS, _PRICES = "topic = 'orders' AND index > 9", "topic = 'prices'"
 
 
@@ -131,6 +116,21 @@ def test_a_statement_may_read_a_table_twice(
     found = [[*row.values()] for row in _asked(store, sql)]
 
     assert sorted(found) == sorted([*row] for row in duck.execute(sql).fetchall())
+
+
+@pytest.mark.long
+def test_random_statements_have_the_answers_of_another_engine(
+    spark: SparkSession, store: Store, duck: duckdb.DuckDBPyConnection
+) -> None:
+    """DuckDB, over the same rows, knows nothing of what we push down."""
+    _check_as_duckdb(store, duck, range(300))
+
+
+def test_a_few_random_statements_have_the_answers_of_another_engine(
+    spark: SparkSession, store: Store, duck: duckdb.DuckDBPyConnection
+) -> None:
+    """The short part of the 300."""
+    _check_as_duckdb(store, duck, range(1000, 1030))
 
 
 def test_conditions_are_pushed_down_where_a_table_is_read_once(
