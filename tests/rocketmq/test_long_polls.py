@@ -14,6 +14,7 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, Release, Renew, Retain
+from dledger.broker.filters import tag_codes
 from dledger.broker.results import Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, LeadershipLost
@@ -128,7 +129,8 @@ class _World:
         """Whether the state has something for a poll."""
         groups = self.state.groups
         ids = range(QUEUES) if want.any_queue else range(want.queue_id, want.queue_id + 1)
-        found = groups.available(want.group, "t", ids, self.now_ms(), enough=1)
+        codes = tag_codes(want.tags)
+        found = groups.available(want.group, "t", ids, self.now_ms(), enough=1, codes=codes)
         return found > 0 or groups.holds_attempt(want.group, "t", want.attempt_id)
 
     def in_vain(self) -> list[Receive]:

@@ -130,6 +130,7 @@ class BrokerState:
             commands.DeleteGroup: self.groups.delete,
             commands.SetSecret: self._set_secret,
             commands.GrowTopic: self.topics.grow,
+            commands.UseFilter: self.groups.use_filter,
         }
 
     @property

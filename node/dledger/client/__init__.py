@@ -14,7 +14,7 @@ from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
-from dledger.common.status import Backlog
+from dledger.common.status import Backlog, FilterBacklog
 from dledger.errors import MessageIdConflict, OutcomeUnknown
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
@@ -28,6 +28,7 @@ __all__ = [
     "AppendStream",
     "Appended",
     "Backlog",
+    "FilterBacklog",
     "BatchingProducer",
     "BlockingProducer",
     "Client",
