@@ -1,4 +1,4 @@
-"""What a consumer group still has to consume in a topic: of the group, and of each of its filters."""
+"""What a consumer group still has to consume in a topic, and what each of its filters has."""
 
 from __future__ import annotations
 

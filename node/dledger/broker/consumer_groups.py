@@ -235,7 +235,7 @@ class ConsumerGroups:
         else:
             self._receives += 1
             receive_id = self._receives
-            positions = self._take(group, command, receive_id, until, codes, filters)
+            positions = self._take(group, command, receive_id, until, codes=codes, filters=filters)
             if command.attempt_id and positions:
                 group.remember(command.topic, command.attempt_id, receive_id, positions)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
@@ -272,8 +272,10 @@ class ConsumerGroups:
         if gone := filters.end_unused(self.filters_ms):
             ended = group.end_unnamed(topic, filters)
             self._changes.leases.update((group.name, topic, queue_id) for queue_id in ended)
-            messages = sum(ended.values())
-            self._changes.filters_gone.extend((group.name, topic, each, messages) for each in gone)
+            # Several that go at once share what was kept: it is told with the last one.
+            messages = [0] * (len(gone) - 1) + [sum(ended.values())]
+            rows = zip(gone, messages, strict=True)
+            self._changes.filters_gone.extend((group.name, topic, *row) for row in rows)
         return codes, filters if filters.differ else None
 
     def _take(
@@ -282,6 +284,7 @@ class ConsumerGroups:
         command: commands.Receive,
         receive_id: int,
         until: int,
+        *,
         codes: Codes,
         filters: TopicFilters | None,
     ) -> list[tuple[int, int]]:

@@ -17,7 +17,7 @@ from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from heapq import heapify, heappop, heapreplace, nsmallest
-from itertools import chain
+from itertools import chain, pairwise
 from operator import le, lt
 from typing import Final, TypeAlias
 
@@ -291,7 +291,7 @@ class KeptMessages:
         if put_aside != len(aside) or kept._code_of.keys() != aside:
             raise source.malformed("leases and what was put aside do not agree")
         spans = sorted(chain.from_iterable(zip(*one.runs(), strict=True) for one in kept._columns))
-        if kept.runs > MAX_KEPT_RUNS or not all(a[1] <= b[0] for a, b in zip(spans, spans[1:])):
+        if kept.runs > MAX_KEPT_RUNS or not all(a[1] <= b[0] for a, b in pairwise(spans)):
             raise source.malformed(f"{kept.runs} kept runs, too many or some twice")
         return kept
 

@@ -23,8 +23,8 @@ class StateChanges:
         topics_gone: (topic, its number of queues) that was deleted; a new one of the same name may
             exist by now.
         groups_gone: Consumer groups that were deleted; likewise.
-        filters_gone: (group, topic, filter, messages) of filters that nobody used for long, and how
-            many messages were kept for those of one entry that went together.
+        filters_gone: (group, topic, filter, messages): nobody used the filter for long, and so many
+            messages, kept for it or for those that went with it, go.
         filters_full: (group, topic, queue id) where a filter waits for a slower one, because no
             more may be kept.
     """

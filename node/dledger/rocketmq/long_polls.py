@@ -1,12 +1,12 @@
 """Long polls: which waiting consumer poll may propose a RECEIVE next.
 
 The polls of one consumer group compete for each message, and polls that cannot be served should
-not be woken. So they wait in lines, one for each (group, topic, queue id or any queue, filter), first
-come, first served. A turn is the right to propose one RECEIVE. The first poll of a line gets a turn only
-if there are more messages than the polls with a turn, whose RECEIVE is not applied yet, will take.
-It must give the turn back, used or not; then the next poll is considered. So one message costs a
-group one turn, however many polls wait; if the group's filters differ, one for each that names it.
-Used by `receiving`.
+not be woken. So they wait in lines, one for each (group, topic, queue id or any queue, filter),
+first come, first served. A turn is the right to propose one RECEIVE. The first poll of a line gets
+a turn only if there are more messages than the polls with a turn, whose RECEIVE is not applied yet,
+will take. It must give the turn back, used or not; then the next poll is considered. So one message
+costs a group one turn, however many polls wait; where the group's filters differ, one for each that
+names it. Used by `receiving`.
 """
 
 from __future__ import annotations
