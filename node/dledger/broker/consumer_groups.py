@@ -13,12 +13,13 @@ from dledger.broker.active_time import ActiveTime
 from dledger.broker.backlogs import backlog
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
-from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.editions import Edition
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.filters import tag_codes
 from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
 from dledger.broker.kept_messages import Codes
+from dledger.broker.lease_columns import Lease
 from dledger.broker.results import (
     Acked,
     Delivery,
@@ -271,7 +272,7 @@ class ConsumerGroups:
         filters.use(codes, tags, self.filters_ms)
         if gone := filters.end_unused(self.filters_ms):
             ended = group.end_unnamed(topic, filters)
-            self._changes.leases.update((group.name, topic, queue_id) for queue_id in ended)
+            self._changes.leases.update((group.name, topic, each) for each in ended)
             # Several that go at once share what was kept: it is told with the last one.
             messages = [0] * (len(gone) - 1) + [sum(ended.values())]
             rows = zip(gone, messages, strict=True)

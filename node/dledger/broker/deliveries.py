@@ -7,18 +7,18 @@ Time is the log's, passed in by `state`, so every node makes the same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator
 from copy import copy
 from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
-from typing import Final, NamedTuple
+from typing import Final
 
 from dledger.broker.consume_queue import ConsumeQueue, Run
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
 from dledger.broker.kept_messages import Codes, KeptMessages
-from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
-from dledger.common.byte_order import TypeCode
+from dledger.broker.lease_columns import Lease, encoded_leases, read_leases
+from dledger.broker.snapshot_codec import Reader, number
 
 MAX_LEASES = 16_384
 """Unacked messages of one queue that a group may hold; more are delivered as these are acked."""
@@ -31,27 +31,6 @@ _ASIDE_MS: Final = -(1 << 63)
 """The end of a lease that was put aside: it is in neither heap, and no other end is this early."""
 _STALE_IN_A_ROW: Final = 64
 """After this many stale ends in a row, all stale ends are removed at once."""
-
-_LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
-
-
-class Lease(NamedTuple):
-    """The lease of a delivered message; immutable, because a snapshot may share it.
-
-    Attributes:
-        receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
-        visible_at_ms: When it may be delivered again.
-        attempt: How often it was delivered.
-        client_id: The client that it is renewed for; empty if it is not renewed.
-        arrived: Whether that client is known to have the message, so that its lease is renewed for
-            as long as the client is alive.
-    """
-
-    receive_id: int
-    visible_at_ms: int
-    attempt: int
-    client_id: str
-    arrived: bool = False
 
 
 class QueueDeliveries:
@@ -455,28 +434,12 @@ class QueueDeliveries:
             self.kept = None
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the bytes for a snapshot; the leases as columns, by ascending offset; the kept."""
-        offsets = sorted(self.leases)
+        """Yield the bytes for a snapshot: the leases, and what is kept."""
         yield number(self.next_offset)
-        yield from column("Q", len(offsets), offsets)
-        if offsets:
-            yield from self._encoded_leases([self.leases[offset] for offset in offsets])
+        yield from encoded_leases(self.leases)
         yield number(bool(self.kept))
         if self.kept:
             yield from self.kept.encoded()
-
-    @staticmethod
-    def _encoded_leases(leases: Sequence[Lease]) -> Iterator[bytes]:
-        holders = sorted({(lease.client_id, lease.arrived) for lease in leases})
-        numbers = {holder: number for number, holder in enumerate(holders)}
-        yield from column("Q", len(leases), (lease.receive_id for lease in leases))
-        yield from column("q", len(leases), (lease.visible_at_ms for lease in leases))
-        yield from column("Q", len(leases), (lease.attempt for lease in leases))
-        yield from column("I", len(leases), (numbers[x.client_id, x.arrived] for x in leases))
-        yield number(len(holders))
-        for client_id, arrived in holders:
-            yield text(client_id)
-            yield number(arrived)
 
     @classmethod
     def read(
@@ -487,7 +450,9 @@ class QueueDeliveries:
         *filters* are those of the group that are in use; None if it has none for this topic.
         """
         found = cls(source.number(queue.first, queue.end))
-        found._read_leases(source, queue)
+        for offset, lease in read_leases(source, queue.first, found.next_offset):
+            found.leases[offset] = lease
+            found._follow(offset, lease)
         aside = {o for o, x in found.leases.items() if x.visible_at_ms == _ASIDE_MS}
         if not source.number(high=1):
             if aside:
@@ -506,27 +471,6 @@ class QueueDeliveries:
         if any(map(found.kept.has_passed, found.leases)):
             raise source.malformed("a kept message has a lease")
         return found
-
-    def _read_leases(self, source: Reader, queue: ConsumeQueue) -> None:
-        offsets = source.column("Q")
-        if not ascends(offsets, self.next_offset) or any(o < queue.first for o in offsets[:1]):
-            raise source.malformed(f"leases outside [{queue.first}, {self.next_offset})")
-        if not offsets:
-            return
-        columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
-        holders = [_holder(source) for _ in range(source.number())]
-        if any(number >= len(holders) for number in columns[-1]):
-            raise source.malformed(f"a lease of another than {len(holders)} holders")
-        for offset, receive_id, until_ms, attempt, holder in zip(offsets, *columns, strict=True):
-            client_id, arrived = holders[holder]
-            lease = self.leases[offset] = Lease(
-                receive_id=receive_id,
-                visible_at_ms=until_ms,
-                attempt=attempt,
-                client_id=client_id,
-                arrived=arrived,
-            )
-            self._follow(offset, lease)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
@@ -581,8 +525,3 @@ class QueueDeliveries:
         if len(self._expiry) + len(self._ended) > 2 * len(self.leases) + _STALE_IN_A_ROW:
             self._sort_out(self._expiry)
             self._sort_out(self._ended)
-
-
-def _holder(source: Reader) -> tuple[str, bool]:
-    """Read a lease's client and whether the message is known to have arrived there."""
-    return source.text(), source.number(high=1) == 1
