@@ -251,6 +251,21 @@ class GrowTopic:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Leap:
+    """The log's time moved from *from_ms* to *to_ms*, the entry's own; nobody lived through that.
+
+    Alone in its entry: whatever stood before it there would be older by the leap.
+    """
+
+    from_ms: int
+    to_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.LEAP, {"from": self.from_ms, "to": self.to_ms})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class UseFilter:
     """A member of *group* waits for messages of a topic that have one of *tags*; None: for all.
 
@@ -283,6 +298,7 @@ Command: TypeAlias = (
     | DeleteGroup
     | SetSecret
     | GrowTopic
+    | Leap
     | UseFilter
 )
 
@@ -400,6 +416,10 @@ def _grow_topic(row: _Json) -> GrowTopic:
     return GrowTopic(name=_text(row["name"]), queues=_number(row["queues"]))
 
 
+def _leap(row: _Json) -> Leap:
+    return Leap(from_ms=_number(row["from"]), to_ms=_number(row["to"]))
+
+
 def _use_filter(row: _Json) -> UseFilter:
     return UseFilter(group=_text(row["group"]), topic=_text(row["topic"]), tags=_tags(row["tags"]))
 
@@ -419,6 +439,7 @@ DECODERS: Final[Decoders] = {
     CommandType.DELETE_GROUP: _delete_group,
     CommandType.SET_SECRET: _set_secret,
     CommandType.GROW_TOPIC: _grow_topic,
+    CommandType.LEAP: _leap,
     CommandType.USE_FILTER: _use_filter,
 }
 

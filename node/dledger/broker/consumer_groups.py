@@ -20,6 +20,7 @@ from dledger.broker.filters import tag_codes
 from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
 from dledger.broker.kept_messages import Codes
 from dledger.broker.lease_columns import Lease
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.results import (
     Acked,
     Delivery,
@@ -47,11 +48,15 @@ MAX_RECEIVE = 1_024
 class ConsumerGroups:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changes* collects the queues whose leases change.
+    *changes* collects the queues whose leases change. Leases end by *time*, as lived; all their
+    ends, here and in `deliveries`, are lived time.
     """
 
-    def __init__(self, topics: TopicStore, changes: StateChanges, edition: Edition) -> None:
+    def __init__(
+        self, topics: TopicStore, changes: StateChanges, edition: Edition, time: LivedTime
+    ) -> None:
         self._topics, self._changes, self._edition = topics, changes, edition
+        self._time = time
         self._groups: dict[str, ConsumerGroup] = {}
         self._receives = 0
         self._active = ActiveTime(MAX_GAP_MS)
@@ -59,11 +64,6 @@ class ConsumerGroups:
         # one that its members had said nothing in anyway, and their filters outlive it.
         self._filters_active = ActiveTime(USE_IS_SAID_MS)
         self._room = FilterRoom()
-
-    @property
-    def now_ms(self) -> int:
-        """The log's time, Unix milliseconds."""
-        return self._active.log_ms
 
     @property
     def active_ms(self) -> int:
@@ -90,7 +90,7 @@ class ConsumerGroups:
         return name in self._groups
 
     def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
-        """Whether the group exists and was used within *within_ms* before *now_ms*."""
+        """Whether the group exists and was used within *within_ms* before *now_ms*, log's time."""
         group = self._groups.get(name)
         return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
@@ -113,16 +113,17 @@ class ConsumerGroups:
         group: str,
         topic: str,
         queue_ids: Sequence[int],
-        now_ms: int,
+        lived_ms: int,
         *,
         enough: int,
         codes: Codes = None,
     ) -> int:
-        """Return how many messages a RECEIVE with a filter could hand out at *now_ms*.
+        """Return how many messages a RECEIVE with a filter could hand out.
 
-        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: a result that
-        reaches it may be too low. It may be too high where the group has no other filter: then
-        somebody has to pass over what the only one does not name.
+        *lived_ms* is when it would be applied, in lived time. Zero means that a RECEIVE is not
+        worth proposing. Counting stops at *enough*: a result that reaches it may be too low. It may
+        be too high where the group has no other filter: then somebody has to pass over what the
+        only one does not name.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
         filters = None if found is None else found.filters(topic)
@@ -135,10 +136,10 @@ class ConsumerGroups:
                 count += queue.end - queue.first
             elif filters is not None and (differ or deliveries.kept is not None):
                 count += deliveries.available_to(
-                    codes, queue, now_ms, enough=enough - count, filters=filters
+                    codes, queue, lived_ms, enough=enough - count, filters=filters
                 )
             else:
-                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+                count += deliveries.available(queue.end, lived_ms, enough=enough - count)
             if count >= enough:
                 break
         return count
@@ -149,7 +150,7 @@ class ConsumerGroups:
         return found is not None and found.recall(topic, attempt_id) is not None
 
     def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
-        """Return when the next lease of these queues ends, Unix milliseconds; infinity if none."""
+        """Return when the next lease of these queues ends, in lived time; infinity if none."""
         found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
         return min((each.next_expiry() for each in found if each), default=float("inf"))
 
@@ -182,7 +183,7 @@ class ConsumerGroups:
         return sorted(group.name for group in self._groups.values() if group.reads(topic))
 
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*."""
+        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*, lived."""
         for group in self._groups.values():
             for topic, queue_id, deliveries in group.all_deliveries():
                 for offset, lease in deliveries.renewable(before_ms):
@@ -228,7 +229,7 @@ class ConsumerGroups:
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
         codes, filters = self._use(group, command.topic, command.tags)
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, positions = earlier
@@ -303,7 +304,7 @@ class ConsumerGroups:
                 queue,
                 limit=limit - len(positions),
                 codes=codes,
-                now_ms=self.now_ms,
+                now_ms=self._time.lived_ms,
                 lease_until_ms=until,
                 receive_id=receive_id,
                 client_id=command.client_id,
@@ -343,7 +344,7 @@ class ConsumerGroups:
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Change the end of one lease; raise InvalidReceiptHandle if the handle is stale."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
@@ -357,7 +358,7 @@ class ConsumerGroups:
 
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Extend leases; stale ones are skipped."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
@@ -375,7 +376,7 @@ class ConsumerGroups:
         for topic, queue_id, found in group.all_deliveries():
             if found.keeps_for(command.client_id):
                 deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
-                released += deliveries.release(command.client_id, self.now_ms)
+                released += deliveries.release(command.client_id, self._time.lived_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
@@ -391,6 +392,7 @@ class ConsumerGroups:
         for name in gone:
             self._own(name).leave()
             del self._groups[name]
+        self._changes.groups_gone.update(gone)
         return GroupsExpired(len(gone))
 
     def any_unused(self, before_ms: int) -> bool:
@@ -398,8 +400,8 @@ class ConsumerGroups:
         return bool(self._unused(before_ms))
 
     def _unused(self, before_ms: int) -> list[str]:
-        now_ms = self.now_ms
-        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
+        lived_ms = self._time.lived_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, lived_ms)]
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""

@@ -102,7 +102,7 @@ class QueueDeliveries:
 
         Args:
             end: The queue's end offset.
-            now_ms: The timestamp that the RECEIVE would have.
+            now_ms: When the RECEIVE would be applied.
             enough: Counting stops here: a result that reaches this may be too low.
         """
         fresh = max(min(end - self.next_offset, MAX_LEASES - len(self.leases)), 0)
@@ -169,7 +169,7 @@ class QueueDeliveries:
         return {o for t, o in self._ended if t <= now_ms and self._is_current(t, o)}
 
     def next_expiry(self) -> float:
-        """Return when the next lease ends, Unix milliseconds; infinity when there is none."""
+        """Return when the next lease ends, in lived time; infinity when there is none."""
         return min(self._first_of(self._ended), self._first_of(self._expiry))
 
     def _first_of(self, ends: list[tuple[int, int]]) -> float:

@@ -14,6 +14,8 @@ _COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 class Lease(NamedTuple):
     """The lease of a delivered message; immutable, because a snapshot may share it.
 
+    Its end, and all times here, are lived time (`lived_time`).
+
     Attributes:
         receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
         visible_at_ms: When it may be delivered again.

@@ -280,7 +280,12 @@ class LongPollQueue:
             return False
         queue_ids = want.queue_ids or range(topic.queues)
         return enough <= state.groups.available(
-            want.group, topic.name, queue_ids, self._now_ms(), enough=enough, codes=want.codes
+            want.group,
+            topic.name,
+            queue_ids,
+            self._lived_ms(),
+            enough=enough,
+            codes=want.codes,
         )
 
     def _set_timer(self, line: _Line) -> None:
@@ -296,7 +301,7 @@ class LongPollQueue:
             return
         # Expired leases are left to the polls that have a turn, unless one of them hangs, and to
         # those whose filter names them, which may be away: so the looks become rarer.
-        remaining_s = (expiry_ms - self._now_ms()) / 1000
+        remaining_s = (expiry_ms - self._lived_ms()) / 1000
         delay_s = max(remaining_s, 0.001) if remaining_s > 0 else line.again_s
         is_same = line.timer_ms == expiry_ms and remaining_s <= 0
         line.again_s = min(2 * line.again_s, _LOOK_RARELY_S) if is_same else _LOOK_AGAIN_S
@@ -355,5 +360,5 @@ class LongPollQueue:
         groups = self._engine.state.groups
         return groups.holds_attempt(want.group, want.topic.name, want.attempt_id)
 
-    def _now_ms(self) -> int:
-        return max(self._engine.now_ms(), self._engine.state.now_ms)
+    def _lived_ms(self) -> int:
+        return max(self._engine.lived_ms(), self._engine.state.time.lived_ms)
