@@ -6,6 +6,7 @@ from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
+from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
@@ -28,6 +29,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *REPLICA_MUTANTS,
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
+    *FILTER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,

@@ -1,14 +1,14 @@
-"""Topics and groups by name: found in the state, or created through the log if allowed."""
+"""Topics, groups and filters: found in the state, or put there through the log if allowed."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
-from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
+from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret, UseFilter
 from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
@@ -46,7 +46,7 @@ class TopicResolver:
         self.auto_creates = config.auto_create_topics
         self.group_retention_hours = config.group_retention_hours
         self._used_s: dict[str, float] = {}
-        self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
+        self._creating: dict[tuple[str, Hashable], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
             for what in ("topic", "group")
@@ -112,6 +112,22 @@ class TopicResolver:
         else:
             await self._make("group", name, command, lambda: groups.exists(name))
 
+    async def use_filter(self, group: str, topic: str, tags: tuple[str, ...] | None) -> None:
+        """Ensure, before a poll waits, that the log has the use of its filter.
+
+        What a group's other filters pass over is kept for a filter that is in use. A poll that
+        finds nothing writes nothing to the log; so the first one with a filter is recorded, and
+        now and then another if the group has several filters for this topic.
+
+        Raises:
+            LimitReached: The filter is new, and there are too many.
+            UnknownTopic, UnknownGroup: The topic or group was deleted meanwhile.
+        """
+        if self._engine.state.groups.is_filter_said(group, topic, tags, self._engine.now_ms()):
+            return
+        command = UseFilter(group=group, topic=topic, tags=tags).encode()
+        await self._propose("filter", (group, topic, tags), command)
+
     async def secret(self) -> bytes:
         """Return the secret that signs receipt handles, creating it if there is none yet."""
         if not self._engine.state.secret:
@@ -137,7 +153,7 @@ class TopicResolver:
             if not exists():  # another request created it with other settings, which is fine
                 raise
 
-    async def _propose(self, what: str, name: str, command: bytes) -> None:
+    async def _propose(self, what: str, name: Hashable, command: bytes) -> None:
         """Propose *command* once, however many concurrent requests need it."""
         task = self._creating.get((what, name))
         if task is None:
@@ -146,7 +162,7 @@ class TopicResolver:
             task.add_done_callback(lambda done: self._created((what, name), done))
         await asyncio.shield(task)
 
-    def _created(self, key: tuple[str, str], done: asyncio.Task[object]) -> None:
+    def _created(self, key: tuple[str, Hashable], done: asyncio.Task[object]) -> None:
         self._creating.pop(key, None)
         if not done.cancelled():
             done.exception()  # mark it retrieved: all requests that would raise it may be gone
