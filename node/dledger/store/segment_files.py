@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dledger.errors import DiskFull
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import making
 from dledger.store.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
 from dledger.store.identity import Identity
 from dledger.store.segment import NEW_SUFFIX, Segment
@@ -76,10 +77,13 @@ class SegmentFiles:
             )
         )
         temporary, file = self._take_spare(capacity) or self._preallocated(segment)
-        file.pwritev([header], 0)
-        file.fdatasync()
-        file.close()
-        self.files.rename(temporary, segment.path)
+        with making(self.files, temporary, f"make segment {segment.name}"):
+            try:
+                file.pwritev([header], 0)
+                file.fdatasync()
+            finally:
+                file.close()
+            self.files.rename(temporary, segment.path)
         self.files.fsync_dir(self._directory)
         return segment
 
@@ -101,13 +105,12 @@ class SegmentFiles:
                 f"no room for a segment of {size} bytes in {self._directory}: "
                 f"{free} bytes are free, {self._reserve_bytes} stay reserved"
             )
-        with disk_full_on_enospc(f"preallocate a segment of {size} bytes"):
+        with making(self.files, path, f"preallocate a segment of {size} bytes"):
             file = self.files.open(path, Mode.CREATE)
             try:
                 file.preallocate(size)
             except OSError:
                 file.close()
-                self.files.remove(path)
                 raise
         return file
 
@@ -129,9 +132,10 @@ class SegmentFiles:
         path = self._directory / f"spare-{self._spares_made}{NEW_SUFFIX}"
         try:
             file = self._allocate(path, self._segment_bytes)
+            with making(self.files, path, "sync a spare segment"):
+                file.fdatasync()
         except DiskFull:
             return None
-        file.fdatasync()
         return path, file
 
     def remove(self, segments: Iterable[Segment], unsealed: Iterable[Segment]) -> None:

@@ -20,7 +20,8 @@ from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
 from dledger.files.atomic import load_file, replace_file, replace_file_by_parts
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import refuse_full_disk
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import SnapshotInfo
 
@@ -136,7 +137,7 @@ class SnapshotFiles:
             pieces = written.of(encode_snapshot(snapshot, body))
             replace_file_by_parts(self._files, self._directory / name, pieces)
         except DiskFull:
-            self._remove([f"{name}.new", _TAKING])
+            self._remove([_TAKING])
             raise
         info = written.info(snapshot)
         self._add(info, name)
@@ -181,8 +182,7 @@ class SnapshotFiles:
                 if offset == 0:
                     self._begin(info)
                 if self._incoming is not None:
-                    with disk_full_on_enospc("receive a snapshot"):
-                        self._incoming.pwritev([data], offset)
+                    self._incoming.pwritev([data], offset)
         except DiskFull:
             self.discard()
             raise
@@ -219,15 +219,18 @@ class SnapshotFiles:
         not the new one.
 
         Raises:
-            StorageError: The disk failed.
+            DiskFull: There is no room for its name; the same call works once there is.
+            StorageError: The disk failed; so it did if there is no room for what it had taken.
         """
         name = _name(snapshot)
-        with _storage_errors(f"install snapshot {name}"):
-            if self._incoming is not None:
+        if self._incoming is not None:
+            with _storage_errors(f"sync snapshot {name}", takes_room=False):
                 self._incoming.fdatasync()
-            self._files.rename(self._directory / _INCOMING, self._directory / name)
+            with _storage_errors(f"install snapshot {name}"):
+                self._files.rename(self._directory / _INCOMING, self._directory / name)
+            self._close_incoming()
+        with _storage_errors(f"sync the name of snapshot {name}", takes_room=False):
             self._files.fsync_dir(self._directory)
-        self._close_incoming()
         self._add(info, name)
 
     def settle(self) -> None:
@@ -270,10 +273,13 @@ def _name(snapshot: Snapshot) -> str:
 
 
 @contextmanager
-def _storage_errors(what: str) -> Iterator[None]:
+def _storage_errors(what: str, *, takes_room: bool = True) -> Iterator[None]:
+    """Raise DiskFull for lack of room, unless what failed is a sync; else StorageError."""
     try:
         yield
     except OSError as error:
+        if takes_room:
+            refuse_full_disk(error, what)
         raise StorageError(f"cannot {what}: {error}") from error
 
 
