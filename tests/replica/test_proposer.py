@@ -13,6 +13,7 @@ from dledger.replica.proposer import Proposer
 from dledger.types import EntryKind
 from tests.raft.bench import Alone
 from tests.replica.group import Clock
+from tests.replica.room_harness import Keeping
 
 KIB: Final = 1 << 10
 ROOM: Final = 100 * KIB
@@ -35,6 +36,7 @@ def proposing_of(node: Alone) -> Proposer:
         log_clock=LogClock(clock),
         metrics=NodeMetrics("test", "n1"),
         max_queued_bytes=1 << 20,
+        room=Keeping().keeper,
     )
 
 

@@ -410,6 +410,12 @@ class CommitLog(LogReader):
         with self._state.poisoning():
             return self._disk.prepare()
 
+    def fit(self, *, segment_bytes: int, reserve_bytes: int, makes_spares: bool) -> None:
+        """Go by other sizes from the next segment on; those that exist stay. From any thread."""
+        self._disk.fit(
+            segment_bytes=segment_bytes, reserve_bytes=reserve_bytes, makes_spares=makes_spares
+        )
+
     def close(self) -> None:
         """Close all files; with durability "osBuffer", sync first."""
         with self._state.writing:

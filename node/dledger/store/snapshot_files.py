@@ -50,7 +50,14 @@ class SnapshotFiles:
         self._reserve_bytes = reserve_bytes
         self._whole: list[tuple[SnapshotInfo, str]] = []
         self._incoming: File | None = None
-        self._unfinished = 0
+        self._unfinished = self._incoming_bytes = 0
+        self._written = _Tally()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the files take, those being written or received included; from any thread."""
+        whole = sum(info.size_bytes for info, _ in self._whole)
+        return whole + self._written.size_bytes + self._incoming_bytes
 
     @property
     def unfinished(self) -> int:
@@ -131,15 +138,18 @@ class SnapshotFiles:
             DiskFull: The disk is full; nothing changed.
             StorageError: The disk failed.
         """
-        name, written = _name(snapshot), _Tally()
+        name = _name(snapshot)
+        written = self._written = _Tally()
         self._make_directory()
         try:
             pieces = written.of(encode_snapshot(snapshot, body))
             replace_file_by_parts(self._files, self._directory / name, pieces)
         except DiskFull:
+            self._written = _Tally()
             self._remove([_TAKING])
             raise
         info = written.info(snapshot)
+        self._written = _Tally()
         self._add(info, name)
         self._remove([_TAKING])
         self._unfinished = 0
@@ -183,6 +193,7 @@ class SnapshotFiles:
                     self._begin(info)
                 if self._incoming is not None:
                     self._incoming.pwritev([data], offset)
+                    self._incoming_bytes = offset + len(data)
         except DiskFull:
             self.discard()
             raise
@@ -244,6 +255,7 @@ class SnapshotFiles:
 
     def _close_incoming(self) -> None:
         incoming, self._incoming = self._incoming, None
+        self._incoming_bytes = 0
         if incoming is not None:
             incoming.close()
 
@@ -287,12 +299,12 @@ class _Tally:
     """Counts the bytes written to a file and computes their CRC32C."""
 
     def __init__(self) -> None:
-        self._size_bytes = self._crc = 0
+        self.size_bytes = self._crc = 0
 
     def of(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Yield *parts* unchanged, and count them."""
         for part in parts:
-            self._size_bytes += len(part)
+            self.size_bytes += len(part)
             self._crc = crc32c(part, self._crc)
             yield part
 
@@ -302,7 +314,7 @@ class _Tally:
             last_index=snapshot.base.index,
             last_term=snapshot.base.term,
             last_chain=snapshot.base.chain,
-            size_bytes=self._size_bytes,
+            size_bytes=self.size_bytes,
             crc32c=self._crc,
         )
 

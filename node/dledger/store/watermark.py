@@ -70,6 +70,11 @@ class Watermark:
             raise CorruptFile(str(path), "missing; formatting the disk created it") from error
         return cls(file, _newest(file, path))
 
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return self._size
+
     def rows(self) -> bytes:
         """Return the bytes of the identity rows; empty if the disk cannot read them."""
         try:
