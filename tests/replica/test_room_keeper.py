@@ -175,6 +175,22 @@ def test_a_leader_with_room_hands_over_to_nobody() -> None:
     assert keeping.keeper.heir() is None
 
 
+def test_a_follower_without_room_is_told_once_that_lasts() -> None:
+    """The group goes on without it, and makes no room for it alone."""
+    keeping = Keeping((B, C))
+    keeper = keeping.keeper
+    told = []
+    for _ in range(3):
+        keeping.tell({B: _room(900), C: _room(900)})
+        keeper.measured(_look(10, own_mib=60))
+        told.append(keeper.shortage is not None)
+        keeping.clock.now_s += 6
+    keeper.measured(_look(900, own_mib=60))
+
+    assert told == [False, False, True]
+    assert keeper.shortage is None
+
+
 def test_messages_never_go_for_room_where_that_is_turned_off() -> None:
     """Then nothing can make any, and sends are refused."""
     keeping = Keeping(config=RoomConfig(percent=0))

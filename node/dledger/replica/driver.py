@@ -246,8 +246,8 @@ class Driver:
 
     @property
     def writes_refused(self) -> DiskFull | None:
-        """Why this node refuses user data; None if it accepts it (while it leads)."""
-        return self.room.refusal
+        """Why this node refuses user data, or would if it led; None if it has room."""
+        return self.room.shortage
 
     def sync_running_s(self) -> float:
         """Return how long the current write and sync has taken so far; 0 if there is none."""

@@ -35,6 +35,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_LOOKS: Final = 60
 """How often all consumer groups are checked for unused ones; a round is a second."""
+_EARLY_TOLD_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,8 @@ class Maintenance:
         self._slow_followers = SlowFollowers()
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
-        self._rounds_until_look = 0
+        self._rounds_until_look = self._early_dropped = 0
+        self._early_told_s = -_EARLY_TOLD_EVERY_S
         self._newest_ms: dict[int, int] = {}
 
     def retain_by(self, policy: RetentionPolicy) -> None:
@@ -203,8 +205,13 @@ class Maintenance:
             self._went_early(retained.dropped, grown)
 
     def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
-        """Log which topic used most of the space for which messages were dropped early."""
+        """Log, once a minute at most, which topic used the space for which messages went early."""
         self._metrics.early_dropped_messages.inc(dropped)
+        self._early_dropped += dropped
+        now_s = self._now_s()
+        if now_s - self._early_told_s < _EARLY_TOLD_EVERY_S:
+            return
+        dropped, self._early_dropped, self._early_told_s = self._early_dropped, 0, now_s
         topic = max(grown, key=lambda each: (grown[each], each), default="")
         logger.warning(
             "the disk is above its watermark (%s): %d messages of all topics were dropped before "

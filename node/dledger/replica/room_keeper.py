@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections import deque
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
@@ -40,6 +41,8 @@ logger = logging.getLogger(__name__)
 _UNMEASURED: Final = 1 << 62
 _TRANSFER_S: Final = 3.0
 """For how long a hand-over that was begun may still succeed."""
+_SHORT_S: Final = 10.0
+"""For how long a disk is short of room before that is told: a drop may be under way."""
 _LOOKS: Final = 16
 _GIB: Final = 1 << 30
 
@@ -127,6 +130,7 @@ class RoomKeeper:
         self._handed_s = self._led_s = -HAND_OVER_EVERY_S
         self._led_before: NodeId | None = None
         self._told_new = False
+        self._short_since_s = math.inf
 
     @property
     def segment_bytes(self) -> int:
@@ -137,6 +141,20 @@ class RoomKeeper:
     def disk(self) -> DiskRoom | None:
         """This node's disk at the last look; None before the first."""
         return self._disks.get(self._own_id)
+
+    @property
+    def shortage(self) -> DiskFull | None:
+        """Why this member takes no users' data, or could take none: what an operator should know.
+
+        A follower without room is told, too, once that lasts: the group goes on without it.
+        """
+        if self.refusal is not None or self._now_s() - self._short_since_s < _SHORT_S:
+            return self.refusal
+        return DiskFull(
+            f"this member's disk has {self._free_bytes()} bytes free and needs "
+            f"{self.limits.refuse_bytes} to take part in writes: {self.ours()}; free some space or "
+            "grow the volume, it takes part again by itself"
+        )
 
     def configure(self, *, budget_bytes: int, percent: int) -> None:
         """Go by another budget and watermark from the next look on."""
@@ -209,6 +227,10 @@ class RoomKeeper:
 
     def _judge(self) -> None:
         """Refuse users' data, or take it, and tell when that turns."""
+        if self._free_bytes() >= self.limits.refuse_bytes:
+            self._short_since_s = math.inf
+        elif self._short_since_s == math.inf:
+            self._short_since_s = self._now_s()
         decision = self.decision()
         before = self.refusal
         self.refusal = self._write_refusal or (
