@@ -129,7 +129,7 @@ def test_a_group_comes_back_from_a_backup_on_a_volume_claim(
 def drop_oldest(group: BrokerGroup) -> None:
     """Wait until every node, whose files take more than the watermark, has dropped entries."""
     for pod in group.pods():
-        what = f"{pod}, with more than {FULL_AT_PERCENT} % of its storage used, drops its oldest segment"
+        what = f"{pod}, with over {FULL_AT_PERCENT} % of its storage used, drops its oldest segment"
         eventually(what, partial(has_dropped, group, pod), 90)
 
 

@@ -60,11 +60,11 @@ class RoomConfig:
             go for room.
     """
 
-    segment_bytes: int = 64 << 20
+    segment_bytes: int = 64 << 20  # as the settings of a node, which has the reason
     least_segment_bytes: int = LEAST_SEGMENT_BYTES
     small_files_bytes: int = SMALL_FILES_BYTES
     budget_bytes: int = 0
-    percent: int = 85
+    percent: int = 85  # likewise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
