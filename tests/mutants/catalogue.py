@@ -14,6 +14,7 @@ from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
+from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
+    *ROOM_MUTANTS,
     *CONSUMER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dledger.common.reports import Room
+from dledger.errors import DiskFull
 from dledger.replica.room import HAND_OVER_EVERY_S, SETTLED_S, Verdict
 from dledger.replica.room_keeper import Measured, RoomConfig
 from dledger.types import Entry, EntryKind, NodeId
@@ -61,6 +62,11 @@ def test_a_segment_made_since_the_look_counts() -> None:
     keeping.allocated_bytes = 64 * MIB
 
     assert roomy - keeping.keeper.room_bytes() == 64 * MIB
+    keeping.allocated_bytes = 128 * MIB  # below the point at which messages go
+    assert roomy - keeping.keeper.room_bytes() == 128 * MIB
+    keeping.allocated_bytes = 193 * MIB
+    assert keeping.keeper.room_bytes() == -1
+    assert keeping.keeper.decision().drop_bytes > 0
 
 
 def test_entries_on_their_way_to_the_disk_count() -> None:
@@ -198,6 +204,25 @@ def test_messages_never_go_for_room_where_that_is_turned_off() -> None:
 
     assert keeping.keeper.refusal is not None
     assert keeping.keeper.decision().drop_bytes == 0
+
+
+def test_a_write_that_waits_for_room_keeps_users_data_out() -> None:
+    """However much is free by another count: until it was written, or nothing waits any more."""
+    keeper = Keeping().keeper
+    keeper.measured(_look(500))
+    keeper.write_refused(DiskFull("no room"))
+
+    keeper.measured(_look(500), retrying=True)
+    keeper.write_succeeded(retrying=True)
+    assert keeper.refusal is not None
+    assert keeper.room_bytes() == -1
+    assert keeper.waits(1) is keeper.refusal
+
+    keeper.write_succeeded(retrying=False)
+    assert keeper.refusal is None
+    keeper.write_refused(DiskFull("no room"))
+    keeper.measured(_look(500), retrying=False)  # what waited may have been given up
+    assert keeper.refusal is None
 
 
 def test_no_spare_segment_is_made_at_the_refusal_point() -> None:

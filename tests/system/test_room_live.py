@@ -228,10 +228,10 @@ def test_volumes_of_ext4_take_every_send(
     body = os.urandom(1 << 16)
 
     async def write() -> int:
-        """Send three times the volume's size, as fast as it goes; return how many were refused."""
+        """Send twice the volume's size, as fast as it goes; return how many were refused."""
         refused = 0
         async with BatchingProducer([endpoint]) as producer:
-            for _ in range(3 * size_mib // 16):
+            for _ in range(2 * size_mib // 16):
                 sends = (producer.send("topic", body, queue_id=0) for _ in range(16 * 16))
                 answers = await asyncio.gather(*sends, return_exceptions=True)
                 refused += sum(isinstance(each, BaseException) for each in answers)

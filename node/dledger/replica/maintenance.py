@@ -114,7 +114,7 @@ class Maintenance:
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
             own_bytes=self._log.disk_bytes + self._snapshots.disk_bytes,
-            droppable_bytes=sum(segment.size_bytes for segment in self._log.sealed()),
+            droppable_bytes=self._log.sealed_bytes,
             snapshot_bytes=newest.size_bytes if newest is not None else 0,
             allocated_bytes=allocated_bytes,
         )
