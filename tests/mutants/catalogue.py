@@ -16,6 +16,7 @@ from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.time_mutants import TIME_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
@@ -26,6 +27,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,
+    *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,

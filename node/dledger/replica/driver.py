@@ -25,6 +25,7 @@ from dledger.raft.core import Raft
 from dledger.raft.messages import HeartbeatRequest, InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.replica.apply_pace import ApplyPace
+from dledger.replica.dating import Dating
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
@@ -60,6 +61,10 @@ class StateMachine(Protocol):
     def apply(self, entry: Entry) -> Sequence[object]:
         """Apply one DATA entry; return one result per command, with errors as values."""
 
+    @property
+    def leapt_ms(self) -> int:
+        """How much of the log's time its leaps have skipped, in milliseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConfig:
@@ -81,6 +86,7 @@ class Driver:
 
     Attributes:
         log_clock: The leader's: Unix milliseconds that never go back.
+        dating: How the log's time and this node's clock stand to the group's date.
         reports: What the members say of themselves, once a second.
     """
 
@@ -146,7 +152,7 @@ class Driver:
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
         self.log_clock = LogClock(clock)
-        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, state.leapt_ms)
         self.room = RoomKeeper(
             raft.id,
             config=config.room,
@@ -163,6 +169,14 @@ class Driver:
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
+        )
+        self.dating = Dating(
+            self.core,
+            clock=clock,
+            log_clock=self.log_clock,
+            reports=self.reports,
+            metrics=metrics,
+            leap=self._proposer.leap,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleObserver(
@@ -456,6 +470,9 @@ class Driver:
         self.reports.tick(now_s, members, term=core.state.term)
         if self._takes_steps():
             core.tick()
+            self.dating.look(
+                now_s, serves=self.is_serving_leader(), applied_index=self._applied_index
+            )
         self._commits.look(now_s, core.awaits_commit_behind)
         self._proposer.look(now_s)
         self._wake_if_due()
@@ -623,11 +640,11 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)
             known = self._snapshots is not None and entry.index <= self._snapshots.index
             applies = entry.kind is EntryKind.DATA and not known
             results = self._state.apply(entry) if applies else ()
+            self.log_clock.applied(entry.timestamp_ms, self._state.leapt_ms)
             self._applied_index = entry.index
             self._proposer.waiters.applied(entry.term, entry.index, results)
             if entry.kind is EntryKind.MEMBERSHIP:
@@ -642,7 +659,7 @@ class Driver:
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
-            self.log_clock.applied(self._snapshots.now_ms)
+            self.log_clock.applied(self._snapshots.now_ms, self._state.leapt_ms)
         self.core.snapshot_finished(
             info,
             installed=memberships is not None,

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.commands import ExpireGroups, Retain
+from dledger.broker.lived_time import lived_at
 from dledger.broker.results import Retained
 from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
@@ -87,9 +88,10 @@ class Maintenance:
         self._not_before_s = now_s() + wait_s
         self._transfers = 0
         self._slow_followers = SlowFollowers()
+        self._waits = False
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
-        self._rounds_until_look = self._early_dropped = 0
+        self._rounds_led = self._early_dropped = 0
         self._early_told_s = -_EARLY_TOLD_EVERY_S
         self._newest_ms: dict[int, int] = {}
 
@@ -119,18 +121,22 @@ class Maintenance:
             allocated_bytes=allocated_bytes,
         )
 
-    async def run(self) -> None:
-        """Run one round: do what is due."""
-        self._rounds += 1
+    async def run(self, *, by_need: bool = False) -> None:
+        """Run one round: do what is due.
+
+        *by_need*: room is wanted before the next second; what goes by seconds waits for that.
+        """
+        self._rounds += not by_need
         await self.measure()
         try:
             if self._driver.hand_over_for_room():
                 return
             await self._propose_retention()
-            await self._propose_expiry()
-            followers, room = self._driver.core.progress(), self._driver.room
-            gets_on = self._slow_followers.get_on(followers, self._state.first_index)
-            if gets_on and not room.is_awaited:
+            if not by_need:
+                await self._propose_expiry()
+                followers = self._driver.core.progress()
+                self._waits = self._slow_followers.get_on(followers, self._state.first_index)
+            if self._waits and not self._driver.room.is_awaited:
                 return
             if self._is_snapshot_due() and not self._should_wait():
                 await self.take_snapshot()
@@ -192,9 +198,12 @@ class Maintenance:
     async def _propose_retention(self) -> None:
         if not self._driver.is_serving_leader():
             return
-        drop_bytes = self._driver.room.decision().drop_bytes
-        now_ms = self._driver.log_clock.now_ms()
-        decided = await asyncio.to_thread(self._keep_from, drop_bytes, now_ms)
+        decided = await asyncio.to_thread(
+            self._keep_from,
+            self._driver.room.decision().drop_bytes,
+            self._driver.log_clock.lived_ms(),
+            self._state.time.leaps,
+        )
         index, of_age = decided
         if index <= self._state.first_index:
             return
@@ -225,25 +234,29 @@ class Maintenance:
         grown.clear()
 
     async def _propose_expiry(self) -> None:
-        """Every minute, on the leader: delete the groups that have been unused for too long."""
-        if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
-            self._rounds_until_look -= 1
+        """Every minute, on the leader: delete the groups that have been unused for too long.
+
+        A new leader begins a minute later: whoever could not poll meanwhile says so before.
+        """
+        self._rounds_led = self._rounds_led + 1 if self._driver.is_serving_leader() else 0
+        if not self._rounds_led or self._rounds_led % _ROUNDS_BETWEEN_LOOKS:
             return
-        self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
         before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
         if before_ms and self._state.groups.any_unused(before_ms):
             logger.info("deleting consumer groups last used before %d (Unix ms)", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
-    def _keep_from(self, excess_bytes: int, now_ms: int) -> tuple[int, int]:
+    def _keep_from(
+        self, excess_bytes: int, lived_ms: int, leaps: tuple[tuple[int, int], ...]
+    ) -> tuple[int, int]:
         """Return the first index whose messages are kept, and what it would be with more space."""
         decide = partial(
             keep_from,
             self._log.sealed(),
             self._retention,
             applied_index=self._driver.applied_index,
-            now_ms=now_ms,
-            newest_ms=self._newest,
+            lived_ms=lived_ms,
+            newest_ms=lambda segment: lived_at(leaps, self._newest(segment)),
         )
         of_age = decide(excess_bytes=0)
         return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age

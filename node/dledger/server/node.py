@@ -169,6 +169,7 @@ class Node:
             GatewayConfig(
                 auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
+                group_retention_hours=settings.group_retention_hours,
                 leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
@@ -201,7 +202,7 @@ class Node:
             self._peers.handlers(),
             RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine).handler(),
+            TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -307,7 +308,9 @@ class Node:
     def take_over(self, settings: Settings) -> None:
         """Go by settings that changed while this node runs; see `live_settings.LIVE`."""
         self._settings = settings
-        self._gateway.context.resolver.auto_creates = settings.auto_create_topics
+        resolver = self._gateway.context.resolver
+        resolver.auto_creates = settings.auto_create_topics
+        resolver.group_retention_hours = settings.group_retention_hours
         if self._replica is not None:
             self._replica.take_over(settings)
 
@@ -505,26 +508,29 @@ class Node:
         return self._usage
 
     async def _keep_log_short(self) -> None:
-        """Take a snapshot and drop old segments, if due: every second, or when room is wanted."""
+        """Take a snapshot and drop old segments, if due: every second, and when room is wanted."""
+        loop = asyncio.get_running_loop()
         while True:
+            next_s = loop.time() + _HOUSEKEEPING_S
             if self._replica is not None:
                 await self._replica.maintenance.run()
-            await self._room_wanted()
+            while self._replica is not None and await self._room_wanted(next_s):
+                await self._replica.maintenance.run(by_need=True)
+            await asyncio.sleep(max(0.0, next_s - loop.time()))
 
-    async def _room_wanted(self) -> None:
-        """Return when room is wanted on the disk, or after a second; never at once."""
+    async def _room_wanted(self, until_s: float) -> bool:
+        """Return whether room is wanted on the disk before *until_s*; never at once."""
         await asyncio.sleep(_LEAST_REST_S)
-        if self._replica is None:
-            await asyncio.sleep(_HOUSEKEEPING_S)
-            return
+        if self._replica is None or asyncio.get_running_loop().time() >= until_s:
+            return False
         wanted = self._replica.driver.room.wanted
         try:
-            async with asyncio.timeout(_HOUSEKEEPING_S - _LEAST_REST_S):
+            async with asyncio.timeout_at(until_s):
                 await wanted.wait()
         except TimeoutError:
-            return
-        finally:
-            wanted.clear()
+            return False
+        wanted.clear()
+        return True
 
     async def _publish_metrics(self) -> None:
         """Publish gauges every second, even while maintenance waits for the disk."""
