@@ -16,6 +16,7 @@ from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
+from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 
@@ -27,6 +28,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
+    *ROOM_MUTANTS,
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *FILTER_MUTANTS,
