@@ -48,8 +48,8 @@ DELETION_MUTANTS = (
     Mutant(
         name="a delete changes what a snapshot refers to",
         file="broker/consumer_groups.py",
-        old="            self._own(name).forget(topic)\n",
-        new="            self._groups[name].forget(topic)\n",
+        old="                self._own(group.name).forget(topic)\n",
+        new="                group.forget(topic)\n",
         why="a snapshot is of two moments",
         checks=(_DELETING,),
     ),
