@@ -191,13 +191,12 @@ ANSWERS: dict[str, tuple[Callable[[], DledgerError], int, Said]] = {
         ),
     ),
     "a topic that is not there": (
-        lambda: UnknownTopic("orders"),
+        lambda: UnknownTopic("orders", node="10.0.0.1:8081"),
         40402,
         Said(
             "topic 'orders' does not exist; create it with `dledger topic create orders "
-            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
-            "use makes it)",
-            "create it with `dledger topic create orders --endpoint HOST:PORT`",
+            "--endpoint 10.0.0.1:8081` (with autoCreateTopics on, its first use makes it)",
+            "create it with `dledger topic create orders --endpoint 10.0.0.1:8081`",
         ),
     ),
     "an id that is another message's": (

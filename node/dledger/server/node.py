@@ -543,6 +543,7 @@ class Node:
                 load,
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
+                filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 peer_tls=self._peer_tls,
                 doors=self._servers.serving_doors,
             )

@@ -132,6 +132,7 @@ def node_sample(
     *,
     free_bytes: int,
     remembered_ids: int,
+    filter_kept_bytes: int = 0,
     peer_tls: PeerTls | None = None,
     doors: int | None = None,
 ) -> Sample:
@@ -171,6 +172,7 @@ def node_sample(
         door_processes=doors,
         remembered_message_ids=remembered_ids,
         remembered_message_ids_limit=MAX_IDS,
+        filter_kept_bytes=filter_kept_bytes,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
     )
