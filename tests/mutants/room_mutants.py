@@ -140,4 +140,20 @@ ROOM_MUTANTS = (
         why="a producer's messages are out of order",
         checks=(_QUEUE,),
     ),
+    Mutant(
+        name="the snapshot that makes room rests as others do",
+        file="replica/maintenance.py",
+        old="if self._rounds <= self._policy.rest_rounds and not self._driver.room.is_short:",
+        new="if self._rounds <= self._policy.rest_rounds:",
+        why="sends wait for longer than they may, and are refused",
+        checks=("tests/replica/test_node_snapshots.py",),
+    ),
+    Mutant(
+        name="a batch that waited in vain is of unknown outcome",
+        file="services/producing.py",
+        old="isinstance(error, Refused | DiskFull) or not self.taken",
+        new="isinstance(error, Refused) or not self.taken",
+        why="its producer is not told that it is nowhere",
+        checks=("tests/services/test_produce_stream.py",),
+    ),
 )

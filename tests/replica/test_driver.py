@@ -311,6 +311,28 @@ async def test_a_send_for_which_room_is_made_waits_and_the_rest_passes_it(
     assert leader.driver.room.decision().drop_bytes == 0
 
 
+async def test_a_leader_without_room_hands_over_to_a_member_with_room(group: TestGroup) -> None:
+    """By the members' reports; who leads now knows whom it came from, and hands nothing back."""
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("a"), grows=True)
+    for node in group.followers():
+        node.driver.measured(replace(_short_of_room(node), free_bytes=1 << 29, own_bytes=1 << 28))
+    await eventually(lambda: len(leader.driver.reports.heard()) == 2)
+    leader.driver.measured(_short_of_room(leader))
+    await eventually(lambda: _handed_over(leader))
+
+    await eventually(lambda: leader.driver.core.role is not Role.LEADER)
+    successor = await group.leader()
+    assert successor.driver.room._led_before == leader.id
+
+
+def _handed_over(leader: TestNode) -> bool:
+    """Look once more, as maintenance does: reports come once a second, and may be older."""
+    leader.driver.measured(_short_of_room(leader))
+    return leader.driver.hand_over_for_room()
+
+
 async def test_a_send_that_waited_for_room_for_too_long_is_refused_by_name(
     group: TestGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from tests.replica.group import TestGroup, TestNode, eventually
 _BODY = b"x" * 60_000
 _METRICS = NodeMetrics("orders", "orders-0")
 _ROOMY = DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
+_TIGHT = DiskUsage(total_bytes=8 << 20, free_bytes=700 << 10)
 _SMALL_BYTES = 600_000
 """What a node may use that has room for two segments."""
 
@@ -60,7 +62,12 @@ async def _create(leader: TestNode) -> None:
 
 
 def _upkeep(
-    node: TestNode, *, hours: int = 0, budget_bytes: int = 0, group_hours: int = 0
+    node: TestNode,
+    *,
+    hours: int = 0,
+    budget_bytes: int = 0,
+    group_hours: int = 0,
+    usage: Callable[[], DiskUsage] = lambda: _ROOMY,
 ) -> Maintenance:
     node.driver.room.configure(budget_bytes=budget_bytes, percent=85)
     return Maintenance(
@@ -71,7 +78,7 @@ def _upkeep(
         retention=RetentionPolicy(hours=hours, group_hours=group_hours),
         policy=SnapshotPolicy(size_bytes=1 << 30, entries=1),
         metrics=_METRICS,
-        usage=lambda: _ROOMY,
+        usage=usage,
     )
 
 
@@ -436,6 +443,30 @@ async def test_who_took_the_room_is_named_when_messages_go_early(
     assert _state(leader).topics.queue("quiet", 0).first == 1
     assert _METRICS.registry.get_sample_value(counter, labels) == before + dropped
     assert _state(leader).topics.grown_bytes == {}
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_a_node_that_is_short_of_room_takes_the_snapshot_that_makes_some_at_once(
+    tmp_path: Path,
+) -> None:
+    """It is excused from the rest between two; a send may be waiting for that room."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    disk, firsts = [_ROOMY], [leader.log.first_index]
+    upkeep = _upkeep(leader, usage=lambda: disk[0])
+
+    for first in (0, 16, 32):
+        await _produce(leader, *range(first, first + 16))
+        disk[0] = _TIGHT
+        await upkeep.run(by_need=True)
+        firsts.append(leader.log.first_index)
+        disk[0] = _ROOMY
+        await upkeep.measure()
+
+    assert firsts == sorted(set(firsts))
     await group.stop()
 
 

@@ -172,6 +172,16 @@ def test_a_leader_without_room_hands_over_once_in_five_minutes_and_not_back() ->
     assert keeper.heir() == B
 
 
+def test_who_is_known_to_have_no_room_is_not_made_leader() -> None:
+    """Not even for its clients: messages would go for its disk."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(10)})
+    keeping.keeper.measured(_look(500))
+
+    assert not keeping.keeper.is_roomy(B)
+    assert keeping.keeper.is_roomy(C)
+
+
 def test_a_leader_with_room_hands_over_to_nobody() -> None:
     """However much more another one has."""
     keeping = Keeping((B, C))

@@ -182,6 +182,7 @@ class Driver:
         self._roles = RoleObserver(
             self.core, clock=clock, log_clock=self.log_clock, metrics=metrics
         )
+        self._led_by: NodeId | None = None
         self._reads = PendingReads()
         self._applied = AppliedWaiters()
         self._wake_scheduled = False
@@ -691,8 +692,9 @@ class Driver:
         if before is None:
             return
         if self.core.role is Role.LEADER:
-            failover = self.last_failover
-            self.room.leads(NodeId(failover.from_id) if failover is not None else None)
+            self.room.leads(self._led_by)
+        elif self.core.leader is not None:
+            self._led_by = self.core.leader
         if before is Role.LEADER:
             self._reads.fail_all(NotLeader(self.core.leader))
             self._proposer.refuse(NotLeader(self.core.leader))

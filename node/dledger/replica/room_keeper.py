@@ -417,6 +417,12 @@ class RoomKeeper:
         }
         return heir(spare, segment_bytes=self.segment_bytes)
 
+    def is_roomy(self, member: NodeId) -> bool:
+        """Whether a member has room to lead, as far as is known."""
+        if member not in self._heard_of():
+            return True
+        return self._free_of(member) >= self.limits.refuse_bytes
+
     def handed_over(self) -> None:
         """Note that leadership is being handed over for room."""
         self._handed_s = self._now_s()
