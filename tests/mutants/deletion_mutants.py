@@ -166,6 +166,22 @@ DELETION_MUTANTS = (
         checks=(_UNUSED,),
     ),
     Mutant(
+        name="a snapshot takes groups away in silence",
+        file="broker/state.py",
+        old="        self._changes.groups_gone.update(groups_gone)\n",
+        new="",
+        why="polls of a group that was deleted meanwhile wait until their time is up",
+        checks=(_DELETING,),
+    ),
+    Mutant(
+        name="what a topic grew by outlives it",
+        file="broker/topic_store.py",
+        old="        self.grown_bytes.pop(topic.name, None)\n",
+        new="",
+        why="each name that ever was is kept for ever, on all nodes",
+        checks=(_DELETING,),
+    ),
+    Mutant(
         name="clients make topics of dead letters",
         file="requests/topic_resolver.py",
         old="            check_may_be_made(name)\n",

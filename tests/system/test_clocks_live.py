@@ -74,7 +74,8 @@ async def test_a_clock_that_is_ahead_while_its_node_leads_drops_nothing(live: Li
     await eventually(lambda: live.status(wrong).clock_ahead_ms)
     last = await _written(live, b"while it leads")
     await _retained(live)
-    told = live.status(wrong)
+    async with live.admin(wrong) as admin:
+        told = await admin.status()
     _set_ahead(live, wrong, 0)
     await eventually(lambda: live.status(wrong).clock_ahead_ms < 5_000)
     now_ms = time.time() * 1000

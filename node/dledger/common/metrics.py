@@ -95,6 +95,10 @@ class Sample:
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
+    storage_own_bytes: int | None = _gauge("Bytes of the volume that this node's files take")
+    storage_new_foreign_bytes: int | None = _gauge(
+        "Bytes of the volume that other programs' files took within the last hour"
+    )
     held_request_bytes: int = _gauge(
         "Room that client requests under way or held at this node take; 8 KiB at least for each"
     )

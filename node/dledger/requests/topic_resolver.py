@@ -68,9 +68,14 @@ class TopicResolver:
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
-            raise UnknownTopic(name)
+            raise UnknownTopic(name, node=self._own_address())
         self._used_s[name] = time.monotonic()
         return found
+
+    def _own_address(self) -> str:
+        """Return this node's client port, as clients are told it."""
+        own = (e for e in self._engine.endpoints() if e.node_id == self._engine.node_id)
+        return next((f"{each.host}:{each.port}" for each in own), "HOST:PORT")
 
     def is_in_use(self, topic: str) -> bool:
         """Whether a client sent to a topic, or asked for its messages or routes, lately."""
@@ -133,13 +138,14 @@ class TopicResolver:
     async def _make(self, what: str, name: str, command: bytes, exists: Callable[[], bool]) -> None:
         """Create what a client has named, if the rate limit allows it."""
         check_name(what, name)
+        endpoint = self._own_address() if what == "topic" else "HOST:20911"
         now_s = asyncio.get_running_loop().time()
-        option = "--endpoint HOST:PORT"
         if (what, name) not in self._creating and not self._budgets[what].take(now_s):
             raise RateLimited(
                 f"{what} {name!r} does not exist, and {self._config.made_at_once} {what}s at once, "
                 f"then {self._config.made_per_s:g} a second, are created on their first use: "
-                f"create it with `dledger {what} create {name} {option}`, or try again later"
+                f"create it with `dledger {what} create {name} --endpoint {endpoint}`, or try "
+                "again later"
             )
         try:
             await self._propose(what, name, command)
