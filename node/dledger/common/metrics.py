@@ -141,6 +141,10 @@ class NodeMetrics:
             "dledger_repaired_entries",
             "Damaged entries that were written again from memory or from a peer",
         )
+        self.mended_state_files = counter(
+            "dledger_mended_state_files",
+            "Copies of the hard state or the identity that were written again at a start",
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
             "Peers' messages that Raft refused: a diverged log, or a term too far ahead",

@@ -133,6 +133,7 @@ class Node:
             told_group=settings.group_id,
             feature_level=features.level,
             on_joined=self._start_replica,
+            on_mended=lambda _: self._metrics.mended_state_files.inc(),
         )
         self._epochs = Epochs(
             self.node_id,

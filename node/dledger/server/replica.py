@@ -93,7 +93,9 @@ class Replica:
             StorageError: The log is corrupt or another node's; this node must not vote.
         """
         hard_state_file = HardStateFile(given.files, given.directory)
-        hard_state = await asyncio.to_thread(hard_state_file.load)
+        mended: list[str] = []
+        hard_state = await asyncio.to_thread(hard_state_file.load, mended.append)
+        given.metrics.mended_state_files.inc(len(mended))
         log = await asyncio.to_thread(_open_log, given)
         founding = given.joining.founding_of(log.last_index)
         if founding is not None:
