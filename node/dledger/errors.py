@@ -366,6 +366,22 @@ class NewerFormat(StorageError):
         return cls(what, found=f"format {found}", known=f"format {known}")
 
 
+class OlderFormat(StorageError):
+    """What is on the disk is whole, but of a build whose format this version does not read.
+
+    Attributes:
+        found, known: The number of its format, and the one that this version reads.
+    """
+
+    def __init__(self, what: str, *, found: int, known: int) -> None:
+        super().__init__(
+            f"{what} is of an older build: format {found}, and this one reads format {known}. "
+            "Nothing is damaged or was changed: start the build that wrote it, or move the "
+            "messages through a backup"
+        )
+        self.found, self.known = found, known
+
+
 class CorruptRecord(StorageError):
     """A record that was synced cannot be read back (rot).
 

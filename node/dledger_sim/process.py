@@ -322,6 +322,7 @@ class Process:
             metrics=self._metrics,
             snapshots=self.snapshots,
             thread=LoopWorker,
+            incarnation=f"{self.id}.{self.lives}",
         )
         self._upkeep = Maintenance(
             self.driver,

@@ -170,7 +170,7 @@ FEATURES: Final = Features(
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),
     member=since(1, "id name address"),
-    snapshots={5: 1},
+    snapshots={6: 1},
 )
 """Everything that this version knows about the log."""
 

@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+from uuid import uuid4
 
 from dledger.common.metrics import NodeMetrics
 from dledger.common.status import FailoverRecord
@@ -33,6 +34,7 @@ from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
 from dledger.replica.repair import first_needed, is_stuck_behind
+from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
@@ -78,6 +80,7 @@ class Driver:
 
     Attributes:
         log_clock: The leader's: Unix milliseconds that never go back.
+        reports: What the members say of themselves, once a second.
     """
 
     def __init__(
@@ -99,6 +102,7 @@ class Driver:
         on_removed: Callable[[int], None] = lambda _: None,
         admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
+        incarnation: str = "",
     ) -> None:
         self._config = config
         self._state = state
@@ -133,6 +137,9 @@ class Driver:
             snapshots=snapshots,
         )
         self._id = raft.id
+        self.reports = Reports(
+            raft.id, clock=clock, send=send, incarnation=incarnation or uuid4().hex
+        )
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
@@ -323,6 +330,9 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Handle one message from a peer."""
+        if isinstance(message, ReportRequest | ReportResponse):
+            self._take_report(message)
+            return
         if not self._takes_steps():
             return
         if type(message) is InstallSnapshotRequest and self._is_backlogged():
@@ -332,6 +342,12 @@ class Driver:
         self._roles.receiving(message)
         self.core.step(message)
         self._wake_if_due()
+
+    def _take_report(self, message: ReportRequest | ReportResponse) -> None:
+        """Handle a report; while a snapshot replaces the log as well, since no step is taken."""
+        is_member = self.core.memberships.current.get(message.sender) is not None
+        if self._running and is_member:
+            self.reports.receive(message, term=self.core.state.term)
 
     def _takes_steps(self) -> bool:
         installing = self._installation is not None and self._installation.replaces_log
@@ -404,6 +420,8 @@ class Driver:
         now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
         core = self.core
+        members = (each.id for each in core.memberships.current.members)
+        self.reports.tick(now_s, members, term=core.state.term)
         if self._takes_steps():
             core.tick()
         self._commits.look(now_s, core.awaits_commit_behind)
