@@ -21,6 +21,7 @@ from dledger.raft.quorum import VoteResult
 from dledger.raft.ready import Cause, Outbox
 from dledger.raft.server_state import ServerState
 from dledger.raft.timer import ElectionTimer
+from dledger.raft.witness import Witness
 from dledger.types import NodeId, Role
 
 
@@ -45,6 +46,7 @@ class Election:
         timer: ElectionTimer,
         timeout_ticks: int,
         outbox: Outbox,
+        witness: Witness,
         on_won: Callable[[Cause], None],
     ) -> None:
         self._state = state
@@ -53,6 +55,7 @@ class Election:
         self._timer = timer
         self._timeout_ticks = timeout_ticks
         self._out = outbox
+        self._witness = witness
         self._on_won = on_won
         self._votes: dict[NodeId, bool] = {}
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
@@ -156,13 +159,18 @@ class Election:
         """Enter *term* with our own vote, which decides alone once it is durable (`force`)."""
         self._timer.campaign()
         self._cause = Cause.FORCED
+        self._witness.release()
         self._state.stand(Cause.FORCED, term=term)
         self._votes = {}
 
     def _may_campaign(self) -> bool:
-        """Whether we may ask for votes; not while a snapshot replaces our log, or it has gaps."""
+        """Whether we may ask for votes.
+
+        Not while a snapshot replaces our log, it has gaps, or our disk is an older copy.
+        """
         allowed = self._memberships.may_campaign(self._state.id, self._log.commit_index)
-        return allowed and self._state.installing is None and self.log_is_whole
+        may_stand = allowed and not self._witness.is_silent
+        return may_stand and self._state.installing is None and self.log_is_whole
 
     def _others(self) -> list[NodeId]:
         return sorted(self._memberships.electorate.everyone - {self._state.id})
@@ -209,7 +217,7 @@ class Election:
         # Raft 5.2: one vote in a term. The answer is filed behind the hard state that has it.
         vote, leader = self._state.vote, self._state.leader
         free = vote == message.sender or (vote is None and leader is None)
-        granted = free and self._is_up_to_date(message)
+        granted = free and not self._witness.is_silent and self._is_up_to_date(message)
         if granted:
             self._state.give_vote(message.sender)
             self._timer.follow()
@@ -226,7 +234,8 @@ class Election:
 
     def _is_willing(self, message: PreVoteRequest) -> bool:
         """Whether we would vote for the sender if there were no leader."""
-        return self._could_vote(message) and self._is_up_to_date(message)
+        may_vote = self._could_vote(message) and not self._witness.is_silent
+        return may_vote and self._is_up_to_date(message)
 
     def _could_vote(self, message: PreVoteRequest) -> bool:
         if message.term != self._state.term:
@@ -240,6 +249,11 @@ class Election:
             last_term=message.last_term,
             last_chain=message.last_chain,
         )
+
+    def voters_heard(self) -> frozenset[NodeId]:
+        """Return who answered in the election of our term, and so has entered that durably."""
+        counted = self._state.role in (Role.CANDIDATE, Role.LEADER)
+        return frozenset(self._votes if counted else ())
 
     # Counting
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from crc32c import crc32c
 
-from dledger.errors import CorruptFile, DiskFull, NewerFormat, StorageError
+from dledger.errors import CorruptFile, DiskFull, NewerFormat, OlderFormat, StorageError
 from dledger.files.files import Files
 from dledger.store.two_copies import OnMended, TwoCopies
 from dledger.types import MAX_NUMBER, HardState, NodeId
@@ -44,7 +44,7 @@ def decode_hard_state(data: bytes) -> HardState:
 
     Raises:
         ValueError: The contents are damaged, or not a hard state.
-        NewerFormat: A newer version wrote them.
+        NewerFormat, OlderFormat: Another version wrote them.
     """
     if len(data) < _FIELDS.size + 4:
         raise ValueError(f"{len(data)} bytes are too few")
@@ -55,6 +55,8 @@ def decode_hard_state(data: bytes) -> HardState:
     magic, version, length, term = _FIELDS.unpack_from(data)
     if magic == _MAGIC and version > FORMAT_VERSION:
         raise NewerFormat.number("the hard state", found=version, known=FORMAT_VERSION)
+    if magic == _MAGIC and version == FORMAT_VERSION - 1:
+        raise OlderFormat("the hard state", found=version, known=FORMAT_VERSION)
     if magic != _MAGIC or version != FORMAT_VERSION:
         raise ValueError(f"magic {magic!r} version {version}, this node reads {FORMAT_VERSION}")
     vote = data[_FIELDS.size : -4]
