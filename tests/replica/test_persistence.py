@@ -39,6 +39,8 @@ ACK = AppendResponse(
 class GatedStore:
     """A log and a hard state file in one, whose syncs wait at a gate of their own each."""
 
+    last_index = 0
+
     def __init__(self) -> None:
         self.log_gate, self.state_gate = threading.Event(), threading.Event()
         self.saved: list[HardState] = []
@@ -256,7 +258,7 @@ def test_a_small_write_begins_behind_what_is_sent(size_bytes: int, order: list[o
     """The writer would only wait for Python's lock; a large one takes longer than that."""
     notes: list[object] = []
     disk = Persister(
-        log=cast("CommitLog", None),
+        log=cast("CommitLog", GatedStore()),
         hard_state_file=cast("HardStateFile", None),
         send=notes.append,
         events=Told(),

@@ -35,6 +35,7 @@ _ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate"
 _PHASES: Final = ("detected", "elected", "first_ack")
 
 DIVERGED: Final = "DivergedLog"
+CONTRADICTED: Final = "ContradictsCommitted"
 TERM_JUMP: Final = "TermJump"
 """Why Raft refuses a peer's message."""
 BY_LINK: Final = "link"
@@ -145,14 +146,18 @@ class NodeMetrics:
             "dledger_mended_state_files",
             "Copies of the hard state or the identity that were written again at a start",
         )
+        self.older_disks = counter(
+            "dledger_older_disks",
+            "Starts of this node whose disk had less than others know that it had",
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
-            "Peers' messages that Raft refused: a diverged log, or a term too far ahead",
+            "Peers' messages that Raft refused: a log that is another, or a term too far ahead",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
         # Each series is exported from the start, so that `increase` sees its first event.
-        for reason in (DIVERGED, TERM_JUMP):
+        for reason in (DIVERGED, CONTRADICTED, TERM_JUMP):
             self._refusals.labels(**own, reason=reason)
         self.scrubbed_bytes = counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage"
@@ -238,7 +243,7 @@ class NodeMetrics:
         self._forwarded[way].inc()
 
     def refused(self, reason: str) -> None:
-        """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""
+        """Count a message that Raft refused; *reason* is one of the three above."""
         self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:

@@ -492,6 +492,18 @@ class Raft(RaftView):
 
     # What members are known to have had
 
+    def told_marks(self) -> dict[NodeId, Mark]:
+        """Return the newest that each member is known to have had, our durable own too."""
+        self._remember()
+        index = self._log.durable_index
+        own = Mark(
+            last_term=self._log.term(index),
+            last_index=index,
+            term=self.durable_hard_state.term,
+        )
+        owed = self.witness.owed
+        return self.witness.known | {self.id: own if owed is None else own.merged(owed)}
+
     def _remember(self) -> None:
         """Note what members have shown by now; called before the role or the term changes."""
         witness, state, term = self.witness, self.state, self.state.term

@@ -165,11 +165,12 @@ class Progress:
         That is safe, since a commit never goes back; it is asked where the logs agree.
         """
         self.match_index, self.owed_index = 0, owed_index
-        self.probe_from(self.next_index)
+        self.disconnected(self.next_index)
+        self.probe_due = True
 
-    def disconnected(self) -> None:
+    def disconnected(self, next_index: int = 0) -> None:
         """Expect everything in flight to be lost; ask again once the follower is heard."""
-        self.probe_from(self.match_index + 1)
+        self.probe_from(next_index)
         self.paused = True
         self._match_at_heartbeat = self.match_index
 

@@ -170,17 +170,6 @@ class RaftView:
         """What we are known to have promised, and our disk does not have; None: we take part."""
         return self.witness.owed
 
-    def marks(self) -> dict[NodeId, Mark]:
-        """Return the newest that each member is known to have had, this one's durable own too."""
-        index = self._log.durable_index
-        own = Mark(
-            last_term=self._log.term(index),
-            last_index=index,
-            term=self.durable_hard_state.term,
-        )
-        owed = self.witness.owed
-        return self.witness.known | {self.id: own if owed is None else own.merged(owed)}
-
     @property
     def may_campaign(self) -> bool:
         """Whether this node may ask for votes: as a voter, or while its removal is not certain."""

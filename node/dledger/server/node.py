@@ -214,7 +214,7 @@ class Node:
             StorageError: The log is corrupt or another node's; this node must not vote.
         """
         if self._joining.group_id:
-            await self._start_replica()
+            await self._start_replica(returns=True)
         else:
             logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
         loop = asyncio.get_running_loop()
@@ -274,8 +274,11 @@ class Node:
             if self._driver.core.role is Role.LEADER:
                 await self._hand_over()
 
-    async def _start_replica(self) -> None:
-        """Open the log of the joined group and run Raft on it."""
+    async def _start_replica(self, *, returns: bool = False) -> None:
+        """Open the log of the joined group and run Raft on it.
+
+        *returns*: the disk was a member's before this start.
+        """
         given = MemberDependencies(
             settings=self._settings,
             files=self._files,
@@ -283,6 +286,7 @@ class Node:
             joining=self._joining,
             peers=self._peers,
             state=self._state,
+            returns=returns,
             metrics=self._metrics,
             clock=self._clock,
             levels=self._levels,
