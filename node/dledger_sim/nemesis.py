@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.files.memory_files import Fault
+from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, Membership, NodeId
 from dledger_sim.cluster import Cluster
@@ -45,6 +45,7 @@ class Nemesis:
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
         self._rot = Rot(cluster)
+        self._older = OlderDisks(cluster)
 
     def start(self) -> None:
         """Let faults happen from now on."""
@@ -69,6 +70,7 @@ class Nemesis:
             (options.rot_s, lambda: self._rot.flip(self._any())),
             (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
             (options.lie_s, lambda: self._rot.lie(self._any())),
+            (options.older_s, self._older.turn),
         ):
             if mean_s:
                 self._repeat(mean_s, action)
@@ -276,6 +278,43 @@ class Members:
 def _sentence(change: MemberChange) -> str:
     come = "".join(f" +{one.id}" for one in change.add)
     return f"members{come}{''.join(f' -{one}' for one in change.remove)}"
+
+
+_OF_AGE_US: Final = 2 * S
+_PUT_BACK_US: Final = (1500 * MS, 2500 * MS)
+"""Longer than any message is under way."""
+
+
+class OlderDisks:
+    """Puts disks back to older copies of themselves, one at a time.
+
+    As a volume is that is put back to a snapshot of it: the process ends, and some time later
+    another one starts from what the disk had held. All others are up then, and one that has not
+    been caught up yet is waited for.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("older disks")
+        self._copies: dict[NodeId, tuple[MemoryFiles, int]] = {}
+
+    def turn(self) -> None:
+        """Copy a node's disk, or put back what was copied before."""
+        cluster, now_us = self._cluster, self._cluster.clock.now_us
+        processes = list(cluster.processes.values())
+        if not all(one.is_up and not one.driver.core.witness.is_silent for one in processes):
+            return
+        chosen = self._rng.choice(processes)
+        if chosen.id not in self._copies:
+            self._copies[chosen.id] = chosen.files.snapshot(), now_us
+            return
+        copied, taken_us = self._copies[chosen.id]
+        if now_us - taken_us >= _OF_AGE_US:
+            del self._copies[chosen.id]
+            cluster.note(f"the disk of {chosen.id} is put back to what it was at {taken_us} us")
+            cluster.crash(chosen, kill=True)
+            chosen.files.put_back(copied)
+            cluster.restart_after(self._rng.randint(*_PUT_BACK_US), chosen)
 
 
 _STRETCH: Final = 8

@@ -46,6 +46,7 @@ from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.identity import NAME as IDENTITY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.store.two_copies import both
+from dledger.store.witness_file import WitnessFile
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 from dledger_sim.loop import Clock, ProcessLoop
 from dledger_sim.options import Options
@@ -83,6 +84,11 @@ class SimFiles(MemoryFiles):
                 raise OSError(errno.EIO, "the power is cut", str(path))
             self._calls_left -= 1
         super().strike(operation, path)
+
+    def put_back(self, image: MemoryFiles) -> None:
+        """Hold what *image*, a `snapshot` of these files, held; no process has them open."""
+        self._names, self._disk_names = dict(image._names), dict(image._names)  # noqa: SLF001
+        self._pending.clear()
 
     def _forget_process(self) -> None:
         self._calls_left = None
@@ -288,6 +294,8 @@ class Process:
         self._identity = load_or_format(self.files, _DIRECTORY, self.member.name, new_id=_lost)
         hard_state_file = HardStateFile(self.files, _DIRECTORY)
         hard_state = hard_state_file.load()
+        witness_file = WitnessFile(self.files, _DIRECTORY)
+        marks = witness_file.load()
         self.log = self._open_log()
         self.state = ObservedState(
             lambda entry, got: self._world.applied(self, entry, got),
@@ -323,6 +331,9 @@ class Process:
             snapshots=self.snapshots,
             thread=LoopWorker,
             incarnation=f"{self.id}.{self.lives}",
+            witness_file=witness_file,
+            marks=marks,
+            asks=self.lives > 1,
         )
         self._upkeep = Maintenance(
             self.driver,
@@ -346,6 +357,7 @@ class Process:
         self.loop.run(self.driver.start)
         self._keep_doing(self._check_disk)
         self._keep_doing(self._keep_log_short)
+        self._keep_doing(self.driver.witness.keep)
         refetcher = LogRepairer(
             self.log,
             self._world.records(self),

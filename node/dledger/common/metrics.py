@@ -85,6 +85,9 @@ class Sample:
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
     faulty_entries: int = _gauge("Entries that are damaged on disk and not yet repaired")
+    abstains: bool = _gauge(
+        "1 while this node gives no vote, because its disk has less than others know that it had"
+    )
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")

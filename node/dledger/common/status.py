@@ -63,7 +63,8 @@ class NodeStatus:
     wait. *told_group_id* is the group that the node is configured to join while its disk is empty.
     *now_ms* is the leader's log clock in Unix milliseconds; 0 on other nodes. *last_term* is that
     of the entry at *last_index*. *epoch* is how often `force_new_group` made one survivor the
-    group: of two leaders of one group, the one of the lower epoch is fenced.
+    group: of two leaders of one group, the one of the lower epoch is fenced. *older_copy* says what
+    others know that the node had, while its disk has less and it abstains; "" if it takes part.
     """
 
     node_id: str
@@ -93,6 +94,7 @@ class NodeStatus:
     now_ms: int = 0
     last_term: int = 0
     epoch: int = 0
+    older_copy: str = ""
 
 
 def without_counters(status: NodeStatus) -> NodeStatus:

@@ -125,11 +125,7 @@ class Persister:
             self._next_index = ready.cut_behind + 1
         if ready.entries:
             self._withdraw_acks(ready.entries[0].index)
-            if self._next_index is None:
-                self._next_index = self._log.last_index + 1
-            if ready.entries[0].index != self._next_index:
-                self._newest_jump = self._sequence
-            self._next_index = ready.entries[-1].index + 1
+            self._note_jump(ready.entries)
         if ready.entries or ready.cut_behind is not None:
             self._batches.append(_Batch(self._sequence, ready.cut_behind, ready.entries))
             if not is_small(ready.entries):
@@ -141,6 +137,14 @@ class Persister:
         if ready.after_hard_state or ready.after_entries:
             self._hold(ready)
             self._release()
+
+    def _note_jump(self, entries: Sequence[Entry]) -> None:
+        """Take note of entries that take the place of others."""
+        if self._next_index is None:
+            self._next_index = self._log.last_index + 1
+        if entries[0].index != self._next_index:
+            self._newest_jump = self._sequence
+        self._next_index = entries[-1].index + 1
 
     def stop(self) -> None:
         """Start no more writes and send nothing more; running writes finish."""

@@ -268,6 +268,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         now_ms=_fitting(status.now_ms),
         last_term=_fitting(status.last_term),
         epoch=_fitting(status.epoch),
+        older_copy=status.older_copy,
     )
     for row in status.members:
         response.members.add(

@@ -238,7 +238,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "older_copy")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +266,7 @@ class StatusResponse(_message.Message):
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    OLDER_COPY_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -293,7 +294,8 @@ class StatusResponse(_message.Message):
     now_ms: int
     last_term: int
     epoch: int
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    older_copy: str
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., older_copy: _Optional[str] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ()
