@@ -166,7 +166,7 @@ class Options:
         up can say it. Leaders change, and messages are lost and late.
         """
         return replace(
-            self.without(*(name for name in FAULTS if name not in ("tight", "makes"))),
+            self.without(*(name for name in FAULTS if name != "makes")),
             nodes=rng.choice((3, 3, 5)),
             older_s=rng.choice((0.5, 1.0)),
             faulty_s=20,

@@ -162,6 +162,12 @@ class Raft(RaftView):
         self._remember()
         if self.witness.owed is not None:
             self._heal(self.witness)
+        if self.witness.written is not None:
+            self.witness.tick(
+                last_term=self._log.last_term,
+                last_index=self._log.last_index,
+                patience_ticks=PATIENCE_TIMEOUTS * self._config.election_timeout_ticks,
+            )
         self._elections.silent_ticks = 0 if leading else self._elections.silent_ticks + 1
         if leading is not None:
             leading.tick()
@@ -357,7 +363,12 @@ class Raft(RaftView):
         ]
         for marks in told:
             self.note_marks(marks)
-        self.witness.answered(own, promised_by(told, self.id))
+        self.witness.answered(
+            own,
+            promised_by(told, self.id),
+            stood=self.vote == self.id,
+            ends=[marks[each] for each, marks in zip(answers, told, strict=True) if each in marks],
+        )
         if self.memberships.electorate.everyone - {self.id}:
             self.state.spend_vote(max([own.term, *(_top(m) for one in told for m in one.values())]))
 

@@ -169,8 +169,14 @@ class Election:
         Not while a snapshot replaces our log, it has gaps, or our disk is an older copy.
         """
         allowed = self._memberships.may_campaign(self._state.id, self._log.commit_index)
-        may_stand = allowed and not self._witness.is_silent
+        may_stand = allowed and self._may_choose(self._log.last_term, self._log.last_index)
         return may_stand and self._state.installing is None and self.log_is_whole
+
+    def _may_choose(self, last_term: int, last_index: int) -> bool:
+        """Whether a log that ends there may get our vote, as far as our disk can be believed."""
+        witness = self._witness
+        allowed = witness.allows(last_term=last_term, last_index=last_index)
+        return allowed and not witness.is_silent
 
     def _others(self) -> list[NodeId]:
         return sorted(self._memberships.electorate.everyone - {self._state.id})
@@ -217,7 +223,7 @@ class Election:
         # Raft 5.2: one vote in a term. The answer is filed behind the hard state that has it.
         vote, leader = self._state.vote, self._state.leader
         free = vote == message.sender or (vote is None and leader is None)
-        granted = free and not self._witness.is_silent and self._is_up_to_date(message)
+        granted = free and self._is_up_to_date(message)
         if granted:
             self._state.give_vote(message.sender)
             self._timer.follow()
@@ -234,8 +240,7 @@ class Election:
 
     def _is_willing(self, message: PreVoteRequest) -> bool:
         """Whether we would vote for the sender if there were no leader."""
-        may_vote = self._could_vote(message) and not self._witness.is_silent
-        return may_vote and self._is_up_to_date(message)
+        return self._could_vote(message) and self._is_up_to_date(message)
 
     def _could_vote(self, message: PreVoteRequest) -> bool:
         if message.term != self._state.term:
@@ -244,6 +249,8 @@ class Election:
 
     def _is_up_to_date(self, message: PreVoteRequest | VoteRequest) -> bool:
         # Raft 5.4.1: by the log that we promised. An entry that rotted since counts as there.
+        if not self._may_choose(message.last_term, message.last_index):
+            return False
         return self._log.is_up_to_date(
             last_index=message.last_index,
             last_term=message.last_term,

@@ -142,7 +142,7 @@ class LogDiscard:
         index = message.index
         if self._state.installing is not None or index < self._log.first_index:
             return False
-        if self._witness.is_silent:
+        if self._witness.is_silent or self._witness.written is not None:
             return False  # it may have been ours, before our disk was put back
         return index > self._log.last_index or self._log.term(index) != message.entry_term
 

@@ -9,6 +9,10 @@ more: it may have given one. If its log ends before what it is known to have pro
 it gives no vote, stands for none, is not asked what was never committed, and its acknowledgements
 count for nothing, until a leader has sent it what it lacks.
 
+A leader that was killed may have promised the newest that it wrote, or not: nobody was told yet
+whether its own disk had it. Who has that is up then. So for a while such a one stands for nothing
+less, and votes for nothing less (`written`).
+
 What is remembered is what was promised and what a commit may rest on, so an honest member always
 has it: the end of a log that was acknowledged to the leader of its term behind an entry of that
 term (5.4.2), a leader's own end as far as it tells it committed (it tells no more than its own disk
@@ -39,6 +43,9 @@ class Witness:
         known: The newest of each other member, as far as it is known here.
         asks: The others are still being asked: nothing is heard or said.
         owed: Our log ends before this, which others know that we promised; None: we take part.
+        written: Where a log of the term that we stood in ends at another member: if we led that
+            term we wrote it, and may have promised it; None: nowhere behind ours.
+        ticks: For how long, since.
         heard_ticks: For how long a leader was heard since.
         told_commit: The commit index in its last append.
     """
@@ -47,8 +54,20 @@ class Witness:
         self.known: dict[NodeId, Mark] = dict(marks)
         self.asks = asks
         self.owed: Mark | None = None
+        self.written: tuple[int, int] | None = None
+        self.ticks = 0
         self.heard_ticks = 0
         self.told_commit = 0
+
+    def allows(self, *, last_term: int, last_index: int) -> bool:
+        """Whether a log that ends there may be voted for, or stood for by us."""
+        return self.written is None or (last_term, last_index) >= self.written
+
+    def tick(self, *, last_term: int, last_index: int, patience_ticks: int) -> None:
+        """Wait no longer for who has what we wrote, once we have it again, or for long."""
+        self.ticks += 1
+        if self.allows(last_term=last_term, last_index=last_index) or self.ticks >= patience_ticks:
+            self.written = None
 
     @property
     def is_silent(self) -> bool:
@@ -76,16 +95,26 @@ class Witness:
         for node_id in [each for each in self.known if each not in kept]:
             del self.known[node_id]
 
-    def answered(self, own: Mark, promised: Mark | None) -> None:
+    def answered(
+        self, own: Mark, promised: Mark | None, *, stood: bool, ends: Iterable[Mark]
+    ) -> None:
         """End asking: go on, or abstain if we show less than is remembered of us.
 
         Args:
             own: What our disk had when we started.
             promised: What the others remember of us; None: nothing.
+            stood: Whether we voted for ourselves in the term of our disk.
+            ends: Where the logs of those end that answered.
         """
         self.asks = False
         if promised is not None and is_older(own, promised):
             self.owed = promised
+        furthest = max(
+            ((end.last_term, end.last_index) for end in ends if end.last_term == own.term),
+            default=(0, 0),
+        )
+        if stood and furthest > (own.last_term, own.last_index):
+            self.written = furthest
 
     def append_heard(self, commit_index: int) -> None:
         """Take note of how far the leader of our term has committed."""
@@ -98,7 +127,7 @@ class Witness:
 
     def release(self) -> None:
         """Take part again."""
-        self.owed, self.heard_ticks = None, 0
+        self.owed, self.written, self.heard_ticks = None, None, 0
 
 
 def is_older(own: Mark, promised: Mark) -> bool:
