@@ -25,7 +25,6 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
-from dledger.files.files import DiskUsage
 from dledger.files.memory_files import MemoryFiles
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
@@ -36,6 +35,7 @@ from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.proposer import EntrySizes
 from dledger.replica.repair import LogRepairer, Source
 from dledger.replica.retention import RetentionPolicy
+from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
@@ -226,6 +226,11 @@ class ObservedState:
         self.broker = BrokerState(dedupe)
         self._on_applied = on_applied
 
+    @property
+    def leapt_ms(self) -> int:
+        """The broker's."""
+        return self.broker.leapt_ms
+
     def apply(self, entry: Entry) -> Sequence[object]:
         """Apply, then tell."""
         results = self.broker.apply(entry)
@@ -313,7 +318,7 @@ class Process:
         self.driver = Driver(
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
-                min_free_bytes=0,
+                room=self._room(),
                 entries=self._entry_sizes(),
             ),
             raft=self._raft_config(),
@@ -340,13 +345,12 @@ class Process:
             self.log,
             self.state.broker,
             self.snapshots,
-            retention=RetentionPolicy(
-                hours=0, disk_watermark_percent=80 if self._world.options.kept_kib else 0
-            ),
+            retention=RetentionPolicy(hours=0),
             policy=SnapshotPolicy(
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
             metrics=self._metrics,
+            usage=lambda: self.files.disk_usage(_DIRECTORY),
             now_s=self.clock.monotonic_s,
             spread=lambda: _SPREAD,
         )
@@ -397,6 +401,17 @@ class Process:
             max_unapplied_bytes=4096,
         )
 
+    def _room(self) -> RoomConfig:
+        """Return how much of the log is kept, and thresholds for disks as small as these."""
+        options = self._world.options
+        return RoomConfig(
+            segment_bytes=options.segment_bytes,
+            least_segment_bytes=options.segment_bytes,
+            small_files_bytes=0,
+            budget_bytes=options.kept_kib << 10,
+            percent=80 if options.kept_kib else 0,
+        )
+
     def _entry_sizes(self) -> EntrySizes:
         size_bytes = self._world.options.entry_kib << 10
         if not size_bytes:
@@ -407,7 +422,7 @@ class Process:
 
     async def _check_disk(self) -> None:
         while True:
-            self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
+            await self._upkeep.measure()
             try:
                 await asyncio.to_thread(self.log.prepare)
             except StorageError as error:
@@ -416,13 +431,8 @@ class Process:
 
     async def _keep_log_short(self) -> None:
         while True:
-            await self._upkeep.run(self._usage())
+            await self._upkeep.run()
             await asyncio.sleep(_HOUSEKEEPING_S)
-
-    def _usage(self) -> DiskUsage:
-        """Return how full the disk is, had it room for *kept_kib* of log only."""
-        total_bytes = self._world.options.kept_kib << 10
-        return DiskUsage(total_bytes, max(0, total_bytes - self.log.size_bytes))
 
     @property
     def rest_s(self) -> float:
