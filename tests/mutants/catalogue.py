@@ -19,12 +19,14 @@ from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
+from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
     *DISCARD_MUTANTS,
     *FORCE_MUTANTS,
     *STORE_MUTANTS,
+    *WITNESS_MUTANTS,
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
