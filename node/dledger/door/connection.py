@@ -7,6 +7,7 @@ the matter of `calls`, its time that of `watch`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
@@ -131,8 +132,9 @@ class Connection(asyncio.Protocol):
             return
         self._draining = True
         self._drains_s = self._loop.time()
-        self._h2.send_shutdown_notice()
-        self._h2.ping(_DRAINING)
+        with contextlib.suppress(ngh2.ConnectionStateError):  # the client has ended it before
+            self._h2.send_shutdown_notice()
+            self._h2.ping(_DRAINING)
         self._flush_soon()
 
     def end(self) -> None:
@@ -179,7 +181,8 @@ class Connection(asyncio.Protocol):
         """Take no more calls; HTTP/2 ends once those that run have ended."""
         if self._draining and not self._drained:
             self._drained = True
-            self._h2.send_goaway(last_stream_id=self._calls.last_id)
+            with contextlib.suppress(ngh2.ConnectionStateError):  # the client has ended it before
+                self._h2.send_goaway(last_stream_id=self._calls.last_id)
 
     def _on_settled(self, _: Any) -> None:
         self._watch.settled = True
@@ -226,6 +229,8 @@ class Connection(asyncio.Protocol):
 
     def _look(self) -> None:
         """Do what the time asks for, once a tick."""
+        if self._closing:
+            return
         now_s = self._loop.time()
         self._tick = self._loop.call_later(self._port.bounds.tick_s, self._look)
         match self._watch.look(len(self._calls), now_s):
@@ -238,11 +243,10 @@ class Connection(asyncio.Protocol):
                 self.drain()
             case Verdict.PING:
                 self._h2.ping()
-        if not self._closing:
-            if now_s - self._drains_s >= self._port.bounds.ping_s:
-                self._last_goaway()
-            self._calls.look(now_s)
-            self._flush_soon()
+        if now_s - self._drains_s >= self._port.bounds.ping_s:
+            self._last_goaway()
+        self._calls.look(now_s)
+        self._flush_soon()
 
     def _flooded(self, why: str) -> None:
         self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, why)

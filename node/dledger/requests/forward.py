@@ -22,7 +22,6 @@ import grpc.aio
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
-    NOTHING_DONE,
     DiskFull,
     DledgerError,
     LeadershipLost,
@@ -336,5 +335,4 @@ def _says_nothing_happened(error: DledgerError) -> bool:
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return the error to raise instead if an earlier attempt may have been carried out."""
-    sentence = str(error).removesuffix(NOTHING_DONE)
-    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
+    return OutcomeUnknown(f"{error}; whether an earlier attempt was carried out is not known")
