@@ -42,6 +42,7 @@ from typing import Self
 
 from dledger.types import Appended, NodeId
 
+
 class DledgerError(Exception):
     """Base of every error this package raises on purpose. Pickles, attributes included."""
 

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import logging
+import sys
+import termios
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 
@@ -16,6 +19,7 @@ import ngh2
 
 from dledger.door.calls import Calls
 from dledger.door.port import Port, configuration, goaway, settings
+from dledger.door.proofs import Proofs
 from dledger.door.watch import Verdict, Watch
 
 logger = logging.getLogger(__name__)
@@ -25,6 +29,12 @@ _CHUNK_BYTES: Final = 256 << 10
 _LINGER_S: Final = 1.0
 """How long the last bytes may take to be sent before a connection is cut."""
 _DRAINING: Final = b"draining"
+ASK_S: Final = 0.1
+"""How long answers that have left wait for the PING that is to prove them: one serves them all, and
+is not one more write for each. A first lease is 8 s."""
+PROGRESS_S: Final = 2.0
+"""How often it is looked whether answers move: with the second in which a follower tells it, and a
+leader's three until it acts on that, before a first lease of 8 s ends."""
 
 
 class Connection(asyncio.Protocol):
@@ -50,7 +60,13 @@ class Connection(asyncio.Protocol):
         self._closing = self._draining = self._drained = self._paused = False
         self._flush_due = self._cut = False
         self._drains_s = 0.0
+        self._written = 0
         self._tick: asyncio.TimerHandle | None = None
+        self._progress: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        self._proofs = Proofs(
+            on_begun=self._look_at_progress_later, on_due=self._ask_for_proof_soon
+        )
 
     # -- asyncio's side --------------------------------------------------------------------------
 
@@ -67,6 +83,8 @@ class Connection(asyncio.Protocol):
             self._port,
             self._peer,
             watch=self._watch,
+            proofs=self._proofs,
+            position=lambda: self._written,
             flush_soon=self._flush_soon,
             on_flood=self._flooded,
         )
@@ -84,8 +102,9 @@ class Connection(asyncio.Protocol):
         """Cancel what is under way."""
         del exc
         self._closing = True
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._progress, self._asking):
+            if timer is not None:
+                timer.cancel()
         self._calls.drop_all()
         self._on_lost(self)
 
@@ -176,6 +195,8 @@ class Connection(asyncio.Protocol):
     def _on_pong(self, event: Any) -> None:
         if event.opaque_data == _DRAINING:
             self._last_goaway()
+        else:
+            self._proofs.acknowledged(event.opaque_data)
 
     def _last_goaway(self) -> None:
         """Take no more calls; HTTP/2 ends once those that run have ended."""
@@ -217,6 +238,7 @@ class Connection(asyncio.Protocol):
                 out = self._h2.data_to_send(_CHUNK_BYTES)
                 if out:
                     self._transport.write(out)
+                    self._written += len(out)
                 self._cut = len(out) == _CHUNK_BYTES
                 self._handle(self._h2.events())
                 if self._cut:
@@ -226,6 +248,36 @@ class Connection(asyncio.Protocol):
         except ngh2.NGH2Error as error:
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, str(error))
         self._calls.wake()
+
+    def _ask_for_proof_soon(self) -> None:
+        self._asking = self._loop.call_later(ASK_S, self._ask_for_proof)
+
+    def _ask_for_proof(self) -> None:
+        """Send one PING behind all answers that have left since the one before."""
+        if self._closing:
+            return
+        data = self._proofs.ask()
+        with contextlib.suppress(ngh2.ConnectionStateError):  # it ends: there will be no proof
+            self._h2.ping(data)
+        self._flush_soon()
+
+    def _look_at_progress_later(self) -> None:
+        if self._progress is None:
+            self._progress = self._loop.call_later(PROGRESS_S, self._look_at_progress)
+
+    def _look_at_progress(self) -> None:
+        """Look whether answers that are not proved still move, as long as there are any."""
+        self._progress = None
+        if self._closing or not len(self._proofs):
+            return
+        self._proofs.look(self._written - self._unacknowledged())
+        self._look_at_progress_later()
+
+    def _unacknowledged(self) -> int:
+        """Return how many written bytes the kernel of the other side has not acknowledged."""
+        file = self._transport.get_extra_info("socket").fileno()
+        queued = fcntl.ioctl(file, termios.TIOCOUTQ, bytes(4))
+        return self._transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
 
     def _look(self) -> None:
         """Do what the time asks for, once a tick."""
