@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -25,6 +26,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *CONSUMER_MUTANTS,
+    *ANSWER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
