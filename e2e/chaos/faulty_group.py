@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import shutil
 import signal
@@ -37,7 +38,6 @@ _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
 _REFUSES_TO_START: Final = frozenset({2, 3})
-_ARGUMENTS: Final = ("-m", "e2e.chaos.node", "--exit-with-parent")
 _SETTINGS: Final = {
     "group": "chaos",
     "segment_bytes": 1 << 20,
@@ -208,7 +208,8 @@ class FaultyGroup:
             "CHAOS_ROUTES": json.dumps(self.network.routes(node.name)),
         }
         settings = {**_SETTINGS, "group_id": self.group_id, "data_dir": node.data}
-        command = node_command(node.spec, settings, arguments=_ARGUMENTS, environment=chaos)
+        arguments = ("-m", "e2e.chaos.node", "--exit-with-parent", str(os.getpid()))
+        command = node_command(node.spec, settings, arguments=arguments, environment=chaos)
         return ChildProcess(command, node.log_path)
 
     # -- faults of processes --------------------------------------------------------------------

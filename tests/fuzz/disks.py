@@ -21,7 +21,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
-from dledger.errors import NewerCommand, NewerFormat, StorageError
+from dledger.errors import NewerCommand, NewerFormat, OlderFormat, StorageError
 from dledger.files import checked_json
 from dledger.files.files import Mode
 from dledger.files.memory_files import MemoryFiles
@@ -80,11 +80,17 @@ def a_state() -> BrokerState:
                 group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,
                 attempt_id="attempt", client_id="client",
             ).encode(),
+            commands.UseFilter(group="g", topic="t", tags=("a",)).encode(),
+            # What it does not name is put aside and passed over, for the others.
+            commands.Receive(
+                group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,
+                tags=("b", "c"), client_id="other",
+            ).encode(),
             commands.Retain(before_index=2).encode(),
         ),
         start=1,
     ):  # fmt: skip
-        state.apply(entry(index, command))
+        state.apply(entry(index, command, at_ms=1_700_000_000_000 + 10 * index))
     return state
 
 
@@ -116,6 +122,10 @@ class States(Target):
                             Columns(message_ids=["n"], bodies=[b"x"], born_at_ms=[1]),
                             client_id="client", topic="t",
                         ),
+                        commands.Receive(
+                            group="g", topic="t", queue_id=0, any_queue=True, limit=9,
+                            invisible_ms=1, tags=("a",),
+                        ).encode(),
                         commands.Receive(
                             group="g", topic="t", queue_id=0, any_queue=True, limit=9,
                             invisible_ms=1,
@@ -228,7 +238,7 @@ class StateFiles(Target):
     """Hard state, watermark, segment header, index file: each says the same when written again."""
 
     name = "state-files"
-    refuses = (ValueError, NewerFormat)
+    refuses = (ValueError, NewerFormat, OlderFormat)
 
     def draw(self, rng: Random) -> bytes:
         kind = rng.randrange(4)
@@ -327,7 +337,8 @@ class JsonFiles(Target):
         if name == FILE_NAME or not isinstance(fields, dict):
             made = json_bytes(fields)
         else:
-            version = 1 if way < 0.95 else any_value(rng, 1)
+            own = identity.FORMAT_VERSION if name == identity.NAME else 1
+            version = own if way < 0.95 else any_value(rng, 1)
             made = checked_json.encode(version, fields)
         return mutated(rng, made, 1) if way > 0.97 else made
 

@@ -12,6 +12,7 @@ _RETENTION = "tests/replica/test_retention.py"
 _READS = "tests/replica/test_linearizable_reads.py"
 _BOUNDS = "tests/replica/test_bounds.py"
 _INSTALLATION = "tests/replica/test_installation.py"
+_REPORTS = "tests/replica/test_reports.py"
 _PACE = "tests/replica/test_apply_pace.py"
 
 REPLICA_MUTANTS = (
@@ -59,18 +60,34 @@ REPLICA_MUTANTS = (
     Mutant(
         name="the log clock forgets the snapshot at a start",
         file="replica/driver.py",
-        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)",
-        new="self.log_clock.applied(0)",
-        why="the log's time goes back with a leader whose wall clock was set back",
+        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, ",
+        new="self.log_clock.applied(0, ",
+        why="the log's time begins anew with a leader that started from a snapshot",
         checks=(_SNAPSHOTS,),
     ),
     Mutant(
-        name="the log clock follows the wall clock back",
-        file="replica/log_clock.py",
-        old="max(self._clock.unix_ms(), self._newest_ms)",
-        new="self._clock.unix_ms()",
-        why="the log's time stands still until the wall clock has caught up: what is due waits",
-        checks=("tests/replica/test_log_clock.py",),
+        name="an answer's age does not matter",
+        file="replica/reports.py",
+        old="if asked_s is not None and now_s - asked_s <= ANSWER_WITHIN_S:",
+        new="if asked_s is not None:",
+        why="the clock of a member that was frozen for minutes dates the log as if it were fresh",
+        checks=(_REPORTS,),
+    ),
+    Mutant(
+        name="an answer to no question is heard",
+        file="replica/reports.py",
+        old="        asked_s = self._asked_s.get(message.round)\n",
+        new="        asked_s = self._asked_s.get(message.round, self._clock.monotonic_s())\n",
+        why="a report of any age counts as one of now",
+        checks=(_REPORTS,),
+    ),
+    Mutant(
+        name="a stranger's report is taken",
+        file="replica/driver.py",
+        old="        if self._running and (is_member or not membership.members):\n",
+        new="        if self._running:\n",
+        why="what is no member has a say in the group's time, room and marks",
+        checks=(_REPORTS,),
     ),
     Mutant(
         name="keep a chunk that was read before a truncation",
@@ -171,7 +188,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="one line for all",
         file="replica/proposals.py",
-        old="else self._lines.get(proposal.line)",
+        old="else self._lines.get(key)",
         new="else next(iter(self._lines.values()), None)",
         why="a message waits behind the megabytes that another client has queued",
         checks=("tests/replica/test_proposals.py",),
@@ -179,7 +196,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="a producer has a line for each of its connections",
         file="replica/proposals.py",
-        old="self._producers.get(producer) if producer else None",
+        old="self._producers.get(producer) if proposal.producer else None",
         new="None",
         why="what it sends again on a new connection overtakes what stands in the old one's line",
         checks=("tests/replica/test_proposals.py",),
@@ -210,11 +227,11 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="take user data while a write waits for room",
-        file="replica/persistence.py",
-        old="elif self.refusal is not None and not retrying:",
-        new="elif self.refusal is not None:",
-        why="memory fills with what cannot be written",
-        checks=("tests/replica/test_disk_space.py",),
+        file="replica/room_keeper.py",
+        old="        if not retrying:\n            self._write_refusal = None\n",
+        new="        self._write_refusal = None\n",
+        why="what is let in stands behind the write that found none",
+        checks=("tests/replica/test_room_keeper.py",),
     ),
     Mutant(
         name="call a change of members done before it is committed",

@@ -50,6 +50,7 @@ def _seen(**changes: Any) -> Observed:
 
 WELL = _seen()
 FULL_DISK = _seen(nodes=joined(0, 1, 2, writes_refused_reason="disk is full"))
+OLDER_DISK = _seen(nodes=joined(0, 1, 2, older_copy="others know that it had entry 9"))
 LEADERLESS = _seen(nodes=joined(0, 1, 2, leader=None))
 UNREACHABLE = _seen(nodes={})
 WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
@@ -64,6 +65,8 @@ CUT_OFF = _seen(
         members=(*members(0, 1), member("id-2", "orders-2", connected=False)),
     )
 )
+OF_TOMORROW = _seen(nodes={**WELL.nodes, **joined(2, clock_ahead_ms=100 * 3_600_000)})
+A_BIT_LATE = _seen(nodes={**WELL.nodes, **joined(2, clock_behind_ms=5_000)})
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
 TOPIC_MISSING = _seen(topics={})
@@ -73,6 +76,7 @@ TOPIC = bootstrapped({"topics": [{"name": "a"}]})
 TLS = bootstrapped({"tls": {"enabled": True}})
 EVEN = bootstrapped({"replicas": 2})
 PAUSED = bootstrapped({"paused": True})
+SMALL = bootstrapped({"storage": {"size": "32Mi"}})
 NEW, OLD = group(), bootstrapped()
 
 TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
@@ -108,6 +112,8 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Degraded", OLD, NAME_TAKEN, "True", Reason.APPLY_REFUSED),
     ("Degraded", OLD, TOPIC_REFUSED, "True", Reason.TOPIC_REFUSED),
     ("Degraded", NEW, CLONED, "True", Reason.DUPLICATE_NODE_ID),
+    ("Degraded", OLD, OF_TOMORROW, "True", Reason.CLOCK_APART),
+    ("Degraded", OLD, A_BIT_LATE, "False", Reason.AS_EXPECTED),
     ("GroupIDConsistent", OLD, WELL, "True", Reason.ONE_GROUP_ID),
     ("GroupIDConsistent", OLD, SPLIT, "False", Reason.GROUP_ID_MISMATCH),
     ("GroupIDConsistent", NEW, EMPTY, "Unknown", Reason.NOT_FOUNDED),
@@ -115,6 +121,8 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("StorageHealthy", OLD, WELL, "True", Reason.VOLUMES_BOUND),
     ("StorageHealthy", OLD, _seen(volumes={}), "Unknown", Reason.VOLUMES_PENDING),
     ("StorageHealthy", OLD, FULL_DISK, "False", Reason.WRITES_REFUSED),
+    ("StorageHealthy", OLD, OLDER_DISK, "False", Reason.OLDER_COPY),
+    ("StorageHealthy", SMALL, WELL, "False", Reason.VOLUMES_TOO_SMALL),
     ("Paused", PAUSED, WELL, "True", Reason.PAUSED_BY_USER),
     ("Paused", OLD, WELL, "False", Reason.NOT_PAUSED),
     ("SpecValid", OLD, WELL, "True", Reason.ACCEPTED),
@@ -144,6 +152,24 @@ TWO_EMPTY = _seen(
     }
 )
 CARRIED = _seen(nodes=joined(0, leader=None), pods=pods(0), children={})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"clock_ahead_ms": 100 * 3_600_000}, "4 days ahead of"),
+        ({"clock_behind_ms": 7_200_000}, "2 hours behind"),
+        ({"clock_behind_ms": 130_000}, "2 minutes behind"),
+        ({"clock_ahead_ms": 10_000}, "10 s ahead of"),
+    ],
+)
+def test_whose_clock_is_apart_is_told_by_how_much(said: dict[str, int], words: str) -> None:
+    """In a unit that does not make it news each second."""
+    apart = _seen(nodes={**WELL.nodes, **joined(2, **said)})
+
+    _, _, message = _condition(OLD, apart, "Degraded")
+
+    assert message == f"orders-2: its clock is {words} the group's date"
 
 
 @pytest.mark.parametrize(

@@ -92,6 +92,9 @@ class World:
     def now_ms(self) -> int:
         return self.log.now_ms
 
+    def lived_ms(self) -> int:
+        return self.log.now_ms
+
     async def propose(self, command: bytes) -> object:
         return self.log.append(command)[0]
 

@@ -39,6 +39,8 @@ class CommandType(IntEnum):
     DELETE_GROUP = 12
     SET_SECRET = 13
     GROW_TOPIC = 14
+    LEAP = 15
+    USE_FILTER = 16
 
 
 class MalformedCommandError(ValueError):

@@ -10,14 +10,21 @@ from functools import partial
 
 from dledger.broker import commands
 from dledger.broker.active_time import ActiveTime
+from dledger.broker.backlogs import backlog
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
-from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.editions import Edition
+from dledger.broker.filter_room import FilterRoom
 from dledger.broker.filters import tag_codes
+from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
+from dledger.broker.kept_messages import Codes
+from dledger.broker.lease_columns import Lease
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.results import (
     Acked,
     Delivery,
+    FilterUsed,
     GroupCreated,
     GroupDeleted,
     GroupsExpired,
@@ -41,55 +48,98 @@ MAX_RECEIVE = 1_024
 class ConsumerGroups:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changes* collects the queues whose leases change.
+    *changes* collects the queues whose leases change. Leases end by *time*, as lived; all their
+    ends, here and in `deliveries`, are lived time.
     """
 
-    def __init__(self, topics: TopicStore, changes: StateChanges, edition: Edition) -> None:
+    def __init__(
+        self, topics: TopicStore, changes: StateChanges, edition: Edition, time: LivedTime
+    ) -> None:
         self._topics, self._changes, self._edition = topics, changes, edition
+        self._time = time
         self._groups: dict[str, ConsumerGroup] = {}
         self._receives = 0
         self._active = ActiveTime(MAX_GAP_MS)
-
-    @property
-    def now_ms(self) -> int:
-        """The log's time, Unix milliseconds."""
-        return self._active.log_ms
+        # A use is said this often. So a pause of the whole group, however long, counts no more than
+        # one that its members had said nothing in anyway, and their filters outlive it.
+        self._filters_active = ActiveTime(USE_IS_SAID_MS)
+        self._room = FilterRoom()
 
     @property
     def active_ms(self) -> int:
         """The log's time without its gaps, by which unused groups expire (`active_time`)."""
         return self._active.ms
 
+    @property
+    def filters_ms(self) -> int:
+        """The log's time without its gaps, by which unused filters are gone (`active_time`)."""
+        return self._filters_active.ms
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of what is kept for filters, of all groups; see `filter_room`."""
+        return self._room.kept_bytes
+
     def advance(self, log_ms: int) -> None:
         """Advance to an entry's timestamp, Unix milliseconds, before the entry is applied."""
         self._active.advance(log_ms)
+        self._filters_active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
         """Whether the consumer group exists."""
         return name in self._groups
 
     def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
-        """Whether the group exists and was used within *within_ms* before *now_ms*."""
+        """Whether the group exists and was used within *within_ms* before *now_ms*, log's time."""
         group = self._groups.get(name)
         return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
-    def available(
-        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
-    ) -> int:
-        """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
+    def is_filter_said(
+        self, group: str, topic: str, tags: tuple[str, ...] | None, now_ms: int
+    ) -> bool:
+        """Whether a poll with this filter has no use of it to commit at *now_ms*, before it waits.
 
-        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: a result that
-        reaches it may be too low.
+        There is something to commit if the filter is new, or if there are others and it was last
+        used `USE_IS_SAID_MS` ago.
+        """
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return filters is not None and filters.is_said(
+            tag_codes(tags), self._filters_active.at(now_ms)
+        )
+
+    def available(
+        self,
+        group: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        lived_ms: int,
+        *,
+        enough: int,
+        codes: Codes = None,
+    ) -> int:
+        """Return how many messages a RECEIVE with a filter could hand out.
+
+        *lived_ms* is when it would be applied, in lived time. Zero means that a RECEIVE is not
+        worth proposing. Counting stops at *enough*: a result that reaches it may be too low. It may
+        be too high where the group has no other filter: then somebody has to pass over what the
+        only one does not name.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        differ = filters is not None and filters.differ
         count = 0
         for queue_id in queue_ids:
             queue = queues[queue_id]
             deliveries = found.peek(topic, queue_id) if found else None
             if deliveries is None:
                 count += queue.end - queue.first
+            elif filters is not None and (differ or deliveries.kept is not None):
+                count += deliveries.available_to(
+                    codes, queue, lived_ms, enough=enough - count, filters=filters
+                )
             else:
-                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+                count += deliveries.available(queue.end, lived_ms, enough=enough - count)
             if count >= enough:
                 break
         return count
@@ -100,7 +150,7 @@ class ConsumerGroups:
         return found is not None and found.recall(topic, attempt_id) is not None
 
     def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
-        """Return when the next lease of these queues ends, Unix milliseconds; infinity if none."""
+        """Return when the next lease of these queues ends, in lived time; infinity if none."""
         found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
         return min((each.next_expiry() for each in found if each), default=float("inf"))
 
@@ -117,12 +167,7 @@ class ConsumerGroups:
 
     def backlog(self, group: str, topic: str) -> Backlog:
         """Return a group's backlog in a topic. Raises UnknownGroup or UnknownTopic."""
-        found, unread, held = self._group(group), 0, 0
-        for queue_id, queue in enumerate(self._topics.queues(topic)):
-            deliveries = found.peek(topic, queue_id)
-            unread += queue.end - (deliveries.next_offset if deliveries else queue.first)
-            held += len(deliveries.leases) if deliveries else 0
-        return Backlog(group=group, topic=topic, unread=unread, held=held)
+        return backlog(self._group(group), topic, self._topics.queues(topic))
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""
@@ -138,7 +183,7 @@ class ConsumerGroups:
         return sorted(group.name for group in self._groups.values() if group.reads(topic))
 
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*."""
+        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*, lived."""
         for group in self._groups.values():
             for topic, queue_id, deliveries in group.all_deliveries():
                 for offset, lease in deliveries.renewable(before_ms):
@@ -167,21 +212,24 @@ class ConsumerGroups:
 
     def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
         """Delete a group; raise UnknownGroup if it does not exist."""
-        del self._groups[self._group(command.name).name]
+        self._own(command.name).leave()
+        del self._groups[command.name]
         self._changes.groups_gone.add(command.name)
         return GroupDeleted(command.name)
 
     def forget_topic(self, topic: str) -> None:
         """Forget all groups' deliveries of a topic that was deleted."""
-        for name in self.readers_of(topic):
-            self._own(name).forget(topic)
+        for group in list(self._groups.values()):
+            if group.reads(topic) or group.filters(topic) is not None:
+                self._own(group.name).forget(topic)
 
     def receive(self, command: commands.Receive) -> Received:
         """Deliver messages; a repeated attempt gets the messages that it still holds."""
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
-        until = self.now_ms + command.invisible_ms
+        codes, filters = self._use(group, command.topic, command.tags)
+        until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, positions = earlier
@@ -189,7 +237,7 @@ class ConsumerGroups:
         else:
             self._receives += 1
             receive_id = self._receives
-            positions = self._take(group, command, receive_id, until)
+            positions = self._take(group, command, receive_id, until, codes=codes, filters=filters)
             if command.attempt_id and positions:
                 group.remember(command.topic, command.attempt_id, receive_id, positions)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
@@ -203,11 +251,47 @@ class ConsumerGroups:
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
 
+    def use_filter(self, command: commands.UseFilter) -> FilterUsed:
+        """Note that a member waits for messages that its filter names."""
+        group = self._used(command.group)
+        self._topics.named(command.topic)
+        self._use(group, command.topic, command.tags)
+        return FilterUsed()
+
+    def _use(
+        self, group: ConsumerGroup, topic: str, tags: tuple[str, ...] | None
+    ) -> tuple[Codes, TopicFilters | None]:
+        """Note the use of a filter.
+
+        Returns:
+            Its codes, and the filters of the topic if there are others beside it.
+        """
+        filters = group.own_filters(topic, self._room)
+        codes = tag_codes(tags)
+        if filters.is_only(codes):
+            return codes, None
+        filters.use(codes, tags, self.filters_ms)
+        if gone := filters.end_unused(self.filters_ms):
+            ended = group.end_unnamed(topic, filters)
+            self._changes.leases.update((group.name, topic, each) for each in ended)
+            # Several that go at once share what was kept: it is told with the last one.
+            messages = [0] * (len(gone) - 1) + [sum(ended.values())]
+            rows = zip(gone, messages, strict=True)
+            self._changes.filters_gone.extend((group.name, topic, *row) for row in rows)
+        return codes, filters if filters.differ else None
+
     def _take(
-        self, group: ConsumerGroup, command: commands.Receive, receive_id: int, until: int
+        self,
+        group: ConsumerGroup,
+        command: commands.Receive,
+        receive_id: int,
+        until: int,
+        *,
+        codes: Codes,
+        filters: TopicFilters | None,
     ) -> list[tuple[int, int]]:
         queues = self._topics.queues(command.topic)
-        hint, codes = command.queue_id, tag_codes(command.tags)
+        hint = command.queue_id
         limit = min(command.limit, MAX_RECEIVE)
         order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
         positions: list[tuple[int, int]] = []
@@ -215,15 +299,21 @@ class ConsumerGroups:
             if len(positions) >= limit:
                 break
             queue = queues[queue_id]
-            taken = group.deliveries(command.topic, queue_id, first=queue.first).take(
+            deliveries = group.deliveries(command.topic, queue_id, first=queue.first)
+            taken = deliveries.take(
                 queue,
                 limit=limit - len(positions),
                 codes=codes,
-                now_ms=self.now_ms,
+                now_ms=self._time.lived_ms,
                 lease_until_ms=until,
                 receive_id=receive_id,
                 client_id=command.client_id,
+                filters=filters,
             )
+            if filters is not None:  # what was passed over may be for others that wait
+                self._changes.leases.add((group.name, command.topic, queue_id))
+                if deliveries.waits(codes, queue, filters):
+                    self._changes.filters_full.add((group.name, command.topic, queue_id))
             positions += [(queue_id, offset) for offset in taken]
         return positions
 
@@ -254,7 +344,7 @@ class ConsumerGroups:
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Change the end of one lease; raise InvalidReceiptHandle if the handle is stale."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
@@ -268,7 +358,7 @@ class ConsumerGroups:
 
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Extend leases; stale ones are skipped."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         leases = command.leases
         changed = sum(
@@ -293,7 +383,7 @@ class ConsumerGroups:
         for topic, queue_id, found in group.all_deliveries():
             if found.keeps_for(command.client_id):
                 deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
-                released += deliveries.release(command.client_id, self.now_ms)
+                released += deliveries.release(command.client_id, self._time.lived_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
@@ -307,7 +397,9 @@ class ConsumerGroups:
             raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
         gone = self._unused(command.before_ms)
         for name in gone:
+            self._own(name).leave()
             del self._groups[name]
+        self._changes.groups_gone.update(gone)
         return GroupsExpired(len(gone))
 
     def any_unused(self, before_ms: int) -> bool:
@@ -315,8 +407,8 @@ class ConsumerGroups:
         return bool(self._unused(before_ms))
 
     def _unused(self, before_ms: int) -> list[str]:
-        now_ms = self.now_ms
-        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
+        lived_ms = self._time.lived_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, lived_ms)]
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""
@@ -354,25 +446,30 @@ class ConsumerGroups:
     def freeze(self) -> Encoded:
         """Return a function that encodes the present state; it may be called from any thread."""
         groups = list(self._groups.values())
-        return partial(_encoded, self._active.encoded(), self._receives, groups)
+        times = self._active.encoded() + self._filters_active.encoded()
+        return partial(_encoded, times, self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
         self._active.read(source)
+        self._filters_active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
-            self._groups[name] = ConsumerGroup.read(name, source, self._topics.queue)
+            self._groups[name] = ConsumerGroup.read(
+                name, source, self._topics.queue, self._room, self.filters_ms
+            )
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
-        return [self._active.canonical(), self._receives, groups]
+        times = [self._active.canonical(), self._filters_active.canonical()]
+        return [times, self._receives, groups]
 
 
-def _encoded(active: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
+def _encoded(times: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
     """Yield the bytes for a snapshot; groups by name."""
-    yield active + number(receives)
+    yield times + number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):
         yield text(group.name)

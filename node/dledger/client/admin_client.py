@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
+from dledger.common.status import (
+    MOST_MEMBERS,
+    Backlog,
+    FailoverRecord,
+    FilterBacklog,
+    MemberStatus,
+    NodeStatus,
+)
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel, error_of
 from dledger.rpc.messages import same_fields
@@ -39,6 +46,10 @@ class TopicView:
         messages: How many it stores now.
         generation: Tells this topic from others that had, or will have, its name.
         backlogs: Of each consumer group that has read from it, by name.
+        in_use: Whether a client sent to it or asked for its messages in the last two minutes, as
+            far as this leader knows.
+        made_again_queues: Once it is deleted, its next use makes a topic of its name with so many
+            queues (autoCreateTopics); 0: it does not.
     """
 
     name: str
@@ -47,6 +58,8 @@ class TopicView:
     messages: int
     generation: int
     backlogs: tuple[Backlog, ...]
+    in_use: bool = False
+    made_again_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +203,12 @@ class AdminClient(Channel):
         response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
         backlogs = tuple(map(_backlog, response.backlogs))
         return same_fields(
-            TopicView, response.topic, generation=response.generation, backlogs=backlogs
+            TopicView,
+            response.topic,
+            generation=response.generation,
+            backlogs=backlogs,
+            in_use=response.in_use,
+            made_again_queues=response.made_again_queues,
         )
 
     async def grow_topic(self, name: str, queues: int) -> int:
@@ -339,7 +357,8 @@ class AdminClient(Channel):
 
 
 def _backlog(backlog: pb.Backlog) -> Backlog:
-    return same_fields(Backlog, backlog)
+    filters = tuple(same_fields(FilterBacklog, each) for each in backlog.filters)
+    return same_fields(Backlog, backlog, filters=filters)
 
 
 def _to_pb(member: Member) -> pb.Member:

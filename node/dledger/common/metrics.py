@@ -35,6 +35,7 @@ _ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate"
 _PHASES: Final = ("detected", "elected", "first_ack")
 
 DIVERGED: Final = "DivergedLog"
+CONTRADICTED: Final = "ContradictsCommitted"
 TERM_JUMP: Final = "TermJump"
 """Why Raft refuses a peer's message."""
 BY_LINK: Final = "link"
@@ -56,6 +57,8 @@ class Sample:
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
+        clock_apart_seconds: None while too few clocks are heard.
+        log_ahead_seconds: None unless the node leads, and while too few clocks are heard.
         door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
@@ -80,13 +83,26 @@ class Sample:
     commit_waits_seconds: float | None = _gauge(
         "On the leader: how long entries have waited for a majority; 0 if none wait"
     )
+    clock_apart_seconds: float | None = _gauge(
+        "How far this node's wall clock is ahead of its group's date; below 0: behind it"
+    )
+    log_ahead_seconds: float | None = _gauge(
+        "On the leader: how far the log's time is ahead of the group's date; below 0: behind it"
+    )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
     faulty_entries: int = _gauge("Entries that are damaged on disk and not yet repaired")
+    abstains: bool = _gauge(
+        "1 while this node gives no vote, because its disk has less than others know that it had"
+    )
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
+    storage_own_bytes: int | None = _gauge("Bytes of the volume that this node's files take")
+    storage_new_foreign_bytes: int | None = _gauge(
+        "Bytes of the volume that other programs' files took within the last hour"
+    )
     held_request_bytes: int = _gauge(
         "Room that client requests under way or held at this node take; 8 KiB at least for each"
     )
@@ -100,6 +116,9 @@ class Sample:
     )
     remembered_message_ids_limit: int = _gauge(
         "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
+    )
+    filter_kept_bytes: int = _gauge(
+        "Size of what consumers' filters passed over and is kept for others of their groups"
     )
     peer_certificate_expiry_timestamp_seconds: float | None = _gauge(
         "When the certificate that this node shows its peers ends, in Unix seconds"
@@ -141,14 +160,22 @@ class NodeMetrics:
             "dledger_repaired_entries",
             "Damaged entries that were written again from memory or from a peer",
         )
+        self.mended_state_files = counter(
+            "dledger_mended_state_files",
+            "Copies of the hard state or the identity that were written again at a start",
+        )
+        self.older_disks = counter(
+            "dledger_older_disks",
+            "Starts of this node whose disk had less than others know that it had",
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
-            "Peers' messages that Raft refused: a diverged log, or a term too far ahead",
+            "Peers' messages that Raft refused: a log that is another, or a term too far ahead",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
         # Each series is exported from the start, so that `increase` sees its first event.
-        for reason in (DIVERGED, TERM_JUMP):
+        for reason in (DIVERGED, CONTRADICTED, TERM_JUMP):
             self._refusals.labels(**own, reason=reason)
         self.scrubbed_bytes = counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage"
@@ -164,6 +191,18 @@ class NodeMetrics:
         self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
             "Messages dropped before their retention time because the disk was above its watermark",
+        )
+        self.leaps = counter(
+            "dledger_leaps",
+            "Times that the log leapt to the group's date, led by this node, since it was behind",
+        )
+        self.filter_waits = counter(
+            "dledger_filter_waits",
+            "Receives of a consumer whose filter waits for a slower one of its group",
+        )
+        self.filter_ended_messages = counter(
+            "dledger_filter_ended_messages",
+            "Messages that were kept for consumers' filters, given up with them after ten minutes",
         )
         self.door_restarts = counter(
             "dledger_door_restarts",
@@ -234,7 +273,7 @@ class NodeMetrics:
         self._forwarded[way].inc()
 
     def refused(self, reason: str) -> None:
-        """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""
+        """Count a message that Raft refused; *reason* is one of the three above."""
         self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+from uuid import uuid4
 
 from dledger.common.metrics import NodeMetrics
+from dledger.common.reports import Mark
 from dledger.common.status import FailoverRecord
 from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
@@ -24,19 +26,24 @@ from dledger.raft.core import Raft
 from dledger.raft.messages import HeartbeatRequest, InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.replica.apply_pace import ApplyPace
+from dledger.replica.dating import Dating
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.persistence import DiskSpaceGuard, Persister, is_small
+from dledger.replica.persistence import Persister, is_small
 from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
 from dledger.replica.repair import first_needed, is_stuck_behind
+from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
+from dledger.replica.room_keeper import Measured, RoomConfig, RoomKeeper
 from dledger.replica.snapshots import Memberships, Snapshots
+from dledger.replica.witness_keeper import WitnessKeeper
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
+from dledger.store.witness_file import WitnessFile
 from dledger.types import (
     Entry,
     EntryKind,
@@ -57,6 +64,10 @@ class StateMachine(Protocol):
     def apply(self, entry: Entry) -> Sequence[object]:
         """Apply one DATA entry; return one result per command, with errors as values."""
 
+    @property
+    def leapt_ms(self) -> int:
+        """How much of the log's time its leaps have skipped, in milliseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConfig:
@@ -65,7 +76,7 @@ class DriverConfig:
     tick_s: float = 0.05  # the grain of all timeouts: a tenth of the shortest election timeout
     stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20  # four of the largest requests
-    min_free_bytes: int = 64 << 20  # a segment: votes and snapshots' marks must still find room
+    room: RoomConfig = field(default_factory=RoomConfig)
     entries: EntrySizes = field(default_factory=EntrySizes)
 
 
@@ -75,9 +86,14 @@ class Driver:
     It calls *on_fatal* when nothing that this node sends can be trusted any more, and
     *on_removed*, once and with the entry's index, when a committed change has removed this node
     from its group. *admit* raises FeatureNotReady for a command that some member does not support.
+    *marks* is what *witness_file* had; *asks*: the disk was a member's before this start, so the
+    others are asked before this node takes part (`raft.witness`).
 
     Attributes:
         log_clock: The leader's: Unix milliseconds that never go back.
+        dating: How the log's time and this node's clock stand to the group's date.
+        reports: What the members say of themselves, once a second.
+        witness: What they are known to have had; its `keep` is a task of the caller's.
     """
 
     def __init__(
@@ -99,6 +115,10 @@ class Driver:
         on_removed: Callable[[int], None] = lambda _: None,
         admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
+        incarnation: str = "",
+        witness_file: WitnessFile | None = None,
+        marks: Mapping[NodeId, Mark] | None = None,
+        asks: bool = False,
     ) -> None:
         self._config = config
         self._state = state
@@ -131,27 +151,49 @@ class Driver:
             rng=rng,
             applied_index=self._applied_index,
             snapshots=snapshots,
+            asks=asks,
+            marks=marks,
         )
         self._id = raft.id
+        self.reports = Reports(
+            raft.id, clock=clock, send=send, incarnation=incarnation or uuid4().hex
+        )
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
         self.log_clock = LogClock(clock)
-        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, state.leapt_ms)
+        self.room = RoomKeeper(
+            raft.id,
+            config=config.room,
+            reports=self.reports,
+            voter_sets=self._voter_sets,
+            allocated_bytes=lambda: log.allocated_bytes,
+            now_s=clock.monotonic_s,
+        )
         self._proposer = Proposer(
             self.core,
+            room=self.room,
             clock=clock,
             log_clock=self.log_clock,
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
         )
+        self.dating = Dating(
+            self.core,
+            clock=clock,
+            log_clock=self.log_clock,
+            reports=self.reports,
+            metrics=metrics,
+            leap=self._proposer.leap,
+        )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleObserver(
             self.core, clock=clock, log_clock=self.log_clock, metrics=metrics
         )
-        self._disk_space = DiskSpaceGuard(config.min_free_bytes)
+        self._led_by: NodeId | None = None
         self._reads = PendingReads()
         self._applied = AppliedWaiters()
         self._wake_scheduled = False
@@ -165,6 +207,14 @@ class Driver:
             now_s=clock.monotonic_s,
             metrics=metrics,
             thread=thread,
+        )
+        self.witness = WitnessKeeper(
+            self.core,
+            self.reports,
+            file=witness_file,
+            metrics=metrics,
+            wake=self._wake,
+            on_failed=self.disk_failed,
         )
         self._installation = (
             Installation(
@@ -230,8 +280,8 @@ class Driver:
 
     @property
     def writes_refused(self) -> DiskFull | None:
-        """Why this node refuses user data; None if it accepts it (while it leads)."""
-        return self._disk_space.refusal
+        """Why this node refuses user data, or would if it led; None if it has room."""
+        return self.room.shortage
 
     def sync_running_s(self) -> float:
         """Return how long the current write and sync has taken so far; 0 if there is none."""
@@ -269,19 +319,20 @@ class Driver:
 
         Args:
             command: A framed command (`broker.commands`), or one that stays open until it is taken.
-            grows: Whether it stores user data; such commands are refused while the disk is full.
+            grows: Whether it stores user data. Such commands wait while room is made for them, and
+                are refused where no message may go for it; all others pass them (`room_keeper`).
             line: The queue it waits in, named after a connection; empty: the node's own.
             producer: The producer, on whichever connection; empty: none.
 
         Raises:
             NotLeader: This node does not lead.
             Overloaded: A bounded queue is full.
-            DiskFull: The disk has no room for more user data.
+            DiskFull: The disk has no room for more user data; the future raises it, too.
             FeatureNotReady: Not every member supports this command yet.
         """
         self.check(grows=grows)
         self._admit(command, self.core.memberships.current)
-        result = self._proposer.push(command, line=line, producer=producer)
+        result = self._proposer.push(command, line=line, producer=producer, grows=grows)
         self._wake()
         return result
 
@@ -289,8 +340,8 @@ class Driver:
         """Raise NotLeader or DiskFull if `submit` would."""
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
-        if grows:
-            self._disk_space.check()
+        if grows and self.room.refusal is not None:
+            raise DiskFull(str(self.room.refusal))
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return the result of applying it; raises like `submit`."""
@@ -323,6 +374,9 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Handle one message from a peer."""
+        if isinstance(message, ReportRequest | ReportResponse):
+            self._take_report(message)
+            return
         if not self._takes_steps():
             return
         if type(message) is InstallSnapshotRequest and self._is_backlogged():
@@ -332,6 +386,13 @@ class Driver:
         self._roles.receiving(message)
         self.core.step(message)
         self._wake_if_due()
+
+    def _take_report(self, message: ReportRequest | ReportResponse) -> None:
+        """Handle a report; while a snapshot replaces the log as well, since no step is taken."""
+        membership = self.core.memberships.current
+        is_member = membership.get(message.sender) is not None
+        if self._running and (is_member or not membership.members):
+            self.reports.receive(message, term=self.core.state.term)
 
     def _takes_steps(self) -> bool:
         installing = self._installation is not None and self._installation.replaces_log
@@ -390,9 +451,31 @@ class Driver:
         self._applied_listeners.append(listener)
         self._pace.listens(awaited)
 
-    def set_free_bytes(self, free_bytes: int) -> None:
-        """Accept or refuse user data, depending on the free space on the disk."""
-        self._disk_space.measured(free_bytes, retrying=self._persister.retrying)
+    def measured(self, found: Measured) -> None:
+        """Take a look at the disk: accept, hold or refuse user data by it."""
+        self.room.measured(found, retrying=self._persister.retrying)
+        if self._proposer.queue.count:
+            self._wake()
+
+    def hand_over_for_room(self) -> bool:
+        """Transfer leadership if this disk has no room and another member has; see `room.heir`."""
+        target = self.room.heir() if self.is_serving_leader() else None
+        if target is None or self.core.transfer_target is not None:
+            return False
+        try:
+            self.transfer_leadership(target)
+        except DledgerError as error:
+            logger.info("this disk has no room, and leadership cannot move: %s", error)
+            return False
+        self.room.handed_over()
+        logger.warning(
+            "transferring leadership to %s, whose disk has room: %s", target, self.room.ours()
+        )
+        return True
+
+    def _voter_sets(self) -> Sequence[Set[NodeId]]:
+        membership = self.core.memberships.current
+        return [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -404,9 +487,16 @@ class Driver:
         now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
         core = self.core
+        members = (each.id for each in core.memberships.current.members)
+        self.reports.tick(now_s, members, term=core.state.term)
+        self.witness.tick(now_s)
         if self._takes_steps():
             core.tick()
+            self.dating.look(
+                now_s, serves=self.is_serving_leader(), applied_index=self._applied_index
+            )
         self._commits.look(now_s, core.awaits_commit_behind)
+        self._proposer.look(now_s)
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -458,6 +548,8 @@ class Driver:
 
     def _handle(self, ready: Ready) -> None:
         committed = ready.committed
+        if ready.entries:
+            self.room.writes(ready.entries)
         # A short apply comes first: the writer would only wait for this thread (ADR 38).
         writes_behind = bool(ready.entries and committed) and is_small(committed)
         if not writes_behind:
@@ -486,8 +578,9 @@ class Driver:
 
     def entries_durable(self, term: int, index: int) -> None:
         """Count this node towards the majority for these entries."""
-        if self._disk_space.refusal is not None:
-            self._disk_space.write_succeeded(retrying=self._persister.retrying)
+        self.room.wrote(index)
+        if self.room.refusal is not None:
+            self.room.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
         self._wake_if_due()
 
@@ -501,7 +594,7 @@ class Driver:
         Callers waiting for an entry get LeadershipLost (outcome unknown); when they retry they get
         DiskFull. A voter with every entry on disk has room, and is asked to lead instead.
         """
-        self._disk_space.write_refused(error)
+        self.room.write_refused(error)
         self._proposer.outcome_lost()
         target = self.core.transfer_candidate()
         if target is not None and self.core.progress()[target].match_index >= self.core.last_index:
@@ -569,11 +662,11 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)
             known = self._snapshots is not None and entry.index <= self._snapshots.index
             applies = entry.kind is EntryKind.DATA and not known
             results = self._state.apply(entry) if applies else ()
+            self.log_clock.applied(entry.timestamp_ms, self._state.leapt_ms)
             self._applied_index = entry.index
             self._proposer.waiters.applied(entry.term, entry.index, results)
             if entry.kind is EntryKind.MEMBERSHIP:
@@ -588,7 +681,7 @@ class Driver:
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
-            self.log_clock.applied(self._snapshots.now_ms)
+            self.log_clock.applied(self._snapshots.now_ms, self._state.leapt_ms)
         self.core.snapshot_finished(
             info,
             installed=memberships is not None,
@@ -619,6 +712,10 @@ class Driver:
         before = self._roles.changed(change)
         if before is None:
             return
+        if self.core.role is Role.LEADER:
+            self.room.leads(self._led_by)
+        elif self.core.leader is not None:
+            self._led_by = self.core.leader
         if before is Role.LEADER:
             self._reads.fail_all(NotLeader(self.core.leader))
             self._proposer.refuse(NotLeader(self.core.leader))

@@ -1,19 +1,32 @@
-"""Topics and groups by name: found in the state, or created through the log if allowed."""
+"""Topics, groups and filters: found in the state, or put there through the log if allowed."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Hashable
 from typing import Final
 
-from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
-from dledger.broker.topics import NORMAL, Topic, check_name
+from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret, UseFilter
+from dledger.broker.state_changes import StateChanges
+from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 
-_USE_IS_SAID_MS: Final = 3_600_000
+_HOUR_MS: Final = 3_600_000
+IN_USE_S: Final = 120.0
+"""How long a topic counts as used since a client last named it: a poll takes 20 s and more."""
+
+
+def use_is_said_ms(group_retention_hours: int) -> int:
+    """Return how old a group's last use in the log may be before a poll says it again.
+
+    An hour, and a quarter of the time after which an unused group is deleted at most: a poll may be
+    a minute away, the leader may change, and its look comes once a minute.
+    """
+    return min(_HOUR_MS, group_retention_hours * _HOUR_MS // 4 or _HOUR_MS)
 
 
 class TopicResolver:
@@ -25,12 +38,15 @@ class TopicResolver:
 
     Attributes:
         auto_creates: Whether topics are made when first used; may change at any time.
+        group_retention_hours: How long a group is kept that nobody uses; likewise.
     """
 
     def __init__(self, engine: Engine, config: GatewayConfig) -> None:
         self._engine, self._config = engine, config
         self.auto_creates = config.auto_create_topics
-        self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
+        self.group_retention_hours = config.group_retention_hours
+        self._used_s: dict[str, float] = {}
+        self._creating: dict[tuple[str, Hashable], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
             for what in ("topic", "group")
@@ -47,12 +63,34 @@ class TopicResolver:
         topics = self._engine.state.topics
         found = topics.get(name)
         if found is None and self.auto_creates:
+            check_may_be_made(name)
             command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
-            raise UnknownTopic(name)
+            raise UnknownTopic(name, node=self._own_address())
+        self._used_s[name] = time.monotonic()
         return found
+
+    def _own_address(self) -> str:
+        """Return this node's client port, as clients are told it."""
+        own = (e for e in self._engine.endpoints() if e.node_id == self._engine.node_id)
+        return next((f"{each.host}:{each.port}" for each in own), "HOST:PORT")
+
+    def is_in_use(self, topic: str) -> bool:
+        """Whether a client sent to a topic, or asked for its messages or routes, lately."""
+        used_s = self._used_s.get(topic)
+        return used_s is not None and time.monotonic() - used_s < IN_USE_S
+
+    @property
+    def made_again_queues(self) -> int:
+        """How many queues a topic gets that is made on its first use; 0: none is."""
+        return self._config.default_queues if self.auto_creates else 0
+
+    def notify(self, changes: StateChanges) -> None:
+        """Forget the use of topics that were deleted."""
+        for topic, _ in changes.topics_gone:
+            self._used_s.pop(topic, None)
 
     async def group(self, name: str) -> None:
         """Ensure that a consumer group exists, creating it if need be.
@@ -65,13 +103,30 @@ class TopicResolver:
             LimitReached: It does not exist, and the group has the maximum number already.
         """
         groups = self._engine.state.groups
-        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
+        within_ms = use_is_said_ms(self.group_retention_hours)
+        if groups.was_used(name, self._engine.now_ms(), within_ms=within_ms):
             return
         command = CreateGroup(name=name).encode()
         if groups.exists(name):
             await self._propose("group", name, command)
         else:
             await self._make("group", name, command, lambda: groups.exists(name))
+
+    async def use_filter(self, group: str, topic: str, tags: tuple[str, ...] | None) -> None:
+        """Ensure, before a poll waits, that the log has the use of its filter.
+
+        What a group's other filters pass over is kept for a filter that is in use. A poll that
+        finds nothing writes nothing to the log; so the first one with a filter is recorded, and
+        now and then another if the group has several filters for this topic.
+
+        Raises:
+            LimitReached: The filter is new, and there are too many.
+            UnknownTopic, UnknownGroup: The topic or group was deleted meanwhile.
+        """
+        if self._engine.state.groups.is_filter_said(group, topic, tags, self._engine.now_ms()):
+            return
+        command = UseFilter(group=group, topic=topic, tags=tags).encode()
+        await self._propose("filter", (group, topic, tags), command)
 
     async def secret(self) -> bytes:
         """Return the secret that signs receipt handles, creating it if there is none yet."""
@@ -83,12 +138,14 @@ class TopicResolver:
     async def _make(self, what: str, name: str, command: bytes, exists: Callable[[], bool]) -> None:
         """Create what a client has named, if the rate limit allows it."""
         check_name(what, name)
+        endpoint = self._own_address() if what == "topic" else "HOST:20911"
         now_s = asyncio.get_running_loop().time()
         if (what, name) not in self._creating and not self._budgets[what].take(now_s):
             raise RateLimited(
                 f"{what} {name!r} does not exist, and {self._config.made_at_once} {what}s at once, "
                 f"then {self._config.made_per_s:g} a second, are created on their first use: "
-                f"create it with `dledger {what} create {name}`, or try again later"
+                f"create it with `dledger {what} create {name} --endpoint {endpoint}`, or try "
+                "again later"
             )
         try:
             await self._propose(what, name, command)
@@ -96,7 +153,7 @@ class TopicResolver:
             if not exists():  # another request created it with other settings, which is fine
                 raise
 
-    async def _propose(self, what: str, name: str, command: bytes) -> None:
+    async def _propose(self, what: str, name: Hashable, command: bytes) -> None:
         """Propose *command* once, however many concurrent requests need it."""
         task = self._creating.get((what, name))
         if task is None:
@@ -105,7 +162,7 @@ class TopicResolver:
             task.add_done_callback(lambda done: self._created((what, name), done))
         await asyncio.shield(task)
 
-    def _created(self, key: tuple[str, str], done: asyncio.Task[object]) -> None:
+    def _created(self, key: tuple[str, Hashable], done: asyncio.Task[object]) -> None:
         self._creating.pop(key, None)
         if not done.cancelled():
             done.exception()  # mark it retrieved: all requests that would raise it may be gone

@@ -31,7 +31,7 @@ from typing import Any, Final
 import grpc
 
 from dledger.broker.commands import LeaseRef, Receive, Release, Renew
-from dledger.broker.deliveries import Lease
+from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
 from dledger.common.limits import FIRST_INVISIBLE_MS, MAX_CLIENTS, RENEWED_INVISIBLE_MS
@@ -202,7 +202,7 @@ class ClientRegistry:
         fails: such leases then expire once.
         """
         known = self.arrivals.take()
-        groups, before_ms = self._engine.state.groups, self._engine.now_ms() + _RENEW_BEFORE_MS
+        groups, before_ms = self._engine.state.groups, self._engine.lived_ms() + _RENEW_BEFORE_MS
         held = [*groups.handed_out(known.arrived), *groups.renewable(before_ms)]
         if held:
             await self._extend(held, RENEWED_INVISIBLE_MS, arrived=True)

@@ -8,6 +8,7 @@ from typing import Protocol
 from dledger.broker.deduplication import MAX_IDS
 from dledger.common.features import MemberLevels
 from dledger.common.metrics import Sample
+from dledger.common.reports import Mark
 from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus, NodeStatus
 from dledger.raft import quorum
 from dledger.raft.core import Raft
@@ -55,6 +56,7 @@ def node_status(
     """Return the status of a node; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
     refused = driver.writes_refused if driver else None
+    apart_ms = (driver.dating.apart_ms or 0) if driver else 0
     return NodeStatus(
         node_id=facts.node_id,
         name=facts.name,
@@ -83,6 +85,20 @@ def node_status(
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
         now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
         epoch=core.epoch[0] if core else 0,
+        older_copy=older_copy(core.abstains) if core else "",
+        clock_ahead_ms=max(0, apart_ms),
+        clock_behind_ms=max(0, -apart_ms),
+        log_ahead_ms=max(0, (driver.dating.ahead_ms or 0) if driver else 0),
+    )
+
+
+def older_copy(owed: Mark | None) -> str:
+    """Say what a node whose disk is an older copy of itself owes; "" if it owes nothing."""
+    if owed is None:
+        return ""
+    return (
+        f"others know that it had entry {owed.last_index} of term {owed.last_term} and was in "
+        f"term {owed.term}; it gives no vote until a leader has sent it what its disk lacks"
     )
 
 
@@ -128,12 +144,14 @@ def node_sample(
     *,
     free_bytes: int,
     remembered_ids: int,
+    filter_kept_bytes: int = 0,
     peer_tls: PeerTls | None = None,
     doors: int | None = None,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
     leads = core is not None and core.role is Role.LEADER
+    disk = driver.room.disk if driver else None
     others = [row for row in status.members if row.member.id != status.node_id]
     return Sample(
         role=status.role,
@@ -149,22 +167,32 @@ def node_sample(
         quorum_margin=quorum_margin(core) if core else None,
         bytes_at_risk=core.uncommitted_bytes if core and leads else None,
         commit_waits_seconds=driver.commit_waits_s() if driver and leads else None,
+        clock_apart_seconds=_seconds(driver.dating.apart_ms) if driver else None,
+        log_ahead_seconds=_seconds(driver.dating.ahead_ms) if driver else None,
         queued_bytes=driver.queued_bytes if driver else 0,
         sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),
         faulty_entries=status.faulty_entries,
+        abstains=bool(status.older_copy),
         log_bytes=log.size_bytes if log else 0,
         storage_free_bytes=free_bytes,
         storage_capacity_bytes=status.storage_capacity_bytes,
+        storage_own_bytes=disk.own_bytes if disk else None,
+        storage_new_foreign_bytes=disk.new_foreign_bytes if disk else None,
         held_request_bytes=load.held_request_bytes,
         waiting_polls=load.waiting_polls,
         telemetry_streams=load.telemetry_streams,
         door_processes=doors,
         remembered_message_ids=remembered_ids,
         remembered_message_ids_limit=MAX_IDS,
+        filter_kept_bytes=filter_kept_bytes,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
     )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def quorum_margin(core: Raft) -> int | None:
