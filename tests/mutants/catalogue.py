@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -34,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *FILTER_MUTANTS,
+    *ANSWER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
