@@ -233,7 +233,8 @@ def test_who_holds_what_was_put_aside_may_still_keep_it(unacked: tuple[Log, Rece
     """A late renewal, or another invisible time: as of a message nobody else asked for."""
     log, received = unacked
     lease = LeaseRef(0, 0, received.receive_id)
-    log.append(Renew(group="g", topic="t", leases=(lease,), invisible_ms=500).encode())
+    renewal = Renew(group="g", topic="t", leases=(lease,), invisible_ms=500, arrived=True)
+    log.append(renewal.encode())
     assert offsets(log.receive(9, tags=_B)) == []
     log.now_ms += 500
     log.receive(9, tags=_A)
