@@ -12,7 +12,8 @@ counts then, of the halves of each membership that may decide: a quorum of it ma
 the entry. So of every committed entry a whole copy survives, as long as no voters leave. A group
 that shrinks afterwards may be left with damaged copies alone; then it stands still, rightly
 (`Cluster.lost_entry`). Until the first entry is committed nothing is damaged: the founder's disk
-may hold the only copy. What is damaged was synced: flipped bits, a write that went to another
+may hold the only copy. What is damaged was synced: flipped bits (also in one of the two copies of a
+state file, which has to cost nothing), a write that went to another
 place, or a sync that lied, so that the power takes what it should have kept.
 """
 
@@ -24,7 +25,7 @@ from pathlib import Path
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.files.memory_files import Fault
+from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, Membership, NodeId
 from dledger_sim.cluster import Cluster
@@ -44,6 +45,7 @@ class Nemesis:
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
         self._rot = Rot(cluster)
+        self._older = OlderDisks(cluster)
 
     def start(self) -> None:
         """Let faults happen from now on."""
@@ -68,6 +70,7 @@ class Nemesis:
             (options.rot_s, lambda: self._rot.flip(self._any())),
             (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
             (options.lie_s, lambda: self._rot.lie(self._any())),
+            (options.older_s, self._older.turn),
         ):
             if mean_s:
                 self._repeat(mean_s, action)
@@ -277,8 +280,46 @@ def _sentence(change: MemberChange) -> str:
     return f"members{come}{''.join(f' -{one}' for one in change.remove)}"
 
 
+_OF_AGE_US: Final = 2 * S
+_PUT_BACK_US: Final = (1500 * MS, 2500 * MS)
+"""Longer than any message is under way."""
+
+
+class OlderDisks:
+    """Puts disks back to older copies of themselves, one at a time.
+
+    As a volume is that is put back to a snapshot of it: the process ends, and some time later
+    another one starts from what the disk had held. All others are up then, and one that has not
+    been caught up yet is waited for.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("older disks")
+        self._copies: dict[NodeId, tuple[MemoryFiles, int]] = {}
+
+    def turn(self) -> None:
+        """Copy a node's disk, or put back what was copied before."""
+        cluster, now_us = self._cluster, self._cluster.clock.now_us
+        processes = list(cluster.processes.values())
+        if not all(one.is_up and not one.driver.core.witness.is_silent for one in processes):
+            return
+        chosen = self._rng.choice(processes)
+        if chosen.id not in self._copies:
+            self._copies[chosen.id] = chosen.files.snapshot(), now_us
+            return
+        copied, taken_us = self._copies[chosen.id]
+        if now_us - taken_us >= _OF_AGE_US:
+            del self._copies[chosen.id]
+            cluster.note(f"the disk of {chosen.id} is put back to what it was at {taken_us} us")
+            cluster.crash(chosen, kill=True)
+            chosen.files.put_back(copied)
+            cluster.restart_after(self._rng.randint(*_PUT_BACK_US), chosen)
+
+
 _STRETCH: Final = 8
 _NEWEST: Final = 3
+_OF_STATE: Final = 0.3
 
 Place = tuple[Path, int, int]
 """A record: its file, the offset there and the length, in bytes."""
@@ -314,13 +355,24 @@ class Rot:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._rng = cluster.random("rot")
+        self._state_files = cluster.random("state files")
         self._atlas = Atlas()
 
     def flip(self, process: Process) -> None:
-        """Flip a bit of one record."""
+        """Flip a bit of one record, and at times one of a state file."""
         for path, offset, size in self._draw(process, 1):
             at = offset + self._rng.randrange(size)
             process.files.contents(path)[at] ^= 1 << self._rng.randrange(8)
+        if self._state_files.random() < _OF_STATE:
+            self._flip_state(process)
+
+    def _flip_state(self, process: Process) -> None:
+        """Flip a bit of the hard state or the identity, while its other copy is whole."""
+        rng = self._state_files
+        contents = process.state_file(rng.choice(process.STATE_FILES))
+        if len(contents) == 2 and contents[0] == contents[1]:
+            damaged = rng.choice(contents)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
 
     def misdirect(self, process: Process) -> None:
         """Put the bytes of one record into the place of another."""

@@ -8,13 +8,19 @@ from typing import Any, Final
 
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
-_LATER: Final = ("storm=", "crash_voting=", "depose_s=", "slow_s=")
+_OLDER: Final = 0.08
+_LATER: Final = ("storm=", "crash_voting=", "depose_s=", "slow_s=", "older_s=")
 """Fields that no draw begins with, since they came later."""
 
 
 def draws_makes(seed: int) -> bool:
     """Whether topics and groups come and go in a run; nothing else of it depends on that."""
     return Random(f"{seed}/makes").random() < _MAKES
+
+
+def draws_older(seed: int) -> bool:
+    """Whether disks are put back to older copies in a run, and little else goes wrong."""
+    return Random(f"{seed}/older disks").random() < _OLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +75,8 @@ class Options:
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
+        older_s: Mean seconds between disks that are put back to a copy of themselves, one at a
+            time, while all other voters are up and stay so until it is caught up.
         makes: Whether topics and groups come and go.
     """
 
@@ -117,12 +125,14 @@ class Options:
     misdirect_s: float = 0.0
     lie_s: float = 0.0
     mangle: float = 0.0
+    older_s: float = 0.0
     makes: bool = False
 
     @classmethod
     def of(cls, seed: int) -> Options:
         """Return what a seed draws."""
-        return replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
+        drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
+        return drawn.with_older_disks(Random(f"{seed}/older")) if draws_older(seed) else drawn
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -147,6 +157,26 @@ class Options:
             rot_s=drawn.rot_s if drawn.damages else rot_s,
             change_s=drawn.change_s or change_s,
             wipe_s=0.0,
+        )
+
+    def with_older_disks(self, rng: Random) -> Options:
+        """Return the same group with disks that are put back, one after the other.
+
+        Nobody else stops meanwhile: what a copy has forgotten then somebody knows, and only who is
+        up can say it. Leaders change, and messages are lost and late.
+        """
+        return replace(
+            self.without(*(name for name in FAULTS if name != "makes")),
+            nodes=rng.choice((3, 3, 5)),
+            older_s=rng.choice((0.5, 1.0)),
+            faulty_s=20,
+            sync_ms=rng.choice((2, 10, 80)),
+            loss=rng.choice((0.0, 0.01, 0.1)),
+            duplicate=rng.choice((0.0, 0.01)),
+            straggle=rng.choice((0.0, 0.01)),
+            reorder=rng.random() < 1 / 2,
+            hint_s=rng.choice((0.0, 2.0)),
+            order_s=rng.choice((0.0, 3.0, 1.0)),
         )
 
     def as_storm(self, rng: Random) -> Options:
