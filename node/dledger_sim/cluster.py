@@ -417,7 +417,7 @@ class Cluster:
         """Check what is applied."""
         self.note(f"{process.id} applies {entry.index} of term {entry.term}")
         self.commitment.applied(process, entry, results)
-        self.log_time.applied(entry)
+        self.log_time.applied(entry, self.clock.now_us // 1000)
 
     def stepped(self, process: Process) -> None:
         """Check a process that has just done something."""

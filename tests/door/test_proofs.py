@@ -217,11 +217,14 @@ async def test_a_failed_call_proves_nothing() -> None:
     noted = Noted()
     server = DoorServer("127.0.0.1:0", {"/t/Fails": BidiStream(fails)})
     await server.start()
-    async with grpc.aio.insecure_channel(server.address) as channel:
-        with pytest.raises(grpc.aio.AioRpcError):
-            await channel.stream_unary("/t/Fails")(iter([b""]))
-        await until(lambda: noted.told)
-        await server.stop(0.1)
+    async with raw_client(int(server.address.rpartition(":")[2])) as client:
+        await client.hello()
+        stream_id = client.request("/t/Fails")
+        client.h2.send_data(stream_id, prefixed(0), end_stream=True)
+        await client.flush()
+        async with reading(client):
+            await until(lambda: noted.told)
+    await server.stop(0.1)
 
     assert noted.told == ["lost"]
 

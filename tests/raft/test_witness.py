@@ -119,6 +119,7 @@ def test_a_vote_that_is_taken_over_is_durable_before_anything_is_said() -> None:
         (mark(2, 3, term=5), mark(5, 4), True),
         (mark(2, 3, term=5), mark(2, 3, term=6), True),
         (mark(2, 3, term=5), mark(2, 3, term=5), False),
+        (mark(2, 9, term=3), mark(3, 4), True),
     ],
 )
 def test_older_is_what_no_honest_disk_shows(own: Mark, promised: Mark, older: bool) -> None:
@@ -276,8 +277,10 @@ def test_a_leader_remembers_what_was_acknowledged_to_it() -> None:
     known = node.do(lambda raft: raft.told_marks())
 
     assert known[N2] == known[N3] == mark(term, 2)
-    node.hear(HeartbeatRequest, term=term + 1, commit_index=0, round=1)
-    assert node.raft.witness.known[N3] == mark(term, 2)
+    deposed = leading()
+    assert N3 not in deposed.raft.witness.known
+    deposed.hear(HeartbeatRequest, term=term + 1, commit_index=0, round=1)
+    assert deposed.raft.witness.known[N3] == mark(term, 2)
 
 
 def test_a_follower_remembers_how_far_its_leader_has_promised() -> None:

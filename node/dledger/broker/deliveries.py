@@ -351,8 +351,8 @@ class QueueDeliveries:
         """Extend a client's lease: it is known to have the message, or is still being sent it.
 
         Returns:
-            False if the handle is stale, the client has given the message back, or it has arrived
-            meanwhile what was still under way.
+            False if the handle is stale, the client has given the message back, or what was still
+            under way has arrived meanwhile.
         """
         lease = self.leases.get(offset)
         if lease is None or not lease.client_id or (lease.arrived and not arrived):
