@@ -110,11 +110,8 @@ def test_every_metric_of_a_group_is_shown_or_explained() -> None:
     """Nobody looks at what is not on the dashboard; these few are for other uses."""
     asked = " ".join(_queries())
     elsewhere = {
-        "dledger_abstains",
         "dledger_door_processes",
         "dledger_door_restarts_total",
-        "dledger_mended_state_files_total",
-        "dledger_older_disks_total",
         "dledger_operator_certificate_expiry_timestamp_seconds",
         "dledger_operator_group_age_seconds",
         "dledger_operator_group_ready_replicas",
