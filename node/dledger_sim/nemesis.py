@@ -28,11 +28,14 @@ from dledger.files.memory_files import Fault
 from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, Membership, NodeId
 from dledger_sim.cluster import Cluster
+from dledger_sim.lone import Lone
 from dledger_sim.loop import MS, S
 from dledger_sim.process import LOG, Process
 
 _OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
 _SLOW_US: Final = (200 * MS, 2 * S)
+_DAY_MS: Final = 86_400_000
+_MOST_LEAPS: Final = 8
 _DEPOSED_US: Final = (50 * MS, 1000 * MS)
 
 
@@ -44,10 +47,17 @@ class Nemesis:
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
         self._rot = Rot(cluster)
+        self._lone = Lone(cluster)
+        self._wrong_clocks: list[NodeId] = []
+        self._leaps = 0
 
     def start(self) -> None:
         """Let faults happen from now on."""
         options = self._cluster.options
+        if options.waits_for_one:
+            self._lone.start()
+        if options.leap_s:
+            self._let_clocks_drift()
         for mean_s, action in (
             (options.crash_s, self._crash),
             (options.away_s, self._leave),
@@ -57,12 +67,17 @@ class Nemesis:
             (options.clog_s, self._clog),
             (options.pause_s, self._pause),
             (options.clock_jump_s, self._jump),
+            (options.leap_s, self._leap),
             (options.hint_s, self._hint),
             (options.order_s, self._order),
             (options.change_s, self._members.change),
             (options.wipe_s, self._members.wipe),
             (options.eio_s, self._fail_call),
             (options.full_s, self._fill),
+            (options.inodes_s, self._take_inodes),
+            (options.neighbour_s, self._move_in),
+            (options.lone_cut_s, self._lone.cut_power),
+            (options.put_back_s, self._lone.put_back),
             (options.slow_s, self._slow),
             (options.depose_s, self._depose),
             (options.rot_s, lambda: self._rot.flip(self._any())),
@@ -75,7 +90,8 @@ class Nemesis:
     def _repeat(self, mean_s: float, action: Callable[[], None]) -> None:
         def again() -> None:
             if not self._cluster.calm:
-                action()
+                if not self._lone.has_truce:
+                    action()
                 self._repeat(mean_s, action)
 
         self._cluster.clock.after(int(self._rng.expovariate(1 / mean_s) * S), again)
@@ -125,6 +141,29 @@ class Nemesis:
         process = self._any()
         process.clock.offset_ms += self._rng.choice((-1, 1)) * self._rng.randint(1, 3_600_000)
 
+    def _let_clocks_drift(self) -> None:
+        """Draw whose clocks are wrong: a minority's, or everybody's."""
+        nodes = list(self._cluster.processes.values())
+        wrong = nodes if self._cluster.options.all_wrong else nodes[: (len(nodes) - 1) // 2]
+        for process in wrong:
+            process.clock.drift = self._rng.choice((-1, 1)) * self._cluster.options.drift
+        self._wrong_clocks = [one.id for one in wrong]
+
+    def _leap(self) -> None:
+        """Let one wrong clock jump by days, or all of them together; or be right again.
+
+        Each leap of a log may cost an hour of a message's life, so there are few.
+        """
+        processes = self._cluster.processes
+        wrong = [processes[one] for one in self._wrong_clocks if one in processes]
+        if not wrong or self._leaps == _MOST_LEAPS:
+            return
+        self._leaps += 1
+        days = self._rng.choice((-1, 0, 1, 1)) * self._rng.randint(1, 100)
+        for process in wrong if self._rng.random() < 1 / 2 else [self._rng.choice(wrong)]:
+            process.clock.offset_ms = days * _DAY_MS + self._rng.randint(0, _DAY_MS) * (days != 0)
+            self._cluster.note(f"{process.id} has a clock that is {days} days ahead")
+
     def _hint(self) -> None:
         process, peer = self._any(), self._any()
         if process.is_up:
@@ -149,6 +188,24 @@ class Nemesis:
         files = self._any().files
         files.fill(self._rng.choice((0, 1, 10_000)))
         self._cluster.clock.after(self._rng.randint(1, 3 * S), files.empty)
+
+    def _take_inodes(self) -> None:
+        """Leave no disk an inode: all need one at the same entry, where they seal a segment."""
+        left = self._rng.choice((0, 0, 1, 3))
+        for process in self._cluster.processes.values():
+            process.files.take_inodes(left)
+            self._cluster.clock.after(self._rng.randint(S // 2, 3 * S), process.files.empty)
+
+    def _move_in(self) -> None:
+        """Let others' files take most of a disk; mostly of the leader's."""
+        cluster, rng = self._cluster, self._rng
+        if cluster.lacks_room():
+            return
+        process = rng.choice(cluster.leaders() or list(cluster.processes.values()))
+        left = process.files.volume_bytes * rng.choice((0, 4, 12)) // 100
+        cluster.note(f"others leave {left} bytes to {process.id}")
+        process.files.fill(left)
+        cluster.clock.after(rng.randint(2 * S, 4 * S), process.files.empty)
 
     def _slow(self) -> None:
         """Slow a disk down; one at a time, or there would be no leader."""

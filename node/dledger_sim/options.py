@@ -6,9 +6,15 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
 
+from dledger_sim.worlds import draw_world, in_world
+
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
-_LATER: Final = ("storm=", "crash_voting=", "depose_s=", "slow_s=")
+_LATER: Final = (
+    "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
+    "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
+    "quota=", "inodes_s=", "neighbour_s=",
+)  # fmt: skip
 """Fields that no draw begins with, since they came later."""
 
 
@@ -37,6 +43,10 @@ class Options:
             smaller than the shipped ones. 0: the shipped sizes.
         remembered_ids: Message ids of a client that are remembered; 0: the shipped number. Only
             without snapshots: what reads one goes by the shipped number.
+        body_bytes: The longest body of a message.
+        consumes: Whether somebody receives and acknowledges all the time.
+        kept_hours: Age at which retention lets messages go; 0: never.
+        volume_kib: Size of each disk, whose watermark retention keeps; 0: without end.
         faulty_s: How long there are faults.
         storm: Whether whoever leads, or believes so, is always busy, and recovery is short.
         delay_ms: The longest ordinary delay of a message.
@@ -59,6 +69,9 @@ class Options:
         slow_s: Mean seconds between times in which one disk is slow.
         pause_s: Mean seconds between pauses of a process (SIGSTOP).
         clock_jump_s: Mean seconds between jumps of a wall clock.
+        leap_s: Mean seconds between jumps of a wrong wall clock by days, or back to the right time.
+        drift: By which part wrong wall clocks run fast or slow.
+        all_wrong: Whether everybody's wall clock may be wrong; else those of a minority.
         hint_s: Mean seconds between broken connections.
         order_s: Mean seconds between a hand-over, a step-down or a campaign that is asked for.
         change_s: Mean seconds between changes of the membership that are asked for.
@@ -68,6 +81,12 @@ class Options:
         rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
+        os_buffer: Whether what the operating system holds is acknowledged (`durability=osBuffer`).
+        lone_cut_s: Mean seconds between power cuts of one node, which the others wait for.
+        put_back_s: Mean seconds between disks that are put back to what they were; waited for, too.
+        quota: Whether full disks are told as a quota (EDQUOT).
+        inodes_s: Mean seconds between times in which no disk has an inode left.
+        neighbour_s: Mean seconds between times in which others' files take most of one disk.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
         makes: Whether topics and groups come and go.
     """
@@ -85,6 +104,10 @@ class Options:
     uncommitted_kib: int = 0
     entry_kib: int = 0
     remembered_ids: int = 0
+    body_bytes: int = 40
+    consumes: bool = False
+    kept_hours: int = 0
+    volume_kib: int = 0
     faulty_s: int = 8
     storm: bool = False
     delay_ms: int = 5
@@ -107,6 +130,9 @@ class Options:
     slow_s: float = 0.0
     pause_s: float = 0.0
     clock_jump_s: float = 0.0
+    leap_s: float = 0.0
+    drift: float = 0.0
+    all_wrong: bool = False
     hint_s: float = 0.0
     order_s: float = 0.0
     change_s: float = 0.0
@@ -116,13 +142,20 @@ class Options:
     rot_s: float = 0.0
     misdirect_s: float = 0.0
     lie_s: float = 0.0
+    os_buffer: bool = False
+    lone_cut_s: float = 0.0
+    put_back_s: float = 0.0
+    quota: bool = False
+    inodes_s: float = 0.0
+    neighbour_s: float = 0.0
     mangle: float = 0.0
     makes: bool = False
 
     @classmethod
-    def of(cls, seed: int) -> Options:
-        """Return what a seed draws."""
-        return replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
+    def of(cls, seed: int, world: str = "") -> Options:
+        """Return what a seed draws; *world*: in this one of `worlds`, whatever it would draw."""
+        drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
+        return in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -266,6 +299,16 @@ class Options:
         return any(getattr(self, name) for name in _DAMAGE)
 
     @property
+    def waits_for_one(self) -> bool:
+        """Whether one node comes back with less than it had, and the others wait for it."""
+        return bool(self.lone_cut_s or self.put_back_s)
+
+    @property
+    def has_right_clocks(self) -> bool:
+        """Whether wall clocks go wrong, but never more than those of a minority."""
+        return bool(self.leap_s) and not (self.all_wrong or self.clock_jump_s)
+
+    @property
     def mixes(self) -> bool:
         """Whether disks are damaged while members come and go."""
         return self.damages and bool(self.change_s)
@@ -284,6 +327,7 @@ def _key(drawn: Options) -> str:
 FAULTS: Final = tuple(
     one.name
     for one in fields(Options)
-    if one.name != "storm" and (one.default is False or isinstance(one.default, float))
+    if one.name not in ("storm", "consumes")
+    and (one.default is False or isinstance(one.default, float))
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""
