@@ -9,7 +9,6 @@ import asyncio
 import contextlib
 import json
 import random
-import shutil
 import signal
 import time
 import uuid
@@ -21,6 +20,7 @@ from typing import Final, TypeVar
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
+from e2e.chaos.files import clear, flip_bit
 from e2e.chaos.shim import Control, ControlFile
 from e2e.chaos.volume import Volume
 from e2e.harness.nodes import NodeSpec, allocate, member_of, node_command, status_of
@@ -38,12 +38,15 @@ _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
 _REFUSES_TO_START: Final = frozenset({2, 3})
 _ARGUMENTS: Final = ("-m", "e2e.chaos.node", "--exit-with-parent")
+RETENTION_HOURS: Final = 72
+"""No run lives so long: whatever is gone at its end is lost."""
+WATERMARK_PERCENT: Final = 85
 _SETTINGS: Final = {
     "group": "chaos",
     "segment_bytes": 1 << 20,
     "snapshot_bytes": 1 << 20,
-    "retention_hours": 0,  # what goes by policy would look like a loss
-    "disk_watermark_percent": 0,
+    "retention_hours": RETENTION_HOURS,
+    "disk_watermark_percent": 0,  # but on a volume of its own: others use the machine's disk
     "shutdown_grace_s": 10,
 }
 
@@ -80,11 +83,7 @@ class FaultyNode:
 
     def wipe(self) -> None:
         """Remove all its data; it must have ended. A directory that is a mount stays."""
-        for child in self.data.iterdir():
-            if child.is_dir():
-                shutil.rmtree(child)
-            else:
-                child.unlink()
+        clear(self.data)
 
     def rot(self, place: float) -> bool:
         """Flip one bit of its log, that far from its beginning; it must have ended.
@@ -115,8 +114,17 @@ class FaultyNode:
 class FaultyGroup:
     """All replicas, kept running."""
 
-    def __init__(self, directory: Path, *, count: int, own_volume: bool, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        count: int,
+        own_volume: bool,
+        seed: int,
+        durability: str = "sync",
+    ) -> None:
         rng = random.Random(seed)
+        self._durability = durability
         self.directory = directory
         self.group_id = str(uuid.uuid4())
         specs = allocate(directory, count=count, prefix="node-")
@@ -207,7 +215,14 @@ class FaultyGroup:
             "CHAOS_CONTROL": str(node.control_path),
             "CHAOS_ROUTES": json.dumps(self.network.routes(node.name)),
         }
-        settings = {**_SETTINGS, "group_id": self.group_id, "data_dir": node.data}
+        settings = {
+            **_SETTINGS,
+            "group_id": self.group_id,
+            "data_dir": node.data,
+            "durability": self._durability,
+        }
+        if node.volume is not None:
+            settings["disk_watermark_percent"] = WATERMARK_PERCENT
         command = node_command(node.spec, settings, arguments=_ARGUMENTS, environment=chaos)
         return ChildProcess(command, node.log_path)
 
@@ -220,6 +235,7 @@ class FaultyGroup:
         for name in names:
             self.nodes[name].signal(signal.SIGKILL)
         await self.wait_ended(names, 10.0)
+        await asyncio.sleep(2 * _POLL_S)  # who keeps them must see that they were held down
 
     def pause(self, name: str) -> None:
         """SIGSTOP one node until `release`."""
@@ -305,12 +321,3 @@ class FaultyGroup:
     async def _all_statuses(self) -> Sequence[NodeStatus] | None:
         statuses = await self.statuses()
         return list(statuses.values()) if len(statuses) == len(self.nodes) else None
-
-
-def flip_bit(path: Path, offset: int) -> None:
-    """Flip the lowest bit of one byte of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
