@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -11,13 +12,14 @@ from typing import Final
 
 from dledger.client import Client
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError, OffsetOutOfRange, UnknownTopic
+from dledger.errors import DledgerError, InvalidArgument, UnknownTopic
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
 from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.log_checker import LogEntry, Queues, Stored
 from e2e.cluster.errors import CommandFailed
 from e2e.cluster.shell import run
 
+_FIRST_KEPT: Final = re.compile(r"is outside \[(\d+), ")
 _SETTLE_S: Final = 60.0
 
 
@@ -61,8 +63,10 @@ async def _read(endpoint: str, queue: int) -> Sequence[Stored]:
     async with Client(endpoint) as client:
         try:
             return [one async for one in _stored(client, queue, 0)]
-        except OffsetOutOfRange as gone:
-            return [one async for one in _stored(client, queue, gone.first)]
+        except InvalidArgument as gone:
+            if (kept := _FIRST_KEPT.search(str(gone))) is None:
+                raise
+            return [one async for one in _stored(client, queue, int(kept[1]))]
         except UnknownTopic:
             return []
 

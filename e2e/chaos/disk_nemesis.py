@@ -11,9 +11,10 @@ import contextlib
 import random
 import shutil
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
+from dledger.client import Client, Record
 from dledger.errors import DledgerError
 from e2e.chaos.episodes import Episode, FaultKind
 from e2e.chaos.fault import Fault
@@ -24,6 +25,10 @@ from e2e.harness.waiting import HarnessError
 
 _REPLACE_S: Final = 60.0
 _DOWN_S: Final = 0.5
+SEALS: Final = 10
+"""Messages of `fill` that seal two segments and begin a third."""
+_FILL_BYTES: Final = 256 << 10
+_WITHOUT_END: Final = 1 << 30
 _NEIGHBOUR_PERCENT: Final = 92
 """How full others' files make a disk: above the shipped watermark, with room for segments left."""
 
@@ -44,8 +49,13 @@ class DiskNemesis:
         return Fault(victims, down=victims, hit=lambda: any(hits))
 
     async def chunks_back(self, episode: Episode, target: str, others: Sequence[str]) -> Fault:
-        """Let half of the newest files of a minority go back in time; then SIGKILL."""
+        """Let half of the newest files of a minority go back in time; then SIGKILL.
+
+        Where both copies of a record went back, its node refuses to start by name, and is replaced
+        as one that has lost its disk.
+        """
         victims = self._minority(target, others)
+        ids = {one: await self._id_of(one) for one in victims}
         before = [chunks_now(self._group.nodes[one].data) for one in victims]
 
         async def go_back() -> bool:
@@ -54,7 +64,20 @@ class DiskNemesis:
             await self._group.kill(victims)
             return changed > 0
 
-        return Fault(victims, down=victims, settle=go_back)
+        async def replace_who_refuses() -> None:
+            for one in victims:
+                if not await self._group.starts(one, _REPLACE_S):
+                    self._group.nodes[one].wipe()
+                    self._group.nodes[one].may_run.set()
+                    await self._replace(one, ids[one])
+
+        return Fault(victims, down=victims, settle=go_back, repair=replace_who_refuses)
+
+    async def _id_of(self, name: str) -> str:
+        status = await self._group.nodes[name].status()
+        if status is None:
+            raise HarnessError(f"{name} does not say who it is")
+        return status.node_id
 
     async def older_copy(self, target: str) -> Fault:
         """Put a node's whole directory back to what it was when the episode began.
@@ -101,7 +124,7 @@ class DiskNemesis:
     async def replace_under_kills(self, target: str, others: Sequence[str]) -> Fault:
         """Replace a wiped disk while each of the others is killed once, one at a time."""
         node = self._group.nodes[target]
-        before = await node.status()
+        old_id = await self._id_of(target)
         await self._group.kill([target])
         node.wipe()
 
@@ -115,15 +138,13 @@ class DiskNemesis:
                 )
 
         async def replace() -> None:
-            if before is None:
-                raise HarnessError(f"{target} did not say who it was before it was wiped")
             killing = asyncio.create_task(kill_others())
             try:
-                await self._replace(target, before.node_id)
+                await self._replace(target, old_id)
             finally:
                 await killing
 
-        return Fault([target], down=[target], repair=replace)
+        return Fault([target], down=[target], repair=replace, costs_majority=True)
 
     async def _replace(self, target: str, old_id: str) -> None:
         """Ask until the member is another one: whoever was asked may have been killed."""
@@ -141,26 +162,58 @@ class DiskNemesis:
 
     # -- room -----------------------------------------------------------------------------------
 
+    async def full(self, episode: Episode, target: str) -> Fault:
+        """Fill the disk: a real file system where there is one, else the shim's."""
+        volume = self._group.nodes[target].volume
+        if volume is not None:
+            volume.fill(episode.free_bytes)
+        return self._short(target, Control(full=volume is None))
+
     async def without_inodes(self, target: str) -> Fault:
         """Leave a disk no inode: its node may refuse writes, and must not end."""
-        node = self._group.nodes[target]
-        undo: Callable[[], None] = lambda: None  # noqa: E731 - what a shim leaves to undo
-        if node.volume is not None:
-            node.volume.take_inodes()
-            undo = node.volume.empty
-        else:
-            node.control.set(Control(no_inodes=True))
-        return Fault([target], writable=False, undo=undo)
+        volume = self._group.nodes[target].volume
+        if volume is not None:
+            volume.take_inodes()
+        return self._short(target, Control(no_inodes=volume is None))
 
     async def quota(self, target: str) -> Fault:
         """Let nothing grow, as a quota does: its node may refuse writes, and must not end."""
-        self._group.nodes[target].control.set(Control(full=True, quota=True))
-        return Fault([target], writable=False)
+        return self._short(target, Control(full=True, quota=True))
+
+    def _short(self, target: str, control: Control) -> Fault:
+        """Write big messages to a node that is short of room, until there is room again."""
+        node = self._group.nodes[target]
+        node.control.set(control)
+        writer = asyncio.create_task(self.fill(node.spec.endpoint))
+        before = node.control.fired()
+
+        def end() -> None:
+            writer.cancel()
+            if node.volume is not None:
+                node.volume.empty()
+
+        async def hit() -> bool:
+            status = await node.status()
+            refused = status is not None and bool(status.writes_refused_reason)
+            taken = node.volume is not None and not node.volume.has_inodes
+            return refused or taken or node.control.fired() > before
+
+        return Fault([target], writable=False, undo=end, settle=hit)
+
+    async def fill(self, endpoint: str, times: int = _WITHOUT_END) -> None:
+        """Write big messages, so that the log needs new segments."""
+        async with Client(endpoint) as client:
+            for _ in range(times):
+                with contextlib.suppress(DledgerError):
+                    record = Record(body=bytes(_FILL_BYTES))
+                    await client.append_once("filler", [record], queue_id=0, timeout_s=1.0)
+                await asyncio.sleep(0.3 if times == _WITHOUT_END else 0.0)
 
     async def neighbour(self) -> Fault:
         """Let others' files fill most of the disk of a node that leads, and of no other."""
         name, node = next((n, one) for n, one in self._group.nodes.items() if one.volume)
         assert node.volume is not None, "that is how it was chosen"
+        await self.fill(node.spec.endpoint, SEALS)
         await self._lead(name)
         node.volume.fill_to(_NEIGHBOUR_PERCENT)
         return Fault([name], undo=node.volume.empty)

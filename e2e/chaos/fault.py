@@ -13,7 +13,8 @@ class Fault:
     """Who is down for others, what is cut, and how it ends.
 
     *hit* says whether it had an effect; *settle*, if there is one, waits for that and says so
-    instead; *undo* ends it; *repair* does what nodes do not do by themselves.
+    instead; *undo* ends it; *repair* does what nodes do not do by themselves, and where it *costs
+    a majority* for a while, the time without a leader says nothing.
     """
 
     nodes: Sequence[str]
@@ -24,3 +25,4 @@ class Fault:
     hit: Callable[[], bool] = lambda: True
     settle: Callable[[], Awaitable[bool]] | None = None
     repair: Callable[[], Awaitable[None]] | None = None
+    costs_majority: bool = False

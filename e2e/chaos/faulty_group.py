@@ -36,7 +36,8 @@ _END_S: Final = 30.0
 _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
-_REFUSES_TO_START: Final = frozenset({2, 3})
+_REFUSED: Final = 3
+_REFUSES_TO_START: Final = frozenset({2, _REFUSED})
 _ARGUMENTS: Final = ("-m", "e2e.chaos.node", "--exit-with-parent")
 RETENTION_HOURS: Final = 72
 """No run lives so long: whatever is gone at its end is lost."""
@@ -197,7 +198,7 @@ class FaultyGroup:
             if node.may_run.is_set():
                 self.exits.append(Exit(self.now_s(), node.name, code))
             if code in _REFUSES_TO_START:
-                self.refusals.append(f"{node.name} refuses to start (exit {code})")
+                self.refusals.append(f"{_refusal_of(node.name)} (exit {code})")
                 node.may_run.clear()
             await asyncio.sleep(_RESTART_S)
 
@@ -240,6 +241,25 @@ class FaultyGroup:
     def pause(self, name: str) -> None:
         """SIGSTOP one node until `release`."""
         self.nodes[name].signal(signal.SIGSTOP)
+
+    async def starts(self, name: str, deadline_s: float) -> bool:
+        """Wait until a node answers, or has refused to start; whether it answers.
+
+        A refusal is then nothing wrong: whoever asks has damaged both copies of something.
+        """
+        node, sentence = self.nodes[name], _refusal_of(name)
+
+        async def decided() -> bool:
+            return any(one.startswith(sentence) for one in self.refusals) or bool(
+                await node.status()
+            )
+
+        await self.wait_for(f"{name} to start or to refuse it", decided, deadline_s)
+        refused = any(one.startswith(sentence) for one in self.refusals)
+        self.refusals = [one for one in self.refusals if not one.startswith(sentence)]
+        if refused:
+            self.exits = [one for one in self.exits if (one.node, one.code) != (name, _REFUSED)]
+        return not refused
 
     async def wait_ended(self, names: Collection[str], deadline_s: float) -> None:
         """Return when none of these has a process. Raises HarnessError."""
@@ -321,3 +341,7 @@ class FaultyGroup:
     async def _all_statuses(self) -> Sequence[NodeStatus] | None:
         statuses = await self.statuses()
         return list(statuses.values()) if len(statuses) == len(self.nodes) else None
+
+
+def _refusal_of(name: str) -> str:
+    return f"{name} refuses to start"

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dledger.client import Client, Record
 from dledger.errors import DledgerError
 from e2e.chaos.availability import first_leader_s, is_able, longest_gap_s
-from e2e.chaos.disk_nemesis import DiskNemesis
+from e2e.chaos.disk_nemesis import SEALS, DiskNemesis
 from e2e.chaos.episodes import Aim, Episode, FaultKind, Shape
 from e2e.chaos.fault import Fault
 from e2e.chaos.faulty_group import FaultyGroup
@@ -23,10 +22,6 @@ from e2e.harness.waiting import HarnessError
 
 _WHOLE_S: Final = 60.0
 _STOP_S: Final = 10.0
-_FILL_BYTES: Final = 256 << 10
-_SEALS: Final = 10
-"""Such messages seal two segments and begin a third."""
-_WITHOUT_END: Final = 1 << 30
 _FAILING: Final = {
     FaultKind.FAIL_WRITE: WRITE,
     FaultKind.FAIL_SYNC: SYNC,
@@ -127,7 +122,7 @@ class Nemesis:
             started_s=started_s,
             healed_s=healed_s,
             able_s=able_s,
-            gap_s=longest_gap_s(self._probes, able_s, whole_s),
+            gap_s=0.0 if fault.costs_majority else longest_gap_s(self._probes, able_s, whole_s),
             leader_s=leader_s,
             whole_s=whole_s - healed_s,
             fired=fired,
@@ -152,7 +147,7 @@ class Nemesis:
             FaultKind.ISOLATE: lambda: self._cut(episode, target, _both_ways([target], others)),
             FaultKind.DELAY: lambda: self._delay(episode),
             FaultKind.SLOW_SYNC: lambda: self._slow_sync(episode, target),
-            FaultKind.DISK_FULL: lambda: self._disk_full(episode, target),
+            FaultKind.DISK_FULL: lambda: disks.full(episode, target),
             FaultKind.CLOCK_JUMP: lambda: self._clock_jump(episode, target),
             FaultKind.CLOCK_DAYS: lambda: self._clock_days(episode, others[0]),
             FaultKind.FLIP: damage,
@@ -252,7 +247,7 @@ class Nemesis:
         There are sealed segments then, which are all that can go by their age.
         """
         node = self._group.nodes[target]
-        await self._fill(node.spec.endpoint, _SEALS)
+        await self._disks.fill(node.spec.endpoint, SEALS)
         node.control.set(Control(jump_ms=episode.jump_ms))
         status, leader = await node.status(), await self._group.leader()
         if status is None or leader is None:
@@ -262,38 +257,6 @@ class Nemesis:
         with contextlib.suppress(DledgerError):
             await self._group.nodes[leader].admin.transfer_leader(status.node_id)
         return Fault([target])
-
-    async def _disk_full(self, episode: Episode, target: str) -> Fault:
-        """Fill the disk, then write: a real file system where there is one, else the shim's."""
-        node = self._group.nodes[target]
-        undo: Callable[[], None] = lambda: None  # noqa: E731 - what a shim leaves to undo
-        if node.volume is not None:
-            node.volume.fill(episode.free_bytes)
-            undo = node.volume.empty
-        else:
-            node.control.set(Control(full=True))
-        writer = asyncio.create_task(self._fill(node.spec.endpoint))
-        before = node.control.fired()
-
-        def end() -> None:
-            writer.cancel()
-            undo()
-
-        async def hit() -> bool:
-            status = await node.status()
-            refused = status is not None and bool(status.writes_refused_reason)
-            return refused or node.control.fired() > before
-
-        return Fault([target], writable=False, undo=end, settle=hit)
-
-    async def _fill(self, endpoint: str, times: int = _WITHOUT_END) -> None:
-        """Write big messages, so that the log needs new segments."""
-        async with Client(endpoint) as client:
-            for _ in range(times):
-                with contextlib.suppress(DledgerError):
-                    record = Record(body=bytes(_FILL_BYTES))
-                    await client.append_once("filler", [record], queue_id=0, timeout_s=1.0)
-                await asyncio.sleep(0.3 if times == _WITHOUT_END else 0.0)
 
     # -- I/O errors -----------------------------------------------------------------------------
 

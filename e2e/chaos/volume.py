@@ -62,6 +62,11 @@ class Volume:
         """Take room until so much of the file system is used."""
         self.fill(_SIZE_BYTES * (100 - percent) // 100)
 
+    @property
+    def has_inodes(self) -> bool:
+        """Whether a file can be made."""
+        return os.statvfs(self._path).f_favail > 0
+
     def take_inodes(self) -> None:
         """Take all inodes."""
         for number in range(os.statvfs(self._path).f_favail + 1):
