@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
 import signal
 import time
@@ -38,7 +39,6 @@ _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
 _REFUSED: Final = 3
 _REFUSES_TO_START: Final = frozenset({2, _REFUSED})
-_ARGUMENTS: Final = ("-m", "e2e.chaos.node", "--exit-with-parent")
 RETENTION_HOURS: Final = 72
 """No run lives so long: whatever is gone at its end is lost."""
 WATERMARK_PERCENT: Final = 85
@@ -224,7 +224,8 @@ class FaultyGroup:
         }
         if node.volume is not None:
             settings["disk_watermark_percent"] = WATERMARK_PERCENT
-        command = node_command(node.spec, settings, arguments=_ARGUMENTS, environment=chaos)
+        arguments = ("-m", "e2e.chaos.node", "--exit-with-parent", str(os.getpid()))
+        command = node_command(node.spec, settings, arguments=arguments, environment=chaos)
         return ChildProcess(command, node.log_path)
 
     # -- faults of processes --------------------------------------------------------------------

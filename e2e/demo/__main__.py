@@ -22,7 +22,7 @@ from e2e.demo.demos import (
     load_image,
     play,
 )
-from e2e.harness.world import ROOT, BrokerGroup, Workload, eventually
+from e2e.harness.world import ROOT, BrokerGroup, Workload
 
 NAMESPACE: Final = "dledger-demo"
 GROUP: Final = "orders"
@@ -54,14 +54,26 @@ def traffic(group: BrokerGroup, image: Image, timeline: Timeline, messages: int)
     )
     workload = Workload(group.namespace, image, "traffic", *arguments)
     workload.start()
+    try:
+        return failover(group, workload, timeline, messages)
+    except BaseException:
+        timeline.say("the client is ended")
+        workload.end()
+        raise
+
+
+def failover(
+    group: BrokerGroup, workload: Workload, timeline: Timeline, messages: int
+) -> dict[str, Any]:
+    """Kill the leader while the client is at work; return what the client says at its end."""
     timeline.say(f"RocketMQ Python SDK produces and consumes {messages} messages")
-    workload.wait_acked(int(messages * _KILL_AT), deadline_s=240)
+    workload.wait_acked(int(messages * _KILL_AT))
     before = group.leader()
     acked = workload.acked()
     group.kill_pod(before)
     timeline.say(f"killed the leader's pod {before} after {acked} acks")
     after = group.other_leader(before)
-    eventually("writes go on", lambda: workload.acked() > acked + messages // 40, 60)
+    workload.wait_acked(acked + messages // 40)
     timeline.say(f"writes go on; leader is {after}, acks {workload.acked()}")
     summary = watch(workload, timeline)
     failover = group.status().get("lastFailover") or {}
@@ -79,7 +91,7 @@ def watch(workload: Workload, timeline: Timeline) -> dict[str, Any]:
     """Say how far the client is, every few seconds, until its summary."""
     said_s = 0.0
     newest: dict[str, Any] = {}
-    for newest in workload.progress(deadline_s=420):
+    for newest in workload.progress():
         if timeline.seconds - said_s > 5 and "progress" in newest:
             said_s = timeline.seconds
             told = {key: value for key, value in newest.items() if key not in ("progress", "atMs")}

@@ -46,7 +46,7 @@ class DevGroup:
         """Return the JSON line it prints when it is writable."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        assert line, f"the group did not start: {self._errors()}"
+        assert line, f"the group did not start: {self.errors()}"
         state: dict[str, Any] = json.loads(line)
         self.endpoints, self.admins = state["endpoints"], state["adminEndpoints"]
         self.tls_endpoints = state.get("tlsEndpoints", [])
@@ -81,14 +81,14 @@ class DevGroup:
 
     def deaths(self) -> int:
         """Return how often a node has ended by itself so far."""
-        return self._errors().count("died")
+        return self.errors().count("died")
 
     def stop(self) -> int:
         """End it as Ctrl-C does; return its exit code, and show what it said if that is not 0."""
         self.process.send_signal(signal.SIGINT)
         code = self._ended()
         if code:
-            print(f"dledger dev, exit {code}: {self._errors()}", file=sys.stderr)
+            print(f"dledger dev, exit {code}: {self.errors()}", file=sys.stderr)
         return code
 
     def kill(self) -> None:
@@ -107,7 +107,8 @@ class DevGroup:
         self.process.stdout.close()
         return code
 
-    def _errors(self) -> str:
+    def errors(self) -> str:
+        """Return what it said on stderr so far."""
         return self.data.with_suffix(".err").read_text("utf-8")
 
 

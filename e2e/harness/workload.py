@@ -44,7 +44,7 @@ from dledger.client import Client
 INVISIBLE_S = 15
 SIZE_BYTES = 256
 DRAIN_S = 120.0
-"""How long the last deliveries are waited for."""
+"""How long one more delivery is waited for, at the end."""
 PROGRESS_S = 1.0
 RECEIVERS = 4
 SILENCE_S = 0.05
@@ -327,11 +327,13 @@ class Received:
 
 
 def drain(args: argparse.Namespace, expected: set[str], received_file: Path) -> Received:
-    """Wait until everything expected was received, or until it is too late."""
+    """Wait until everything expected was received, or until nothing more comes."""
     received = Received(received_file)
-    deadline_s = time.monotonic() + DRAIN_S
+    before, deadline_s = -1, 0.0
     while args.consumer != "none":
         received.read()
+        if received.deliveries > before:
+            before, deadline_s = received.deliveries, time.monotonic() + DRAIN_S
         missing = len(expected - received.copies.keys())
         say(progress="drain", received=len(received.copies), missing=missing)
         if not missing or time.monotonic() > deadline_s:

@@ -8,7 +8,9 @@
     │   │   └── LimitReached    (the group has as many topics, queues or groups as it may)
     │   ├── Unsupported         (not implemented yet; the message names the feature)
     │   ├── NotServed           (a client's word: nothing at that port knows the call)
-    │   ├── UnknownTopic / UnknownGroup / TopicTypeMismatch
+    │   ├── UnknownTopic
+    │   │   └── TopicMadeAnew   (there is one of that name, but not the one that was read from)
+    │   ├── UnknownGroup / TopicTypeMismatch
     │   ├── InvalidReceiptHandle
     │   ├── MessageIdConflict   (the id is that of a message with another body)
     │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
@@ -79,10 +81,23 @@ class UnknownTopic(Refused):
 
     def __init__(self, topic: str) -> None:
         super().__init__(
-            f"topic {topic!r} does not exist; create it with `dledger topic create {topic}` "
-            "(with autoCreateTopics on, its first use makes it)"
+            f"topic {topic!r} does not exist; create it with `dledger topic create {topic} "
+            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
+            "use makes it)"
         )
         self.topic = topic
+
+
+class TopicMadeAnew(UnknownTopic):
+    """The topic that an offset is of does not exist any more; another has its name."""
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(topic)
+        sentence = (
+            f"topic {topic!r} was deleted and made again: the offset is of the one before, whose "
+            "messages are gone; begin at offset 0 of the new one"
+        )
+        self.args = (sentence,)
 
 
 class UnknownGroup(Refused):
@@ -91,7 +106,7 @@ class UnknownGroup(Refused):
     def __init__(self, group: str) -> None:
         super().__init__(
             f"consumer group {group!r} does not exist; create it with `dledger group create "
-            f"{group}`, or ask for messages in its name, which makes it"
+            f"{group} --endpoint HOST:20911`, or ask for messages in its name, which makes it"
         )
         self.group = group
 
@@ -364,6 +379,22 @@ class NewerFormat(StorageError):
     def number(cls, what: str, *, found: int, known: int) -> Self:
         """Return that *what* has format number *found*, and the newest known is *known*."""
         return cls(what, found=f"format {found}", known=f"format {known}")
+
+
+class OlderFormat(StorageError):
+    """What is on the disk is whole, but of a build whose format this version does not read.
+
+    Attributes:
+        found, known: The number of its format, and the one that this version reads.
+    """
+
+    def __init__(self, what: str, *, found: int, known: int) -> None:
+        super().__init__(
+            f"{what} is of an older build: format {found}, and this one reads format {known}. "
+            "Nothing is damaged or was changed: start the build that wrote it, or move the "
+            "messages through a backup"
+        )
+        self.found, self.known = found, known
 
 
 class CorruptRecord(StorageError):

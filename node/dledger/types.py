@@ -48,7 +48,7 @@ class Entry:
         term: The leader's term when it was proposed; at least 1.
         index: Position in the log; the first entry has index 1.
         kind: What *data* means.
-        timestamp_ms: The leader's clock at proposal, Unix milliseconds; 0 for what the core
+        timestamp_ms: The log's time at proposal, Unix milliseconds; 0 for what the core
             appends by itself (no-ops and memberships).
         crc32c: CRC32C of *data*, computed once by the proposer and carried to every disk.
         data: Opaque to Raft; empty for no-ops.
@@ -103,12 +103,16 @@ class Record:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
-    """A committed message and where it is."""
+    """A committed message and where it is.
+
+    *generation* says of which topic of its name *offset* is; 0: not told.
+    """
 
     record: Record
     offset: int
     index: int
     stored_at_ms: int
+    generation: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

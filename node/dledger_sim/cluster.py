@@ -16,6 +16,7 @@ from dledger.errors import DledgerError, StorageError
 from dledger.raft.messages import AppendRequest, Message, VoteRequest
 from dledger.raft.quorum import Electorate
 from dledger.replica.driver import Driver
+from dledger.replica.reports import ReportRequest, ReportResponse
 from dledger.types import Entry, Membership, NodeId, Role
 from dledger_sim.checkers import (
     Commitment,
@@ -62,7 +63,7 @@ class Cluster:
         self._mangled = self.random("mangled")
         self._slow_jobs = self.random("slow jobs")
         self._slow_until_us: dict[NodeId, int] = {}
-        self.links = Links(self.clock, options, self._network)
+        self.links = Links(self.clock, options, self._network, self.random("reports"))
         self.elections = ElectionSafety()
         self.history = OneHistory()
         self.processes: dict[NodeId, Process] = {}
@@ -324,7 +325,9 @@ class Cluster:
         if isinstance(message, AppendRequest):
             self.memberships_ever.appended(e for e in message.entries if e.term == message.term)
         life = self._life(message.sender)
-        for delay_us in self.links.delays_us(message.sender, message.recipient):
+        is_report = isinstance(message, ReportRequest | ReportResponse)
+        draw = self.links.report_delays_us if is_report else self.links.delays_us
+        for delay_us in draw(message.sender, message.recipient):
             self.clock.after(delay_us, lambda: self._deliver(message, life))
 
     def _life(self, sender: NodeId) -> int:

@@ -23,10 +23,11 @@ _MIN_DELAY_US = 100
 class Links:
     """Loses, delays, doubles, reorders, cuts and clogs; one direction of each pair on its own."""
 
-    def __init__(self, clock: Clock, options: Options, rng: Random) -> None:
+    def __init__(self, clock: Clock, options: Options, rng: Random, reports_rng: Random) -> None:
         self._clock = clock
         self._options = options
         self._rng = rng
+        self._reports_rng = reports_rng
         self._cut: set[tuple[NodeId, NodeId]] = set()
         self._free_us: dict[tuple[NodeId, NodeId], int] = {}
         self._newest_us: dict[tuple[NodeId, NodeId], int] = {}
@@ -51,6 +52,17 @@ class Links:
             return ()
         copies = 2 if options.duplicate and rng.random() < options.duplicate else 1
         return [self._delay_us(sender, recipient) for _ in range(copies)]
+
+    def report_delays_us(self, sender: NodeId, recipient: NodeId) -> Sequence[int]:
+        """Return the same for a member's report, which none of Raft's messages waits behind.
+
+        It has a chance of its own, so that a world is the same whoever reports in it.
+        """
+        options, rng = self._options, self._reports_rng
+        is_lost = not self.calm and options.loss and rng.random() < options.loss
+        if is_lost or not self.reaches(sender, recipient):
+            return ()
+        return (rng.randint(_MIN_DELAY_US, (2 if self.calm else options.delay_ms) * MS),)
 
     def _delay_us(self, sender: NodeId, recipient: NodeId) -> int:
         options, rng = self._options, self._rng

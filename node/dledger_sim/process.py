@@ -183,6 +183,11 @@ class ObservedState:
         self.broker = BrokerState(dedupe)
         self._on_applied = on_applied
 
+    @property
+    def leapt_ms(self) -> int:
+        """The broker's."""
+        return self.broker.leapt_ms
+
     def apply(self, entry: Entry) -> Sequence[object]:
         """Apply, then tell."""
         results = self.broker.apply(entry)
@@ -294,6 +299,7 @@ class Process:
             metrics=self._metrics,
             snapshots=self.snapshots,
             thread=LoopWorker,
+            incarnation=f"{self.id}.{self.lives}",
         )
         self._upkeep = Maintenance(
             self.driver,

@@ -21,6 +21,7 @@ from dledger.broker.commands import (
     ChangeInvisible,
     CreateGroup,
     ExpireGroups,
+    Leap,
     LeaseRef,
     Receive,
     Release,
@@ -83,6 +84,10 @@ def _step(log: Log, rng: random.Random) -> None:
         log.append(*(CreateGroup(name=name).encode() for name in "gh"))
     elif rng.random() < 0.4:
         log.append(Retain(before_index=rng.randrange(len(log.entries) + 4)).encode())
+    elif rng.random() < 0.7:
+        from_ms = log.now_ms + rng.choice([0, 0, 300, -900])
+        log.now_ms += rng.choice([0, 5_000, 9_000_000])
+        log.append(Leap(from_ms=from_ms, to_ms=log.now_ms + rng.choice([0, 0, 500, -500])).encode())
 
 
 def _history(seed: int, steps: int) -> tuple[Log, random.Random]:

@@ -200,18 +200,35 @@ def test_retention_passes_over_what_is_gone() -> None:
     assert log.replay().digest() == log.state.digest()
 
 
-def test_a_state_that_is_replaced_tells_which_topics_are_gone() -> None:
+@pytest.mark.found
+def test_what_a_topic_grew_by_is_forgotten_with_it() -> None:
+    """found: E8. Twenty thousand topics made, written to and deleted left a row each, for ever."""
+    log = Log()
+    for number in range(20):
+        log.create(topic=f"t{number}")
+        log.produce("a", topic=f"t{number}")
+        if number:
+            _delete(log, f"t{number}")
+
+    assert list(log.state.topics.grown_bytes) == ["t0"]
+
+
+def test_a_state_that_is_replaced_tells_which_topics_and_groups_are_gone() -> None:
     """A snapshot took the place of the entries with the delete: who waits must hear of it."""
     log, ahead = Log(), Log()
     for each in (log, ahead):
         each.create(queues=3)
+        each.create(group="gone")
     _delete(ahead)
     ahead.create(queues=1)
+    ahead.append(DeleteGroup(name="gone").encode())
     log.state.take_changes()
 
     log.state.replace(BrokerState.decode(ahead.state.encode()))
 
-    assert log.state.take_changes().topics_gone == {("t", 3)}
+    changes = log.state.take_changes()
+    assert changes.topics_gone == {("t", 3)}
+    assert changes.groups_gone == {"gone"}
 
 
 # -- a group -------------------------------------------------------------------------------------

@@ -62,6 +62,18 @@ def test_a_group_that_nobody_used_goes_and_comes_back_as_a_new_one() -> None:
     assert offsets(log.receive()) == [0, 1]
 
 
+def test_who_waits_in_the_name_of_a_group_that_went_is_told() -> None:
+    """By the changes, as of one that was deleted: else its poll ends with its time only."""
+    log = Log()
+    log.create()
+    log.state.take_changes()
+    log.now_ms += _TIME_MS + 1
+
+    _expire(log, unused_ms=_TIME_MS)
+
+    assert log.state.take_changes().groups_gone == {"g"}
+
+
 @pytest.mark.parametrize("use", _USES)
 def test_whatever_a_member_asks_for_is_a_use(use: Callable[[Log], object]) -> None:
     """To the millisecond: used just when the time begins, it stays; a moment later it goes."""

@@ -21,7 +21,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
-from dledger.errors import NewerCommand, NewerFormat, StorageError
+from dledger.errors import NewerCommand, NewerFormat, OlderFormat, StorageError
 from dledger.files import checked_json
 from dledger.files.files import Mode
 from dledger.files.memory_files import MemoryFiles
@@ -228,7 +228,7 @@ class StateFiles(Target):
     """Hard state, watermark, segment header, index file: each says the same when written again."""
 
     name = "state-files"
-    refuses = (ValueError, NewerFormat)
+    refuses = (ValueError, NewerFormat, OlderFormat)
 
     def draw(self, rng: Random) -> bytes:
         kind = rng.randrange(4)

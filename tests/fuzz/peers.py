@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from crc32c import crc32c
 
+from dledger.common.reports import Mark, Report, Room
 from dledger.errors import InvalidArgument, NewerCommand, Refused
 from dledger.peers import peer_codec
 from dledger.peers.framing import BadFraming, FrameReader, prefix
@@ -17,6 +18,7 @@ from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress, check
 from dledger.peers.peer_codec import BadFrame, UnknownMessage
 from dledger.peers.replication_port import ConnectToken
 from dledger.raft import messages as raft
+from dledger.replica.reports import ReportRequest, ReportResponse
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.store.format import encode_records
@@ -40,10 +42,18 @@ _ENTRIES = (
 )
 
 
+_REPORT = Report(
+    incarnation="a",
+    unix_ms=1_700_000_000_000,
+    room=Room(total_bytes=9, free_bytes=4, own_bytes=3, budget_bytes=8),
+    marks={A: Mark(last_term=1, last_index=2, term=3)},
+)
 _KINDS = (
     *peer_codec._FIELDS,
     raft.AppendRequest,
     raft.InstallSnapshotRequest,
+    ReportRequest,
+    ReportResponse,
 )
 
 
@@ -51,7 +61,7 @@ def _a(kind: Any) -> Any:
     """Return a message of a kind, with small numbers in it."""
     info = SnapshotInfo(last_index=9, last_term=2, last_chain=3, size_bytes=4, crc32c=7)
     odd = {"sender": A, "recipient": B, "term": 3, "entries": _ENTRIES, "info": info,
-           "data": b"snap", "previous_index": 4}  # fmt: skip
+           "data": b"snap", "previous_index": 4, "report": _REPORT}  # fmt: skip
     return kind(**{each.name: odd.get(each.name, 1) for each in fields(kind)})
 
 

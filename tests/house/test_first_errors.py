@@ -192,9 +192,10 @@ ANSWERS: dict[str, tuple[Callable[[], DledgerError], int, Said]] = {
         lambda: UnknownTopic("orders"),
         40402,
         Said(
-            "topic 'orders' does not exist; create it with `dledger topic create orders` (with "
-            "autoCreateTopics on, its first use makes it)",
-            "create it with `dledger topic create orders`",
+            "topic 'orders' does not exist; create it with `dledger topic create orders "
+            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
+            "use makes it)",
+            "create it with `dledger topic create orders --endpoint HOST:PORT`",
         ),
     ),
     "an id that is another message's": (

@@ -15,6 +15,7 @@ from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.time_mutants import TIME_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
@@ -24,6 +25,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
+    *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,

@@ -5,6 +5,10 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _DELETING = "tests/broker/test_deleting.py"
+_SNAPSHOTS = "tests/replica/test_node_snapshots.py"
+_USES = "tests/requests/test_group_uses.py"
+_UNUSED = "tests/broker/test_unused_groups.py"
+_FOLLOWED = "tests/client/test_followed_topic.py"
 _MADE = "tests/requests/test_made.py"
 _RECEIPTS = "tests/rocketmq/test_receipts.py"
 
@@ -76,10 +80,34 @@ DELETION_MUTANTS = (
     Mutant(
         name="readers of a deleted topic wait on",
         file="services/reading.py",
-        old="        if not topics.is_there(self._topic):\n            raise UnknownTopic(name)\n",
+        old="        if found.generation != asked:\n            raise TopicMadeAnew(name)\n",
         new="",
         why="a reader goes on in another topic, from the middle",
         checks=(_MADE,),
+    ),
+    Mutant(
+        name="a reader comes back to whichever topic has the name",
+        file="services/reading.py",
+        old="asked = self._request.generation or self._topic.generation",
+        new="asked = self._topic.generation",
+        why="the beginning of a topic that was made anew is skipped, without a word",
+        checks=(_FOLLOWED,),
+    ),
+    Mutant(
+        name="a reader that waits is not told of which topic it is",
+        file="services/ledger.py",
+        old="            if request.follow:\n",
+        new="            if request.follow and request.generation:\n",
+        why="its node dies, and it goes on in a topic that was made anew meanwhile",
+        checks=(_FOLLOWED,),
+    ),
+    Mutant(
+        name="a reader forgets of which topic it was",
+        file="client/batch_reader.py",
+        old="read_of, doubted = told, False",
+        new="doubted = False",
+        why="the beginning of a topic that was made anew is skipped, without a word",
+        checks=(_FOLLOWED,),
     ),
     Mutant(
         name="all polls of a deleted topic are woken in one turn",
@@ -112,6 +140,46 @@ DELETION_MUTANTS = (
         new="if max(offset, receive_id) >= 1 << 64:",
         why="one row fails all that share its command",
         checks=(_RECEIPTS,),
+    ),
+    Mutant(
+        name="a use is said once an hour, whatever the retention",
+        file="requests/topic_resolver.py",
+        old="min(_HOUR_MS, group_retention_hours * _HOUR_MS // 4 or _HOUR_MS)",
+        new="_HOUR_MS",
+        why="a group that is polled all the time is deleted, and gets everything again",
+        checks=(_USES,),
+    ),
+    Mutant(
+        name="a new leader lets groups go at once",
+        file="replica/maintenance.py",
+        old="self._rounds_led + 1 if self._driver.is_serving_leader() else 0",
+        new="self._rounds_led + 1",
+        why="after an hour without a leader the groups go before their members could poll",
+        checks=(_SNAPSHOTS,),
+    ),
+    Mutant(
+        name="polls of a group that expired wait on",
+        file="broker/consumer_groups.py",
+        old="        self._changes.groups_gone.update(gone)\n",
+        new="",
+        why="a consumer hears of it only when its time is up",
+        checks=(_UNUSED,),
+    ),
+    Mutant(
+        name="clients make topics of dead letters",
+        file="requests/topic_resolver.py",
+        old="            check_may_be_made(name)\n",
+        new="",
+        why="a group's dead letters will lie where some client made a topic",
+        checks=(_MADE,),
+    ),
+    Mutant(
+        name="the use of a topic outlives it",
+        file="requests/topic_resolver.py",
+        old="            self._used_s.pop(topic, None)\n",
+        new="            pass\n",
+        why="each name that a test suite ever used is kept for ever",
+        checks=(_MADE,),
     ),
     Mutant(
         name="everything is made on demand at once",

@@ -17,6 +17,9 @@ _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 _LINKS = "tests/server/test_relay_links.py"
+_DEV_LOSSES = (
+    "tests/system/test_dev_losses.py::test_nodes_end_whose_group_is_killed_while_they_start"
+)
 
 NODE_MUTANTS = (
     Mutant(
@@ -78,8 +81,8 @@ NODE_MUTANTS = (
     Mutant(
         name="apply out of order",
         file="replica/driver.py",
-        old="        for entry in entries:\n            self.log_clock.applied(",
-        new="        for entry in reversed(entries):\n            self.log_clock.applied(",
+        old="        for entry in entries:\n            self.applied_bytes",
+        new="        for entry in reversed(entries):\n            self.applied_bytes",
         why="replicas come to different states",
         checks=(_DRIVER,),
     ),
@@ -223,7 +226,7 @@ NODE_MUTANTS = (
     Mutant(
         name="refuse a batch that has left the queue",
         file="replica/proposer.py",
-        old="""        if not self._core.has_room:
+        old="""        if not self._core.has_room or not self._log_clock.is_dated:
             return False""",
         new="""        if not self._core.has_room and self._queue.size_bytes:
             batch = self._queue.take_batch()
@@ -300,7 +303,7 @@ NODE_MUTANTS = (
     Mutant(
         name="a group goes though a message of it is on loan",
         file="broker/consumer_group.py",
-        old="            lease.visible_at_ms > now_ms\n",
+        old="            lease.visible_at_ms > lived_ms\n",
         new="            lease.visible_at_ms < 0\n",
         why="a consumer that works on a message for long finds its group gone",
         checks=(_UNUSED_GROUPS,),
@@ -417,5 +420,21 @@ NODE_MUTANTS = (
         new="        except NewerCommand:\n            self._wake()\n",
         why="a node that cannot apply its log votes and leads, and nobody hears of it",
         checks=(_MIXED,),
+    ),
+    Mutant(
+        name="a node that asks to end with its parent too late",
+        file="cli/node_command.py",
+        old="    return os.getppid() == parent\n",
+        new="    return True\n",
+        why="a group that is killed while it starts leaves nodes with its ports and disks for ever",
+        checks=(_DEV_LOSSES,),
+    ),
+    Mutant(
+        name="a minority of a dev group goes on",
+        file="cli/dev_members.py",
+        old="2 * (members - len(self.down)) > members",
+        new="2 * (members - len(self.down)) >= members",
+        why="half of a group waits for a majority that nobody starts, and nobody is told",
+        checks=("tests/cli/test_dev_members.py",),
     ),
 )

@@ -12,6 +12,7 @@ _RETENTION = "tests/replica/test_retention.py"
 _READS = "tests/replica/test_linearizable_reads.py"
 _BOUNDS = "tests/replica/test_bounds.py"
 _INSTALLATION = "tests/replica/test_installation.py"
+_REPORTS = "tests/replica/test_reports.py"
 _PACE = "tests/replica/test_apply_pace.py"
 
 REPLICA_MUTANTS = (
@@ -59,18 +60,34 @@ REPLICA_MUTANTS = (
     Mutant(
         name="the log clock forgets the snapshot at a start",
         file="replica/driver.py",
-        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)",
-        new="self.log_clock.applied(0)",
-        why="the log's time goes back with a leader whose wall clock was set back",
+        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, ",
+        new="self.log_clock.applied(0, ",
+        why="the log's time begins anew with a leader that started from a snapshot",
         checks=(_SNAPSHOTS,),
     ),
     Mutant(
-        name="the log clock follows the wall clock back",
-        file="replica/log_clock.py",
-        old="max(self._clock.unix_ms(), self._newest_ms)",
-        new="self._clock.unix_ms()",
-        why="the log's time stands still until the wall clock has caught up: what is due waits",
-        checks=("tests/replica/test_log_clock.py",),
+        name="an answer's age does not matter",
+        file="replica/reports.py",
+        old="if asked_s is not None and now_s - asked_s <= ANSWER_WITHIN_S:",
+        new="if asked_s is not None:",
+        why="the clock of a member that was frozen for minutes dates the log as if it were fresh",
+        checks=(_REPORTS,),
+    ),
+    Mutant(
+        name="an answer to no question is heard",
+        file="replica/reports.py",
+        old="        asked_s = self._asked_s.get(message.round)\n",
+        new="        asked_s = self._asked_s.get(message.round, self._clock.monotonic_s())\n",
+        why="a report of any age counts as one of now",
+        checks=(_REPORTS,),
+    ),
+    Mutant(
+        name="a stranger's report is taken",
+        file="replica/driver.py",
+        old="        if self._running and is_member:\n",
+        new="        if self._running:\n",
+        why="what is no member has a say in the group's time, room and marks",
+        checks=(_REPORTS,),
     ),
     Mutant(
         name="keep a chunk that was read before a truncation",

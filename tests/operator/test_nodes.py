@@ -307,3 +307,24 @@ def test_one_name_may_belong_to_a_voter_and_a_learner() -> None:
     assert bounded(node("id-0", members=both)).members == both
     with pytest.raises(DledgerError, match="twice"):
         bounded(node("id-0", members=(both[0], member("new", "orders-2"))))
+
+
+@pytest.mark.parametrize(
+    ("said_ms", "kept_ms"),
+    [
+        (0, 0),
+        (5_000, 0),
+        (5_001, 10_000),
+        (29_000, 20_000),
+        (75_000, 60_000),
+        (3_700_000, 3_660_000),
+    ],
+)
+def test_a_clock_that_drifts_is_no_news_each_second(said_ms: int, kept_ms: int) -> None:
+    """The status is written when it has moved by a lot; within 5 s nothing is said of it."""
+    ahead = bounded(node("id-0", clock_ahead_ms=said_ms))
+    behind = bounded(node("id-0", clock_behind_ms=said_ms, log_ahead_ms=said_ms))
+
+    assert (ahead.clock_ahead_ms, ahead.clock_behind_ms) == (kept_ms, 0)
+    assert (behind.clock_ahead_ms, behind.clock_behind_ms) == (0, kept_ms)
+    assert behind.log_ahead_ms == 0

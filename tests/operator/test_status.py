@@ -64,6 +64,8 @@ CUT_OFF = _seen(
         members=(*members(0, 1), member("id-2", "orders-2", connected=False)),
     )
 )
+OF_TOMORROW = _seen(nodes={**WELL.nodes, **joined(2, clock_ahead_ms=100 * 3_600_000)})
+A_BIT_LATE = _seen(nodes={**WELL.nodes, **joined(2, clock_behind_ms=5_000)})
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
 TOPIC_MISSING = _seen(topics={})
@@ -108,6 +110,8 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Degraded", OLD, NAME_TAKEN, "True", Reason.APPLY_REFUSED),
     ("Degraded", OLD, TOPIC_REFUSED, "True", Reason.TOPIC_REFUSED),
     ("Degraded", NEW, CLONED, "True", Reason.DUPLICATE_NODE_ID),
+    ("Degraded", OLD, OF_TOMORROW, "True", Reason.CLOCK_APART),
+    ("Degraded", OLD, A_BIT_LATE, "False", Reason.AS_EXPECTED),
     ("GroupIDConsistent", OLD, WELL, "True", Reason.ONE_GROUP_ID),
     ("GroupIDConsistent", OLD, SPLIT, "False", Reason.GROUP_ID_MISMATCH),
     ("GroupIDConsistent", NEW, EMPTY, "Unknown", Reason.NOT_FOUNDED),
@@ -144,6 +148,24 @@ TWO_EMPTY = _seen(
     }
 )
 CARRIED = _seen(nodes=joined(0, leader=None), pods=pods(0), children={})
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"clock_ahead_ms": 100 * 3_600_000}, "4 days ahead of"),
+        ({"clock_behind_ms": 7_200_000}, "2 hours behind"),
+        ({"clock_behind_ms": 130_000}, "2 minutes behind"),
+        ({"clock_ahead_ms": 10_000}, "10 s ahead of"),
+    ],
+)
+def test_whose_clock_is_apart_is_told_by_how_much(said: dict[str, int], words: str) -> None:
+    """In a unit that does not make it news each second."""
+    apart = _seen(nodes={**WELL.nodes, **joined(2, **said)})
+
+    _, _, message = _condition(OLD, apart, "Degraded")
+
+    assert message == f"orders-2: its clock is {words} the group's date"
 
 
 @pytest.mark.parametrize(

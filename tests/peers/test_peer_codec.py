@@ -11,6 +11,7 @@ from crc32c import crc32c
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dledger.common.reports import Report
 from dledger.errors import NewerCommand
 from dledger.peers.peer_codec import (
     BadFrame,
@@ -37,10 +38,12 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from dledger.replica.reports import ReportRequest, ReportResponse
 from dledger.types import MAX_NUMBER, Entry, EntryKind, NodeId, SnapshotInfo
 
 ENDS = {"sender": NodeId("a"), "recipient": NodeId("b")}
 NUMBER = st.integers(min_value=0, max_value=MAX_NUMBER - 1)
+REPORT = Report(incarnation="a", unix_ms=1_700_000_000_000)
 U32 = st.integers(min_value=0, max_value=2**32 - 1)
 
 
@@ -109,6 +112,8 @@ def test_every_message_comes_out_as_it_went_in(
             data=b"".join(bodies),
         ),
         InstallSnapshotResponse(**ENDS, term=term, last_index=one, accepted=flag, offset=two),
+        ReportRequest(**ENDS, term=term, round=one, report=REPORT),
+        ReportResponse(**ENDS, term=term, round=two, report=REPORT),
     ]
 
     assert [decode(encode(message), **ENDS) for message in messages] == messages

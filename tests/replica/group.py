@@ -30,13 +30,14 @@ MEMBERSHIP = Membership.of(Member(id=i, name=f"node-{i}", address=f"{i}:1") for 
 
 
 class Clock:
-    """Real clocks, with a wall clock that a test may set back or forth."""
+    """Real clocks, with a wall clock that a test may set back or forth, and time that passes."""
 
     def __init__(self) -> None:
         self.jump_ms = 0
+        self.passed_s = 0
 
     def monotonic_s(self) -> float:
-        return time.monotonic()
+        return time.monotonic() + self.passed_s
 
     def unix_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.jump_ms
@@ -47,6 +48,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.applied: list[Entry] = []
+        self.leapt_ms = 0
 
     def apply(self, entry: Entry) -> list[object]:
         self.applied.append(entry)
@@ -130,6 +132,12 @@ class TestNode:
             metrics=self.metrics,
             snapshots=self.snapshots,
         )
+
+    def lives(self, s: int) -> None:
+        """Let time pass, with a look at the log's clock each five seconds as ticks have them."""
+        for _ in range(0, s, 5):
+            self.clock.passed_s += 5
+            self.driver.log_clock.look()
 
 
 def founding_entry() -> Entry:

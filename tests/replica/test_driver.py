@@ -401,7 +401,7 @@ async def test_votes_come_between_what_is_applied(group: TestGroup) -> None:
 
 
 async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGroup) -> None:
-    """A wall clock set back by an hour on the next leader does not move the log's time back."""
+    """A wall clock set back by an hour on the next leader does not move the log's time."""
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("a"), grows=True)

@@ -465,22 +465,74 @@ async def test_retention_asks_for_a_snapshot_only_now_and_then(tmp_path: Path) -
 
 @pytest.mark.asyncio
 async def test_messages_of_a_certain_age_go(tmp_path: Path) -> None:
-    """Age is that of a segment's newest message, by the log's own clock."""
+    """Age is that of a segment's newest message, by time under a leader: one after the other."""
     group = _brokers(tmp_path)
     group.start()
     leader = await group.leader()
     await _create(leader)
     await _produce(leader, *range(12))
-    await group.stop(leader.id)
+    await _digests_agree(group)
     for node in group.nodes.values():
-        node.clock.jump_ms = 3_600_000
+        node.lives(1_800)
+    await group.stop(leader.id)
     later = await group.leader()
+    await _upkeep(later, hours=1).run(_ROOMY)
+    assert later.log.first_index == 1
 
+    later.lives(1_810)
     await _upkeep(later, hours=1).run(_ROOMY)
 
     queue = _state(later).topics.queue("t", 0)
     assert later.log.first_index > 8
     assert 0 < queue.first < queue.end
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_no_message_is_older_for_a_leap(tmp_path: Path) -> None:
+    """All clocks are set forward by a hundred days, or nobody was up: nothing goes for that."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+    for node in group.nodes.values():
+        node.clock.jump_ms = 100 * 86_400_000
+
+    await eventually(lambda: _state(leader).leapt_ms > 99 * 86_400_000)
+    await _produce(leader, 12)
+    await _upkeep(leader, hours=1).run(_ROOMY)
+
+    assert (leader.log.first_index, _state(leader).first_index) == (1, 1)
+    await _produce(leader, *range(13, 25))
+    leader.lives(4_200)
+    await _upkeep(leader, hours=1).run(_ROOMY)
+    assert _state(leader).first_index > 13
+    await _digests_agree(group)
+    await group.stop()
+
+
+@pytest.mark.asyncio
+async def test_the_clock_of_one_who_leads_moves_nothing(tmp_path: Path) -> None:
+    """Found from outside: 73 hours ahead for a second dropped all that was seconds old."""
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(12))
+    heir = group.followers()[0]
+    heir.clock.jump_ms = 73 * 3_600_000
+    leader.driver.transfer_leadership(heir.id)
+    await eventually(heir.driver.is_serving_leader)
+    await eventually(lambda: heir.driver.dating.ahead_ms is not None)  # it looked at the date
+    await _produce(heir, 12)
+    await _upkeep(heir, hours=72).run(_ROOMY)
+
+    now_ms = leader.clock.unix_ms()
+    assert _state(heir).first_index == 1
+    assert _state(heir).leapt_ms == 0
+    assert abs(_state(heir).now_ms - now_ms) < 5_000
+    assert round((heir.driver.dating.apart_ms or 0) / 3_600_000) == 73
     await group.stop()
 
 
@@ -491,19 +543,21 @@ async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> Non
     group.start()
     leader = await group.leader()
     await _create(leader)
-    # A time without entries counts an hour at most, and a leader reads its clock once.
+    # A time without entries counts an hour at most, and so does a leap.
     for hour in (1, 2):
         for node in group.nodes.values():
             node.clock.jump_ms = hour * 3_600_000
-        await group.stop(leader.id)
-        later = await group.leader()
-        group.start(leader.id)
-        await later.driver.propose(CreateGroup(name="other").encode(), grows=False)
-        leader = later
+        await eventually(lambda: _state(leader).leapt_ms > hour * 3_500_000)  # noqa: B023
+        await leader.driver.propose(CreateGroup(name="other").encode(), grows=False)
 
-    await _upkeep(later).run(_ROOMY)
-    assert _state(later).groups.exists("g")
-    await _upkeep(later, group_hours=1).run(_ROOMY)
+    never, upkeep = _upkeep(leader), _upkeep(leader, group_hours=1)
+    for _ in range(60):
+        await never.run(_ROOMY)
+    assert _state(leader).groups.exists("g")
+    for _ in range(59):
+        await upkeep.run(_ROOMY)
+        assert _state(leader).groups.exists("g"), "in the leader's first minute its members return"
+    await upkeep.run(_ROOMY)
     await _digests_agree(group)
 
     for node in group.nodes.values():

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from dledger.broker.command_frame import CommandType, split
+from dledger.broker.commands import Leap, decode
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import NotLeader
 from dledger.raft.messages import HeartbeatRequest
@@ -29,10 +31,13 @@ def leading() -> Alone:
 
 def proposing_of(node: Alone) -> Proposer:
     clock = Clock()
+    log_clock = LogClock(clock)
+    log_clock.applied(1_000, 0)
+    log_clock.lead()
     return Proposer(
         node.raft,
         clock=clock,
-        log_clock=LogClock(clock),
+        log_clock=log_clock,
         metrics=NodeMetrics("test", "n1"),
         max_queued_bytes=1 << 20,
     )
@@ -70,6 +75,51 @@ async def test_what_finds_no_room_stays_queued_and_in_order() -> None:
 
     assert proposed(node) == [1, 2, 3, 4, 5]
     assert not any(result.done() for result in results)
+
+
+async def test_nothing_is_proposed_before_a_new_group_has_a_date() -> None:
+    """Its first entries would be of 1970, or of one clock that may be wrong by anything."""
+    node, clock = leading(), Clock()
+    log_clock = LogClock(clock)
+    log_clock.lead()
+    proposing = Proposer(
+        node.raft,
+        clock=clock,
+        log_clock=log_clock,
+        metrics=NodeMetrics("test", "n1"),
+        max_queued_bytes=1 << 20,
+    )
+    proposing.push(large(1))
+    proposing.propose(disk_idle=True)
+    assert proposed(node) == []
+
+    log_clock.begin(1_700_000_000_000)
+    proposing.propose(disk_idle=True)
+
+    assert proposed(node) == [1]
+
+
+async def test_a_leap_is_an_entry_of_its_own_and_of_the_later_time() -> None:
+    """What waits goes behind it, and is of that time or later; none leaves during a hand-over."""
+    node = leading()
+    proposing = proposing_of(node)
+    proposing.push(large(1))
+
+    index = proposing.leap(9_000_000)
+    proposing.propose(disk_idle=False)
+    node.settle()
+    proposing.propose(disk_idle=True)
+    node.settle()
+
+    leap, behind = node.disk.entries(index, index + 1, 1 << 30)
+    ((kind, start, end),) = split(leap.data)
+    assert (kind, leap.timestamp_ms) == (CommandType.LEAP, 9_000_000)
+    found = decode(kind, leap.data[start:end])
+    assert isinstance(found, Leap)
+    assert 1_000 <= found.from_ms < found.to_ms == 9_000_000
+    assert behind.timestamp_ms >= 9_000_000
+    node.do(lambda raft: raft.transfer_leadership(None))
+    assert proposing.leap(19_000_000) == 0
 
 
 async def test_nothing_is_proposed_while_leadership_is_handed_over() -> None:

@@ -18,7 +18,7 @@ def _keep_from(
         RetentionPolicy(hours=hours, disk_watermark_percent=85),
         applied_index=applied_index,
         excess_bytes=excess_bytes,
-        now_ms=now_h * _HOUR_MS,
+        lived_ms=now_h * _HOUR_MS,
         newest_ms=lambda segment: segment.first_index // 10 * _HOUR_MS,
     )
 

@@ -145,6 +145,9 @@ class MemoryEngine:
     def now_ms(self) -> int:
         return self._members.now_ms()
 
+    def lived_ms(self) -> int:
+        return self._members.now_ms() - self.state.leapt_ms
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         self.listeners.append(listener)
 
@@ -258,7 +261,7 @@ async def memory_group(
         gateway = Gateway(engine, config or GatewayConfig(), links=links)
         node = Node(engine, gateway, links)
         node.port = await _serve_clients(node)
-        made = [TopicAdminServicer(engine).handler()]
+        made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))

@@ -17,6 +17,7 @@ from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
 from dledger.broker.results import TopicCreated, TopicDeleted
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import InvalidArgument, RateLimited, Refused, UnknownGroup, UnknownTopic
+from dledger.requests import topic_resolver
 from dledger.requests.config import GatewayConfig
 from dledger.requests.topic_resolver import Budget
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -202,6 +203,58 @@ async def test_a_topic_is_shown_with_what_is_unread(strict: MemoryGroup) -> None
     assert (topic.queues, topic.messages, topic.generation) == (2, 5, 1)
     assert (backlog.group, backlog.unread, backlog.held) == ("g", 3, 2)
     assert group.backlogs == (backlog,)
+
+
+async def test_whoever_deletes_a_topic_is_told_that_clients_use_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """found: sdks 5. It was back at once, with other queues, and nobody said so."""
+    async with memory_group(2) as group, Client(group.addresses[1]) as client, _admin(group) as one:
+        await client.create_topic("t", queues=2)
+        unused = await one.describe_topic("t")
+        await client.append("t", [b"a"])
+        used = await one.describe_topic("t")
+        await one.delete_topic(used)
+        assert list(group.nodes[0].gateway.context.resolver._used_s) == []
+        await client.append("t", [b"b"])
+        again = await one.describe_topic("t")
+        monkeypatch.setattr(topic_resolver, "IN_USE_S", 0.0)
+        later = await one.describe_topic("t")
+
+    assert [each.in_use for each in (unused, used, again, later)] == [False, True, True, False]
+    assert used.made_again_queues == again.queues == GatewayConfig().default_queues
+
+
+async def test_a_topic_is_not_made_again_where_none_is_made_on_its_first_use(
+    strict: MemoryGroup,
+) -> None:
+    """Its clients are refused by name, and whoever deletes it is told so."""
+    async with Client(strict.addresses[1]) as client, _admin(strict) as admin:
+        await client.append("t", [b"a"])
+        topic = await admin.describe_topic("t")
+        await admin.delete_topic(topic)
+        with pytest.raises(UnknownTopic):
+            await client.append("t", [b"b"])
+
+    assert (topic.in_use, topic.made_again_queues) == (True, 0)
+
+
+@pytest.mark.parametrize("name", ["%DLQ%g", "%RETRY%g"])
+async def test_names_of_dead_letters_are_kept_for_them(name: str) -> None:
+    """found: sdks 6. Whoever made one would be in the way of the group that is to have it."""
+    kept = f"topic '{name}' cannot be made: names that begin with %DLQ% or %RETRY% are kept"
+    async with memory_group(2) as group, Client(group.addresses[1]) as client:
+        with pytest.raises(InvalidArgument, match=kept):
+            await client.create_topic(name)
+        with pytest.raises(InvalidArgument, match=kept):
+            await client.append(name, [b"a"])
+        async with RocketClient(group.nodes[1].port) as rocket:
+            answer = await rocket.send(message(0, topic=name))
+            status, _, _ = await rocket.receive(name)
+
+        assert group.nodes[0].engine.state.topics.all() == []
+    assert "are kept for dead letters" in answer.status.message
+    assert "are kept for dead letters" in status.message
 
 
 async def test_a_topic_grows_and_never_shrinks(strict: MemoryGroup) -> None:

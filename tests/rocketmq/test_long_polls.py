@@ -66,6 +66,9 @@ class _World:
     def now_ms(self) -> int:
         return 1_000_000 + round(self.loop.now_s * 1000)
 
+    def lived_ms(self) -> int:
+        return self.now_ms()
+
     async def propose(self, command: bytes) -> object:
         self.proposed += 1
         future: asyncio.Future[object] = self.loop.create_future()

@@ -29,6 +29,7 @@ _ERRORS: list[DledgerError] = [
     errors.Overloaded("full"),
     errors.RateLimited("100 topics at once"),
     errors.UnknownGroup("g"),
+    errors.TopicMadeAnew("t"),
     errors.LimitReached("there are 10000 groups already"),
     errors.DiskFull("0 bytes"),
     errors.FeatureNotReady("not yet"),

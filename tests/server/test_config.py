@@ -108,6 +108,17 @@ def test_an_advertised_name_becomes_an_address() -> None:
     assert resolve("localhost", wait_s=0) == "127.0.0.1"
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("key", ["listen_host", "advertise_host", "peer_host"])
+@pytest.mark.parametrize("host", ["::1", "::", "fd00::1", "[::1]"])
+def test_an_ipv6_address_is_refused_at_once_by_the_keys_name(key: str, host: str) -> None:
+    """found: bugs 6. After a minute, or by the system's words alone, where it names a setting."""
+    with pytest.raises(ConfigError, match=f"{key}: must be an IPv4 address, not ") as refusal:
+        load(None, {**REQUIRED, f"DLEDGER_{key.upper()}": host})
+
+    assert refusal.value.key == key
+
+
 def test_a_name_without_an_address_is_refused_by_the_keys_name() -> None:
     """After it was given time to appear."""
     waits: list[float] = []

@@ -12,6 +12,7 @@ from crc32c import crc32c
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, UnknownTopic
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading
@@ -33,12 +34,14 @@ class Disk:
         self.data = encode_produce(columns, client_id="c", topic="orders")
         for index in range(1, count + 1):
             self.queue.append(Payload(index, 0, len(self.data)), range(1), None)
-        topics = SimpleNamespace(
-            named=lambda _: "orders",
-            is_there=lambda _: self.is_there,
-            queue=lambda *_: self.queue,
+        self.state = SimpleNamespace(
+            topics=SimpleNamespace(named=self._named, queue=lambda *_: self.queue)
         )
-        self.state = SimpleNamespace(topics=topics)
+
+    def _named(self, name: str) -> Topic:
+        if not self.is_there:
+            raise UnknownTopic(name)
+        return Topic(name=name, type="NORMAL", queues=1, generation=1)
 
     def read_ahead(self, indexes: Sequence[int]) -> None:
         self.ahead.append(list(indexes))

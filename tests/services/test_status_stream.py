@@ -91,6 +91,7 @@ async def test_it_begins_with_the_status_and_goes_on_with_what_is_news() -> None
         {"commit_index": 9, "applied_index": 9, "last_index": 9, "last_term": 1},
         {"synced_index": 9, "now_ms": 9, "commit_waits_ms": 9},
         {"storage_used_bytes": 11},
+        {"clock_ahead_ms": 4_999, "clock_behind_ms": 3, "log_ahead_ms": 900},
     ],
 )
 async def test_counters_are_no_news(changes: dict[str, Any]) -> None:
@@ -112,6 +113,7 @@ async def test_counters_are_no_news(changes: dict[str, Any]) -> None:
     "changes",
     [
         {"role": "candidate"},
+        {"clock_ahead_ms": 5_001},
         {"term": 2},
         {"leader_id": ""},
         {"ready": False},

@@ -11,11 +11,11 @@ import pytest
 from crc32c import crc32c
 
 from dledger.common.features import Features
-from dledger.errors import NewerFormat
+from dledger.errors import NewerFormat, OlderFormat
 from dledger.files import checked_json
 from dledger.files.files import Mode
 from dledger.store import hard_state, snapshot_file
-from dledger.store.format import Base
+from dledger.store.format import FORMAT_VERSION, Base
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import load_or_format
 from dledger.store.segment import index_name, segment_name
@@ -53,9 +53,12 @@ def _rewrite(disk: Disk, path: Path, change: Callable[[bytearray], None], at: in
 
 def _newer(crc_at: int) -> Callable[[bytearray], None]:
     """Return the change to the next format of what has its CRC at byte *crc_at*."""
+    return _with_format(FORMAT_VERSION + 1, crc_at)
 
+
+def _with_format(number: int, crc_at: int) -> Callable[[bytearray], None]:
     def change(data: bytearray) -> None:
-        data[_VERSION_AT] += 1
+        data[_VERSION_AT] = number
         data[crc_at : crc_at + 4] = crc32c(bytes(data[:crc_at])).to_bytes(4, "little")
 
     return change
@@ -95,7 +98,30 @@ def test_a_log_of_a_newer_format_is_refused_and_not_touched(
     _rewrite(disk, LOG / name(_first_segments(disk)), _newer(crc_at), starts_at)
     before = _contents(disk)
 
-    with pytest.raises(NewerFormat, match=rf"{what} .*format 2, and this one reads up to format 1"):
+    with pytest.raises(NewerFormat, match=rf"{what} .*format 3, and this one reads up to format 2"):
+        disk.open()
+
+    assert _contents(disk) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "crc_at", "what"),
+    [
+        (lambda first: segment_name(first[-1]), 220, "segment"),
+        (lambda first: index_name(first[0]), 52, "index"),
+        (lambda _: WATERMARK_NAME, 508, "watermark"),
+    ],
+    ids=["last segment", "index file", "watermark"],
+)
+def test_a_log_of_an_older_build_is_refused_by_name_and_not_touched(
+    name: Callable[[list[int]], str], crc_at: int, what: str
+) -> None:
+    """It is no damage: neither cut nor repaired, and whoever reads the error knows what to do."""
+    disk = _disk()
+    _rewrite(disk, LOG / name(_first_segments(disk)), _with_format(1, crc_at))
+    before = _contents(disk)
+
+    with pytest.raises(OlderFormat, match=rf"{what} .*format 1, and this one reads format 2"):
         disk.open()
 
     assert _contents(disk) == before

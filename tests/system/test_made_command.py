@@ -55,7 +55,9 @@ async def test_a_topic_is_deleted_and_made_anew_and_a_restart_agrees(
 
     assert "queues and 3 messages" in shown
     assert "consumer group billing: 2 unread, 1 not acknowledged" in shown
+    assert "clients used it in the last two minutes: their next use makes it again, with 8" in shown
     assert (said["deleted"], said["messages"], said["generation"]) == (True, 3, 1)
+    assert (said["in_use"], said["made_again_queues"]) == (True, 8)
     assert "'orders' does not exist" in refused
     assert appended.offsets == (0,)
     assert code(late.status) == "INVALID_RECEIPT_HANDLE"

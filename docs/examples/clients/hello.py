@@ -6,6 +6,9 @@ python docs/examples/clients/hello.py 127.0.0.1:18081 hello
 
 import sys
 import threading
+import time
+from collections.abc import Callable
+from functools import partial
 
 from rocketmq import (
     ClientConfiguration,
@@ -19,6 +22,7 @@ from rocketmq import (
 )
 
 MESSAGES = 10
+TRIES = 60
 
 
 class Greeter(MessageListener):
@@ -37,21 +41,33 @@ class Greeter(MessageListener):
         return ConsumeResult.SUCCESS
 
 
+def tried(call: Callable[[], object]) -> None:
+    """Call until it does not fail, as it does while the group is away; for a minute and more."""
+    for attempt in range(1, TRIES + 1):
+        try:
+            call()
+            return
+        except Exception:
+            if attempt == TRIES:
+                raise
+            time.sleep(1)
+
+
 def main(endpoints: str, topic: str) -> int:
     """Return 0 when everything came."""
     configuration = ClientConfiguration(endpoints, Credentials())
     producer = Producer(configuration, (topic,))
-    producer.startup()
+    tried(producer.startup)  # starts in any case: the first send is what fails
     listener = Greeter()
     consumer = PushConsumer(
         configuration, f"{topic}-readers", listener, {topic: FilterExpression()}
     )
-    consumer.startup()
+    tried(consumer.startup)
     for number in range(MESSAGES):
         message = Message()
         message.topic = topic
         message.body = b"hello %d" % number
-        producer.send(message)
+        tried(partial(producer.send, message))
     complete = listener.complete.wait(60)
     consumer.shutdown()
     producer.shutdown()

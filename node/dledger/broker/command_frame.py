@@ -39,6 +39,7 @@ class CommandType(IntEnum):
     DELETE_GROUP = 12
     SET_SECRET = 13
     GROW_TOPIC = 14
+    LEAP = 15
 
 
 class MalformedCommandError(ValueError):

@@ -250,6 +250,21 @@ class GrowTopic:
         return _framed(CommandType.GROW_TOPIC, {"name": self.name, "queues": self.queues})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leap:
+    """The log's time moved from *from_ms* to *to_ms*, the entry's own; nobody lived through that.
+
+    Alone in its entry: whatever stood before it there would be older by the leap.
+    """
+
+    from_ms: int
+    to_ms: int
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.LEAP, {"from": self.from_ms, "to": self.to_ms})
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -264,6 +279,7 @@ Command: TypeAlias = (
     | DeleteGroup
     | SetSecret
     | GrowTopic
+    | Leap
 )
 
 
@@ -381,6 +397,10 @@ def _grow_topic(row: _Json) -> GrowTopic:
     return GrowTopic(name=_text(row["name"]), queues=_number(row["queues"]))
 
 
+def _leap(row: _Json) -> Leap:
+    return Leap(from_ms=_number(row["from"]), to_ms=_number(row["to"]))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -396,6 +416,7 @@ DECODERS: Final[Decoders] = {
     CommandType.DELETE_GROUP: _delete_group,
     CommandType.SET_SECRET: _set_secret,
     CommandType.GROW_TOPIC: _grow_topic,
+    CommandType.LEAP: _leap,
 }
 
 

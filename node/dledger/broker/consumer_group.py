@@ -44,10 +44,10 @@ class ConsumerGroup:
         other._attempts = self._attempts.copy()
         return other
 
-    def is_unused(self, before_ms: int, now_ms: int) -> bool:
-        """Whether it was last used before *before_ms* and has no lease left at *now_ms*."""
+    def is_unused(self, before_ms: int, lived_ms: int) -> bool:
+        """Whether it was last used before *before_ms* and has no lease left at *lived_ms*."""
         return self.used_ms < before_ms and not any(
-            lease.visible_at_ms > now_ms
+            lease.visible_at_ms > lived_ms
             for _, _, deliveries in self._each()
             for lease in deliveries.leases.values()
         )

@@ -15,6 +15,7 @@ from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
 from dledger.broker.deliveries import Lease, QueueDeliveries
 from dledger.broker.editions import Edition
 from dledger.broker.filters import tag_codes
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.results import (
     Acked,
     Delivery,
@@ -41,19 +42,18 @@ MAX_RECEIVE = 1_024
 class ConsumerGroups:
     """All consumer groups. Part of `state.BrokerState`, and as deterministic.
 
-    *changes* collects the queues whose leases change.
+    *changes* collects the queues whose leases change. Leases end by *time*, as lived; all their
+    ends, here and in `deliveries`, are lived time.
     """
 
-    def __init__(self, topics: TopicStore, changes: StateChanges, edition: Edition) -> None:
+    def __init__(
+        self, topics: TopicStore, changes: StateChanges, edition: Edition, time: LivedTime
+    ) -> None:
         self._topics, self._changes, self._edition = topics, changes, edition
+        self._time = time
         self._groups: dict[str, ConsumerGroup] = {}
         self._receives = 0
         self._active = ActiveTime(MAX_GAP_MS)
-
-    @property
-    def now_ms(self) -> int:
-        """The log's time, Unix milliseconds."""
-        return self._active.log_ms
 
     @property
     def active_ms(self) -> int:
@@ -69,16 +69,17 @@ class ConsumerGroups:
         return name in self._groups
 
     def was_used(self, name: str, now_ms: int, *, within_ms: int) -> bool:
-        """Whether the group exists and was used within *within_ms* before *now_ms*."""
+        """Whether the group exists and was used within *within_ms* before *now_ms*, log's time."""
         group = self._groups.get(name)
         return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
     def available(
-        self, group: str, topic: str, queue_ids: Sequence[int], now_ms: int, *, enough: int
+        self, group: str, topic: str, queue_ids: Sequence[int], lived_ms: int, *, enough: int
     ) -> int:
-        """Return how many messages a RECEIVE could hand out at *now_ms*; filters may make it fewer.
+        """Return how many messages a RECEIVE could hand out; filters may make it fewer.
 
-        Zero means that a RECEIVE is not worth proposing. Counting stops at *enough*: a result that
+        *lived_ms* is when it would be applied, in lived time. Zero means that a RECEIVE is not
+        worth proposing. Counting stops at *enough*: a result that
         reaches it may be too low.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
@@ -89,7 +90,7 @@ class ConsumerGroups:
             if deliveries is None:
                 count += queue.end - queue.first
             else:
-                count += deliveries.available(queue.end, now_ms, enough=enough - count)
+                count += deliveries.available(queue.end, lived_ms, enough=enough - count)
             if count >= enough:
                 break
         return count
@@ -100,7 +101,7 @@ class ConsumerGroups:
         return found is not None and found.recall(topic, attempt_id) is not None
 
     def next_expiry(self, group: str, topic: str, queue_ids: Sequence[int]) -> float:
-        """Return when the next lease of these queues ends, Unix milliseconds; infinity if none."""
+        """Return when the next lease of these queues ends, in lived time; infinity if none."""
         found = (self._peek(group, topic, queue_id) for queue_id in queue_ids)
         return min((each.next_expiry() for each in found if each), default=float("inf"))
 
@@ -138,7 +139,7 @@ class ConsumerGroups:
         return sorted(group.name for group in self._groups.values() if group.reads(topic))
 
     def renewable(self, before_ms: int) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*."""
+        """Yield (queue, offset, lease) of renewed leases that end before *before_ms*, lived."""
         for group in self._groups.values():
             for topic, queue_id, deliveries in group.all_deliveries():
                 for offset, lease in deliveries.renewable(before_ms):
@@ -181,7 +182,7 @@ class ConsumerGroups:
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
             receive_id, positions = earlier
@@ -219,7 +220,7 @@ class ConsumerGroups:
                 queue,
                 limit=limit - len(positions),
                 codes=codes,
-                now_ms=self.now_ms,
+                now_ms=self._time.lived_ms,
                 lease_until_ms=until,
                 receive_id=receive_id,
                 client_id=command.client_id,
@@ -254,7 +255,7 @@ class ConsumerGroups:
 
     def change_invisible(self, command: commands.ChangeInvisible) -> InvisibilityChanged:
         """Change the end of one lease; raise InvalidReceiptHandle if the handle is stale."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         lease = command.lease
         deliveries = group.own(command.topic, lease.queue_id)
@@ -268,7 +269,7 @@ class ConsumerGroups:
 
     def renew(self, command: commands.Renew) -> InvisibilityChanged:
         """Extend leases; stale ones are skipped."""
-        until = self.now_ms + command.invisible_ms
+        until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         leases = command.leases
         changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
@@ -286,7 +287,7 @@ class ConsumerGroups:
         for topic, queue_id, found in group.all_deliveries():
             if found.keeps_for(command.client_id):
                 deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
-                released += deliveries.release(command.client_id, self.now_ms)
+                released += deliveries.release(command.client_id, self._time.lived_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
 
@@ -301,6 +302,7 @@ class ConsumerGroups:
         gone = self._unused(command.before_ms)
         for name in gone:
             del self._groups[name]
+        self._changes.groups_gone.update(gone)
         return GroupsExpired(len(gone))
 
     def any_unused(self, before_ms: int) -> bool:
@@ -308,8 +310,8 @@ class ConsumerGroups:
         return bool(self._unused(before_ms))
 
     def _unused(self, before_ms: int) -> list[str]:
-        now_ms = self.now_ms
-        return [g.name for g in self._groups.values() if g.is_unused(before_ms, now_ms)]
+        lived_ms = self._time.lived_ms
+        return [g.name for g in self._groups.values() if g.is_unused(before_ms, lived_ms)]
 
     def drop_before_first_offsets(self) -> None:
         """Forget deliveries of messages that their queues do not keep any longer."""

@@ -31,6 +31,8 @@ _LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
 class Lease(NamedTuple):
     """The lease of a delivered message; immutable, because a snapshot may share it.
 
+    Its end, and all times here, are lived time (`lived_time`).
+
     Attributes:
         receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
         visible_at_ms: When it may be delivered again.
@@ -103,7 +105,7 @@ class QueueDeliveries:
 
         Args:
             end: The queue's end offset.
-            now_ms: The timestamp that the RECEIVE would have.
+            now_ms: When the RECEIVE would be applied.
             enough: Counting stops here: a result that reaches this may be too low.
         """
         fresh = max(min(end - self.next_offset, MAX_LEASES - len(self.leases)), 0)
@@ -125,7 +127,7 @@ class QueueDeliveries:
         return len({o for t, o in self._ended if t <= now_ms and self._is_current(t, o)})
 
     def next_expiry(self) -> float:
-        """Return when the next lease ends, Unix milliseconds; infinity when there is none."""
+        """Return when the next lease ends, in lived time; infinity when there is none."""
         return min(self._first_of(self._ended), self._first_of(self._expiry))
 
     def _first_of(self, ends: list[tuple[int, int]]) -> float:

@@ -110,7 +110,10 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Received:
-    """The result of a RECEIVE; receive id and generation are part of every receipt handle."""
+    """The result of a RECEIVE; receive id and generation are part of every receipt handle.
+
+    The leases end at *visible_at_ms*, lived time.
+    """
 
     topic: str
     generation: int
@@ -145,6 +148,13 @@ class Released:
     """How many leases of a client that has gone were ended."""
 
     released: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leapt:
+    """How much of the log's time a LEAP skipped, in milliseconds."""
+
+    skipped_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,8 +28,9 @@ from dledger.broker.consume_queue import Payload
 from dledger.broker.consumer_groups import ConsumerGroups
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Retained, SecretSet, TopicDeleted
+from dledger.broker.results import Leapt, Retained, SecretSet, TopicDeleted
 from dledger.broker.snapshot_codec import (
     FORMAT,
     Encoded,
@@ -86,6 +87,7 @@ class BrokerState:
         applied_index: The last applied entry; 0 before the first.
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
         secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
+        time: The log's time, and how much of it was lived; read-only for callers.
         topics: Topics, their queues and the deduplication window; read-only for callers.
         groups: Consumer groups and their deliveries; read-only for callers.
     """
@@ -112,7 +114,8 @@ class BrokerState:
         self._edition = Edition()
         window = DeduplicationWindow() if dedupe is None else dedupe  # an empty one is false
         self.topics = TopicStore(window, self._changes.arrived, self._edition)
-        self.groups = ConsumerGroups(self.topics, self._changes, self._edition)
+        self.time = LivedTime()
+        self.groups = ConsumerGroups(self.topics, self._changes, self._edition, self.time)
         self._handlers = self._bound()
 
     def _bound(self) -> dict[type, Callable[[Any], object]]:
@@ -130,12 +133,18 @@ class BrokerState:
             commands.DeleteGroup: self.groups.delete,
             commands.SetSecret: self._set_secret,
             commands.GrowTopic: self.topics.grow,
+            commands.Leap: self._leap,
         }
 
     @property
     def now_ms(self) -> int:
         """The log's time, Unix milliseconds: the highest timestamp so far."""
-        return self.groups.now_ms
+        return self.time.log_ms
+
+    @property
+    def leapt_ms(self) -> int:
+        """How much of the log's time its leaps have skipped, in milliseconds."""
+        return self.time.leapt_ms
 
     def apply(self, entry: Entry) -> list[object]:
         """Apply the next committed entry.
@@ -153,7 +162,9 @@ class BrokerState:
         found = self._read(entry)
         self.applied_index = entry.index
         # No real clock is this late, and a later lease end would not fit a snapshot's i64.
-        self.groups.advance(min(entry.timestamp_ms, MAX_NUMBER - 1))
+        log_ms = min(entry.timestamp_ms, MAX_NUMBER - 1)
+        self.time.advance(log_ms)
+        self.groups.advance(log_ms)
         return [self._apply(one, entry.index) for one in found]
 
     def _read(self, entry: Entry) -> list[_Read]:
@@ -190,7 +201,7 @@ class BrokerState:
         try:
             if isinstance(command, ProduceFrame):
                 payload = Payload(index, start, end)
-                return self.topics.produce(command, payload, self.groups.now_ms)
+                return self.topics.produce(command, payload, self.time.log_ms)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)
@@ -209,6 +220,9 @@ class BrokerState:
         is_first = not self.secret
         self.secret = self.secret or command.secret
         return SecretSet(is_first)
+
+    def _leap(self, command: commands.Leap) -> Leapt:
+        return Leapt(self.time.leap(command.from_ms, command.to_ms))
 
     def _retain(self, command: commands.Retain) -> Retained:
         if command.before_index > self.applied_index:
@@ -229,7 +243,9 @@ class BrokerState:
     def freeze(self) -> FrozenState:
         """Return the present state by reference; from now on this one changes copies only."""
         numbers = partial(_numbers, self.applied_index, self.first_index, self.secret)
-        frozen = FrozenState((numbers, self.topics.freeze(), self.groups.freeze()))
+        time = tuple(self.time.encoded())
+        parts = (numbers, partial(iter, time), self.topics.freeze(), self.groups.freeze())
+        frozen = FrozenState(parts)
         self._edition.end()
         return frozen
 
@@ -251,7 +267,9 @@ class BrokerState:
         is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
         if is_whole and found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
-        if not is_whole or found != FORMAT:
+        if is_whole and found != FORMAT:
+            raise MalformedStateError(f"a state of format {found}; this build reads {FORMAT}")
+        if not is_whole:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
@@ -259,6 +277,7 @@ class BrokerState:
         state.secret = source.raw(source.number(high=commands.SECRET_BYTES))
         if len(state.secret) not in (0, commands.SECRET_BYTES):
             raise source.malformed(f"a secret of {len(state.secret)} bytes")
+        state.time.read(source)
         state.topics.read(source)
         state.groups.read(source)
         source.end()
@@ -267,9 +286,11 @@ class BrokerState:
     def replace(self, other: BrokerState) -> None:
         """Take over the contents of *other*, a snapshot's; *other* must not be used any more."""
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
+        groups_gone = [name for name in self.groups.names() if not other.groups.exists(name)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
         self.secret = other.secret
-        self.topics, self.groups, self._changes = other.topics, other.groups, other._changes
+        self.time, self.topics = other.time, other.topics
+        self.groups, self._changes = other.groups, other._changes
         self._edition = other._edition
         self._handlers = self._bound()
         self._changes.arrived.update(
@@ -278,6 +299,7 @@ class BrokerState:
             for queue_id in range(topic.queues)
         )
         self._changes.topics_gone.update((topic.name, topic.queues) for topic in gone)
+        self._changes.groups_gone.update(groups_gone)
 
     def take_changes(self) -> StateChanges:
         """Return the queues with new messages or changed leases since the last call.
@@ -295,6 +317,7 @@ class BrokerState:
             self.applied_index,
             self.first_index,
             self.secret.hex(),
+            self.time.canonical(),
             self.topics.canonical(),
             self.groups.canonical(),
         ]

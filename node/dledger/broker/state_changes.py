@@ -22,7 +22,7 @@ class StateChanges:
         attempts: (group, topic, attempt id) that was given messages: a repeated call gets them.
         topics_gone: (topic, its number of queues) that was deleted; a new one of the same name may
             exist by now.
-        groups_gone: Consumer groups that were deleted; likewise.
+        groups_gone: Consumer groups that were deleted, or expired; likewise.
     """
 
     arrived: set[tuple[str, int]] = field(default_factory=set)

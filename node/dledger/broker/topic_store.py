@@ -48,8 +48,8 @@ class TopicStore:
         self._dedupe.edition = self._edition = edition
         self._changed = changed
         self.grown_bytes: dict[str, int] = {}
-        """Bytes that PRODUCE added to each topic since a caller last emptied this; not part of the
-        replicated state."""
+        """Bytes that PRODUCE added to each topic that there is, since a caller last emptied this;
+        not part of the replicated state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
@@ -170,6 +170,7 @@ class TopicStore:
         if topic is None or topic.generation != command.generation:
             raise UnknownTopic(command.name)
         messages = self._kept.pop(topic.name)
+        self.grown_bytes.pop(topic.name, None)
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)

@@ -14,6 +14,9 @@ MAX_QUEUES = 1024
 MAX_QUEUES_IN_ALL = 65_536
 """Queues of all topics together: a node can visit this many without a pause; 50 MB if empty."""
 MAX_NAME_LENGTH = 127
+KEPT_PREFIXES = ("%DLQ%", "%RETRY%")
+"""RocketMQ's names of a consumer group's dead letters and retries begin so: a client that had made
+one would be in the way of the group that is to have it."""
 _NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
 
 
@@ -43,6 +46,19 @@ def check_name(what: str, name: str) -> None:
         raise InvalidArgument(
             f"{what} {name[:MAX_NAME_LENGTH]!r} must be 1 to {MAX_NAME_LENGTH} characters "
             "of letters, digits, '%', '_' and '-'"
+        )
+
+
+def check_may_be_made(name: str) -> None:
+    """Raise InvalidArgument unless clients may make a topic of this name.
+
+    Not part of the replicated state's rules: the broker itself may make such topics one day.
+    """
+    check_name("topic", name)
+    if name.startswith(KEPT_PREFIXES):
+        raise InvalidArgument(
+            f"topic {name!r} cannot be made: names that begin with {' or '.join(KEPT_PREFIXES)} "
+            "are kept for dead letters, which are not implemented yet"
         )
 
 

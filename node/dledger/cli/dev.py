@@ -1,8 +1,9 @@
 """``dledger dev``: a whole broker group on this machine, without Kubernetes.
 
 Starts one ``dledger node`` process for each replica, bootstraps the group on first use, restarts a
-node that dies, and keeps the pids and the leader in ``DIR/dev.json`` current. Ctrl-C stops the
-whole group; its data stays.
+node that dies, and keeps the pids and the leader in ``DIR/dev.json`` current. A node that refuses
+to start stays down, and is told; a majority goes on without it. Ctrl-C stops the whole group; its
+data stays.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from dledger.cli.dev_members import DevMembers
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
 from dledger.errors import AlreadyBootstrapped, DledgerError, Unavailable
@@ -119,7 +121,7 @@ class _Group:
         self._processes: list[asyncio.subprocess.Process | None] = [None] * args.nodes
         self._admins: list[AdminClient] = []
         self._stopping = asyncio.Event()
-        self._hopeless = ""
+        self._members = DevMembers(args.nodes)
 
     async def run(self) -> int:
         self._check_settings()
@@ -137,9 +139,12 @@ class _Group:
             self._stopping.set()
             await asyncio.gather(*keepers)
             await asyncio.gather(*(admin.close() for admin in self._admins))
-        if self._hopeless:
-            raise DevError(self._hopeless)
+        self._check_majority()
         return 0
+
+    def _check_majority(self) -> None:
+        if not self._members.have_majority:
+            raise DevError(self._members.refusals())
 
     async def _until_stopped(self, work: Any) -> None:
         tasks = {asyncio.create_task(work), asyncio.create_task(self._stopping.wait())}
@@ -198,9 +203,10 @@ class _Group:
 
     async def _found(self) -> None:
         statuses = await self._answers()
-        group_ids = {status.group_id for status in statuses}
-        if group_ids != {""}:
+        if any(status.group_id for status in statuses):
             return
+        if len(statuses) < len(self._ports):
+            raise DevError(f"a new group needs all its nodes: {self._members.refusals()}")
         members = [
             Member(id=NodeId(s.node_id), name=s.name, address=f"{_HOST}:{ports.peer}")
             for s, ports in zip(statuses, self._ports, strict=True)
@@ -209,11 +215,11 @@ class _Group:
         await found(self._admins[0], self._group_id, members, no_answer=give_up)
 
     async def _answers(self) -> list[NodeStatus]:
-        """Wait until every node has answered."""
+        """Wait until every node has answered that does not stay down."""
         give_up = self._give_up("not all nodes answered")
         while True:
             answered = [status for status in await self._statuses() if status is not None]
-            if len(answered) == len(self._ports):
+            if self._members.all_answered(len(answered)) and answered:
                 return answered
             give_up()
             await asyncio.sleep(_POLL_S)
@@ -231,8 +237,7 @@ class _Group:
         deadline_s = loop.time() + _WRITABLE_DEADLINE_S
 
         def check() -> None:
-            if self._hopeless:
-                raise DevError(self._hopeless)
+            self._check_majority()
             if loop.time() > deadline_s:
                 within = f"within {_WRITABLE_DEADLINE_S:.0f} s"
                 raise DevError(f"{what} {within}; see the logs in {self._data}")
@@ -295,19 +300,28 @@ class _Group:
             if self._stopping.is_set():
                 return
             if (self._data / f"node-{index}" / TOMBSTONE_NAME).exists():
-                print(f"node {index} was removed from the group", file=sys.stderr, flush=True)
+                self._members.removed.add(index)
+                self._tell(f"node {index} was removed from the group")
                 return
             if code in _HOPELESS_EXITS:
-                self._hopeless = f"node {index} refuses to start (exit {code}): {self._tail(index)}"
-                self._stopping.set()
+                self._members.down[index] = f"refuses to start (exit {code}): {self._tail(index)}"
+                if not self._members.have_majority:
+                    self._stopping.set()
+                    return
+                why = self._members.down[index]
+                self._tell(f"node {index} stays down, and the others go on without it: it {why}")
                 return
-            print(f"node {index} died (exit {code}); restarting", file=sys.stderr, flush=True)
+            self._tell(f"node {index} died (exit {code}); restarting")
             await asyncio.sleep(_RESTART_S)
+
+    @staticmethod
+    def _tell(what: str) -> None:
+        print(what, file=sys.stderr, flush=True)
 
     async def _spawn(self, index: int) -> asyncio.subprocess.Process:
         with self._log_path(index).open("ab") as log:
             return await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "dledger", "node", "--exit-with-parent",
+                sys.executable, "-m", "dledger", "node", "--exit-with-parent", str(os.getpid()),
                 env=self._environment(index),
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=log,

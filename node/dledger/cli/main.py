@@ -25,6 +25,7 @@ from dledger.cli import (
 )
 from dledger.cli.admin_options import Action, add_admin_arguments, connect
 from dledger.common.failover import failover_line
+from dledger.common.status import CLOCK_APART_MS, NodeStatus
 from dledger.common.version import VERSION
 from dledger.errors import DledgerError, Unavailable
 
@@ -158,6 +159,8 @@ async def _status(args: argparse.Namespace) -> int:
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
+    for line in clock_lines(status):
+        print(f"  {line}")
     print(f"  version {status.version}, feature level {status.feature_level}")
     for row in status.members:
         # Only the leader knows the other members' progress.
@@ -169,6 +172,23 @@ async def _status(args: argparse.Namespace) -> int:
     if status.last_failover is not None:
         print(f"  {failover_line(status.last_failover)}")
     return _EXIT_OK
+
+
+def clock_lines(status: NodeStatus) -> list[str]:
+    """Return what is to be told of a node's clock, and of its log's time; usually nothing."""
+    lines = []
+    if status.clock_apart_ms > CLOCK_APART_MS:
+        side = "ahead of" if status.clock_ahead_ms else "behind"
+        lines.append(
+            f"its clock is {status.clock_apart_ms / 1000:.1f} s {side} the group's date: nothing "
+            "goes by it alone, but set it right"
+        )
+    if status.log_ahead_ms > CLOCK_APART_MS:
+        lines.append(
+            f"the log's time is {status.log_ahead_ms / 1000:.1f} s ahead of the group's date, and "
+            "runs at 7/8 until they meet"
+        )
+    return lines
 
 
 def _failed(args: argparse.Namespace, error: DledgerError, code: int) -> int:

@@ -66,7 +66,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "DLEDGER_DOOR_PROCESSES and the file",
     )
     parser.add_argument(
-        "--exit-with-parent", action="store_true", help="stop when the parent process ends"
+        "--exit-with-parent",
+        type=int,
+        metavar="PID",
+        help="stop when the parent process, which has this pid, ends",
     )
 
 
@@ -75,8 +78,8 @@ def run(args: argparse.Namespace) -> int:
     keep_blocks()
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if args.exit_with_parent:
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if args.exit_with_parent and not _ends_with(args.exit_with_parent):
+        return 0
     try:
         told = {
             "DLEDGER_GROUP_ID": args.group_id,
@@ -106,6 +109,15 @@ def run(args: argparse.Namespace) -> int:
         logger.critical("cannot start: %s", failed)
         return _EXIT_CONFIG
     return _last_word(ended_by, EXIT_FATAL) if ended_by is not None else 0
+
+
+def _ends_with(parent: int) -> bool:
+    """Have this process end when its parent does; False if that has ended already.
+
+    Only what ends after the request is told, and it takes a second to come so far.
+    """
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    return os.getppid() == parent
 
 
 def _last_word(error: BaseException, otherwise: int) -> int:

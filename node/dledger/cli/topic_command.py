@@ -32,7 +32,8 @@ examples:
 A peer port (20911) serves all four, a client port (8081) create and list. A topic never gets fewer
 queues; clients use new ones once they ask for its routes again, 30 s later at most with the SDKs.
 Without --yes, delete only shows what would be deleted, and exits with 1. A topic that is created
-again starts at offset 0.
+again starts at offset 0; while clients use it and topics are made on their first use, that is at
+once, which delete says.
 """
 
 
@@ -99,7 +100,7 @@ async def delete(args: argparse.Namespace) -> int:
         topic = await admin.describe_topic(args.name)
         messages = await admin.delete_topic(topic) if args.yes else topic.messages
     view = dataclasses.asdict(dataclasses.replace(topic, messages=messages))
-    done = f"topic {topic.name} deleted, with {messages} messages"
+    done = "\n".join((f"topic {topic.name} deleted, with {messages} messages", *_used(topic)))
     return tell_deleted(args, view, done, _would_go(topic))
 
 
@@ -111,7 +112,16 @@ def _would_go(topic: TopicView) -> list[str]:
     ]
     if topic.messages and not topic.backlogs:
         lines.append("  no consumer group has read any of them")
-    return lines
+    return [*lines, *_used(topic)]
+
+
+def _used(topic: TopicView) -> list[str]:
+    """Return what becomes of clients that use a topic while it is deleted."""
+    if not topic.in_use:
+        return []
+    again = f"their next use makes it again, with {topic.made_again_queues} queues"
+    then = again + " (autoCreateTopics)" if topic.made_again_queues else "they are refused then"
+    return [f"  clients used it in the last two minutes: {then}"]
 
 
 ACTIONS: Final = (

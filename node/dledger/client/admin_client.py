@@ -39,6 +39,10 @@ class TopicView:
         messages: How many it stores now.
         generation: Tells this topic from others that had, or will have, its name.
         backlogs: Of each consumer group that has read from it, by name.
+        in_use: Whether a client sent to it or asked for its messages in the last two minutes, as
+            far as this leader knows.
+        made_again_queues: Once it is deleted, its next use makes a topic of its name with so many
+            queues (autoCreateTopics); 0: it does not.
     """
 
     name: str
@@ -47,6 +51,8 @@ class TopicView:
     messages: int
     generation: int
     backlogs: tuple[Backlog, ...]
+    in_use: bool = False
+    made_again_queues: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -190,7 +196,12 @@ class AdminClient(Channel):
         response = await self._at_leader("DescribeTopic", pb.DescribeTopicRequest(name=name))
         backlogs = tuple(map(_backlog, response.backlogs))
         return same_fields(
-            TopicView, response.topic, generation=response.generation, backlogs=backlogs
+            TopicView,
+            response.topic,
+            generation=response.generation,
+            backlogs=backlogs,
+            in_use=response.in_use,
+            made_again_queues=response.made_again_queues,
         )
 
     async def grow_topic(self, name: str, queues: int) -> int:

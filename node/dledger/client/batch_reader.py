@@ -21,35 +21,53 @@ _RETRY_MAX_S: Final = 2.0
 
 
 async def follow(
-    addresses: str | Sequence[str], topic: str, queue_id: int, *, start_offset: int = 0
+    addresses: str | Sequence[str],
+    topic: str,
+    queue_id: int,
+    *,
+    start_offset: int = 0,
+    generation: int = 0,
 ) -> AsyncGenerator[StoredBatch]:
     """Yield the committed batches of one queue from *start_offset* on; never ends.
 
     While no node answers, it waits. The node sends only as fast as batches are taken. If a node
-    does not know the topic, which may be new, it is asked again with a linearizable read.
+    does not know the topic, which may be new, it is asked again with a linearizable read. Offsets
+    are of one topic: if it is deleted and made again, the reader ends, rather than go on at its
+    offset in the new one.
 
     Args:
         addresses: Client ports (8081) of the group's nodes, ``host:port``; one is enough.
         topic: The topic.
         queue_id: The queue.
         start_offset: The first offset to read.
+        generation: Of which topic of that name *start_offset* is, if it was kept from another call:
+            `StoredBatch.generation`; 0: whichever there is.
 
     Raises:
         UnknownTopic: The topic does not exist.
+        TopicMadeAnew: It does not any more, and another has its name; an UnknownTopic, too.
         InvalidArgument: There is no address, or the queue no longer has the offset.
     """
     nodes = nodes_of(addresses, for_what="reader")
-    offset, turn, wait_s, doubted = start_offset, 0, _RETRY_S, False
+    offset, read_of = start_offset, generation
+    turn, wait_s, doubted = 0, _RETRY_S, False
     while True:
         async with Client(nodes[turn % len(nodes)]) as client:
-            batches = client.read_batches(
-                topic, queue_id, start_offset=offset, follow=True, linearizable=doubted
+            parts = client.read_parts(
+                topic,
+                queue_id,
+                start_offset=offset,
+                follow=True,
+                linearizable=doubted,
+                generation=read_of,
             )
             try:
-                async with aclosing(batches):
-                    async for batch in batches:
-                        yield batch
-                        offset, wait_s, doubted = batch.end_offset, _RETRY_S, False
+                async with aclosing(parts):
+                    async for told, batches in parts:
+                        read_of, doubted = told, False
+                        for batch in batches:
+                            yield batch
+                            offset, wait_s = batch.end_offset, _RETRY_S
             except Unavailable:
                 pass
             except UnknownTopic:

@@ -58,12 +58,16 @@ class ReadOptions(TypedDict, total=False):
         max_records: The number of records after which to stop; default 0: no limit.
         follow: Whether to wait for new records at the end; default False.
         linearizable: Whether to return everything that was acknowledged before; default False.
+        generation: Of which topic of that name *start_offset* is, as `StoredBatch.generation` told
+            it; default 0: whichever there is. An offset that was kept means nothing in a topic that
+            was deleted and made again.
     """
 
     start_offset: int
     max_records: int
     follow: bool
     linearizable: bool
+    generation: int
 
 
 class Client(Channel):
@@ -187,15 +191,30 @@ class Client(Channel):
 
         Raises:
             UnknownTopic: The topic does not exist.
+            TopicMadeAnew: It is not the one that *generation* names. This is an UnknownTopic, too:
+                a node that is behind may not know the newest topic yet, without *linearizable*.
             InvalidArgument: The queue does not have *start_offset*, or no longer.
             Unavailable: The node failed; continue at another node from the last offset. Or the
                 leader could not be reached for a linearizable read.
         """
+        parts = self.read_parts(topic, queue_id, **options)
+        async with aclosing(parts):
+            async for _, batches in parts:
+                for batch in batches:
+                    yield batch
+
+    async def read_parts(
+        self, topic: str, queue_id: int, **options: Unpack[ReadOptions]
+    ) -> AsyncGenerator[tuple[int, list[StoredBatch]]]:
+        """Yield what `read_batches` does as it comes: the topic's generation, and batches of it.
+
+        With *follow* the first comes at once, and has no batches.
+        """
         request = pb.ReadRequest(topic=topic, queue_id=queue_id, joined=True, **options)
         try:
             async for response in self._ledger.ReadBatches(request):
-                for batch in response.batches:
-                    yield StoredBatch.of(batch)
+                told = response.generation
+                yield told, [StoredBatch.of(batch, told) for batch in response.batches]
         except grpc.aio.AioRpcError as error:
             raise error_of(error, self.address) from error
 

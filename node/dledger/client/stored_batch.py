@@ -30,12 +30,15 @@ class StoredBatch:
         first_offset: Queue offset of the first one.
         count: How many there are.
         index: Raft index of the entry that holds them, or the first of them.
-        stored_at_ms: When the leader stored that entry, Unix milliseconds.
+        stored_at_ms: When that entry was stored, by the log's time, Unix milliseconds: the date of
+            a majority of the nodes, which never goes back.
         payload: The whole PRODUCE payload (``docs/internals/message-format.md``), without the
             client id; if it is joined, also without the producer's host.
         first_row: The row of the first one in *payload*.
         entries: If they are of several entries: how many each holds, its index and when it was
             stored.
+        generation: Of which topic of its name the offsets are: one that was deleted and made
+            again is another. Who keeps an offset keeps this beside it. 0: the node is older.
     """
 
     first_offset: int
@@ -45,19 +48,20 @@ class StoredBatch:
     payload: bytes
     first_row: int
     entries: tuple[tuple[int, int, int], ...] = ()
+    generation: int = 0
 
     @classmethod
-    def of(cls, batch: pb.StoredBatch) -> Self:
+    def of(cls, batch: pb.StoredBatch, generation: int = 0) -> Self:
         """Return a batch as a node sent it. Raises DledgerError if its entries do not fill it."""
         if not batch.entry_counts:
-            return same_fields(cls, batch, entries=())
+            return same_fields(cls, batch, entries=(), generation=generation)
         counts, indexes = batch.entry_counts, batch.entry_indexes
         if sum(counts) != batch.count or min(counts) < 1:
             raise DledgerError(f"a batch of {batch.count} messages is of entries that have others")
         if not len(counts) == len(indexes) == len(batch.entry_stored_at_ms):
             raise DledgerError(f"of {len(counts)} entries, {len(indexes)} are told")
         entries = tuple(zip(counts, indexes, batch.entry_stored_at_ms, strict=True))
-        return same_fields(cls, batch, entries=entries)
+        return same_fields(cls, batch, entries=entries, generation=generation)
 
     @property
     def end_offset(self) -> int:
@@ -98,6 +102,7 @@ class StoredBatch:
                 offset=self.first_offset + number,
                 index=index,
                 stored_at_ms=stored_at_ms,
+                generation=self.generation,
             )
 
     def _frame(self) -> ProduceFrame:

@@ -166,11 +166,12 @@ FEATURES: Final = Features(
         12: CommandForm(name="DELETE_GROUP", level=1, fields=since(1, "name")),
         13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
+        15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),
     member=since(1, "id name address"),
-    snapshots={5: 1},
+    snapshots={6: 1},
 )
 """Everything that this version knows about the log."""
 

@@ -56,6 +56,8 @@ class Sample:
         quorum_margin: None unless the node leads.
         bytes_at_risk: None unless the node leads.
         commit_waits_seconds: None unless the node leads.
+        clock_apart_seconds: None while too few clocks are heard.
+        log_ahead_seconds: None unless the node leads, and while too few clocks are heard.
         door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
@@ -79,6 +81,12 @@ class Sample:
     )
     commit_waits_seconds: float | None = _gauge(
         "On the leader: how long entries have waited for a majority; 0 if none wait"
+    )
+    clock_apart_seconds: float | None = _gauge(
+        "How far this node's wall clock is ahead of its group's date; below 0: behind it"
+    )
+    log_ahead_seconds: float | None = _gauge(
+        "On the leader: how far the log's time is ahead of the group's date; below 0: behind it"
     )
     queued_bytes: int = _gauge("Bytes of commands that wait to become part of an entry")
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
@@ -164,6 +172,10 @@ class NodeMetrics:
         self.early_dropped_messages = counter(
             "dledger_early_dropped_messages",
             "Messages dropped before their retention time because the disk was above its watermark",
+        )
+        self.leaps = counter(
+            "dledger_leaps",
+            "Times that the log leapt to the group's date, led by this node, since it was behind",
         )
         self.door_restarts = counter(
             "dledger_door_restarts",

@@ -10,6 +10,8 @@ from dledger.types import Member
 CAUGHT_UP_ENTRIES: Final = 1000
 """A node that lacks no more entries than this catches up within a moment: it may serve clients and
 lead, and counts towards the quorum margin."""
+CLOCK_APART_MS: Final = 5_000
+"""How far a member's clock may be from its group's date before that is told."""
 MOST_MEMBERS: Final = 64
 """A response with more is not a node's: even nine voters and nine learners are fewer."""
 
@@ -63,7 +65,9 @@ class NodeStatus:
     wait. *told_group_id* is the group that the node is configured to join while its disk is empty.
     *now_ms* is the leader's log clock in Unix milliseconds; 0 on other nodes. *last_term* is that
     of the entry at *last_index*. *epoch* is how often `force_new_group` made one survivor the
-    group: of two leaders of one group, the one of the lower epoch is fenced.
+    group: of two leaders of one group, the one of the lower epoch is fenced. *clock_ahead_ms* and
+    *clock_behind_ms*: how far its wall clock is from the group's date (`replica.group_date`); both
+    0 while that is not known. *log_ahead_ms*: how far a leader's log is ahead of it.
     """
 
     node_id: str
@@ -93,13 +97,21 @@ class NodeStatus:
     now_ms: int = 0
     last_term: int = 0
     epoch: int = 0
+    clock_ahead_ms: int = 0
+    clock_behind_ms: int = 0
+    log_ahead_ms: int = 0
+
+    @property
+    def clock_apart_ms(self) -> int:
+        """How far its wall clock is from the group's date, on either side."""
+        return self.clock_ahead_ms + self.clock_behind_ms
 
 
 def without_counters(status: NodeStatus) -> NodeStatus:
     """Return a status without what moves with each message: two that then differ are news.
 
     A member's lag is reduced to whether it has caught up (0) or not (1), the volume to whole
-    percents in use.
+    percents in use, a clock to whether it is apart.
     """
     capacity_bytes = status.storage_capacity_bytes or 1
     return replace(
@@ -111,6 +123,9 @@ def without_counters(status: NodeStatus) -> NodeStatus:
         synced_index=0,
         commit_waits_ms=0,
         now_ms=0,
+        clock_ahead_ms=int(status.clock_ahead_ms > CLOCK_APART_MS),
+        clock_behind_ms=int(status.clock_behind_ms > CLOCK_APART_MS),
+        log_ahead_ms=int(status.log_ahead_ms > CLOCK_APART_MS),
         storage_used_bytes=100 * status.storage_used_bytes // capacity_bytes,
         members=tuple(
             replace(row, match_index=0, lag=int(row.lag > CAUGHT_UP_ENTRIES))

@@ -7,10 +7,13 @@
                 | commit_index u64 | count u32 | entry*
     Install    := last_index u64 | last_term u64 | last_chain u32 | size_bytes u64 | crc32c u32
                 | offset u64 | data
+    Report      := round u64 | JSON, `common.reports`
     entry      := term u64 | index u64 | timestamp_ms i64 | crc32c u32 | kind u8 | length u32 | data
 
 Terms, indexes and other counts are below 2^62 (`types.MAX_NUMBER`): no working member sends a
 larger one, and a number above it could overflow its field once incremented.
+
+Types 14 and 15 are no messages of Raft: the members' reports, which travel beside it.
 
 A type's layout never changes. A newer version adds a new type, which an older one drops as if it
 were lost in transit: Raft tolerates the loss of any message. Entries are different: an entry kind
@@ -31,6 +34,8 @@ from typing import Final
 from crc32c import crc32c
 
 from dledger.common.features import FEATURES
+from dledger.common.reports import Report
+from dledger.errors import InvalidArgument
 from dledger.raft.messages import (
     AppendRequest,
     AppendResponse,
@@ -47,6 +52,7 @@ from dledger.raft.messages import (
     VoteRequest,
     VoteResponse,
 )
+from dledger.replica.reports import ReportRequest, ReportResponse
 from dledger.types import MAX_NUMBER, Entry, EntryKind, NodeId, SnapshotInfo
 
 _HEAD: Final = struct.Struct("<BQ")
@@ -82,6 +88,12 @@ _FIELDS: Final[dict[type[Message], tuple[int, struct.Struct, tuple[str, ...]]]] 
 _APPEND_TYPE: Final = 5
 _INSTALL_TYPE: Final = 10
 _INSTALL: Final = struct.Struct("<QQIQIQ")
+_REPORTS: Final[dict[int, type[ReportRequest] | type[ReportResponse]]] = {
+    14: ReportRequest,
+    15: ReportResponse,
+}
+_REPORT_TYPE: Final = {cls: number for number, cls in _REPORTS.items()}
+_ROUND: Final = struct.Struct("<Q")
 _BY_TYPE: Final = {number: (cls, form, names) for cls, (number, form, names) in _FIELDS.items()}
 
 
@@ -107,6 +119,9 @@ def encode(message: Message) -> bytes:
         return _encode_append(message)
     if isinstance(message, InstallSnapshotRequest):
         return _encode_install(message)
+    if isinstance(message, ReportRequest | ReportResponse):
+        head = _HEAD.pack(_REPORT_TYPE[type(message)], message.term)
+        return head + _ROUND.pack(message.round) + message.report.encode()
     number, form, names = _FIELDS[type(message)]
     values = map(getattr, repeat(message), names)
     return _HEAD.pack(number, message.term) + form.pack(*values)
@@ -158,6 +173,8 @@ def decode(frame: bytes | memoryview, *, sender: NodeId, recipient: NodeId) -> M
             return _decode_append(frame, term, sender, recipient)
         if number == _INSTALL_TYPE:
             return _decode_install(frame, term, sender, recipient)
+        if number in _REPORTS:
+            return _decode_report(_REPORTS[number], frame, term, sender, recipient)
         if number not in _BY_TYPE:
             raise UnknownMessage(number)
         cls, form, names = _BY_TYPE[number]
@@ -223,6 +240,22 @@ def _decode_install(
         offset=offset,
         data=bytes(frame[_HEAD.size + _INSTALL.size :]),
     )
+
+
+def _decode_report(
+    cls: type[ReportRequest] | type[ReportResponse],
+    frame: bytes | memoryview,
+    term: int,
+    sender: NodeId,
+    recipient: NodeId,
+) -> ReportRequest | ReportResponse:
+    (number,) = _ROUND.unpack_from(frame, _HEAD.size)
+    _check_range(term, number)
+    try:
+        report = Report.decode(bytes(frame[_HEAD.size + _ROUND.size :]))
+    except InvalidArgument as error:
+        raise BadFrame(str(error)) from error
+    return cls(sender=sender, recipient=recipient, term=term, round=number, report=report)
 
 
 def encode_entries(entries: Sequence[Entry]) -> bytes:

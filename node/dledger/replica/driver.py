@@ -14,6 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
+from uuid import uuid4
 
 from dledger.common.metrics import NodeMetrics
 from dledger.common.status import FailoverRecord
@@ -24,6 +25,7 @@ from dledger.raft.core import Raft
 from dledger.raft.messages import HeartbeatRequest, InstallSnapshotRequest, Message
 from dledger.raft.ready import Ready, RoleChange
 from dledger.replica.apply_pace import ApplyPace
+from dledger.replica.dating import Dating
 from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
@@ -33,6 +35,7 @@ from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
 from dledger.replica.repair import first_needed, is_stuck_behind
+from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
@@ -57,6 +60,10 @@ class StateMachine(Protocol):
     def apply(self, entry: Entry) -> Sequence[object]:
         """Apply one DATA entry; return one result per command, with errors as values."""
 
+    @property
+    def leapt_ms(self) -> int:
+        """How much of the log's time its leaps have skipped, in milliseconds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DriverConfig:
@@ -78,6 +85,8 @@ class Driver:
 
     Attributes:
         log_clock: The leader's: Unix milliseconds that never go back.
+        dating: How the log's time and this node's clock stand to the group's date.
+        reports: What the members say of themselves, once a second.
     """
 
     def __init__(
@@ -99,6 +108,7 @@ class Driver:
         on_removed: Callable[[int], None] = lambda _: None,
         admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
+        incarnation: str = "",
     ) -> None:
         self._config = config
         self._state = state
@@ -133,12 +143,15 @@ class Driver:
             snapshots=snapshots,
         )
         self._id = raft.id
+        self.reports = Reports(
+            raft.id, clock=clock, send=send, incarnation=incarnation or uuid4().hex
+        )
         self._log = log
         self.core.log_repaired(whole=log.is_whole)
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
         self.log_clock = LogClock(clock)
-        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0)
+        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, state.leapt_ms)
         self._proposer = Proposer(
             self.core,
             clock=clock,
@@ -146,6 +159,14 @@ class Driver:
             metrics=metrics,
             max_queued_bytes=config.max_queued_bytes,
             sizes=config.entries,
+        )
+        self.dating = Dating(
+            self.core,
+            clock=clock,
+            log_clock=self.log_clock,
+            reports=self.reports,
+            metrics=metrics,
+            leap=self._proposer.leap,
         )
         self._refusals = RefusalLog(raft.id, clock=clock, metrics=metrics)
         self._roles = RoleObserver(
@@ -323,6 +344,9 @@ class Driver:
 
     def receive(self, message: Message) -> None:
         """Handle one message from a peer."""
+        if isinstance(message, ReportRequest | ReportResponse):
+            self._take_report(message)
+            return
         if not self._takes_steps():
             return
         if type(message) is InstallSnapshotRequest and self._is_backlogged():
@@ -332,6 +356,12 @@ class Driver:
         self._roles.receiving(message)
         self.core.step(message)
         self._wake_if_due()
+
+    def _take_report(self, message: ReportRequest | ReportResponse) -> None:
+        """Handle a report; while a snapshot replaces the log as well, since no step is taken."""
+        is_member = self.core.memberships.current.get(message.sender) is not None
+        if self._running and is_member:
+            self.reports.receive(message, term=self.core.state.term)
 
     def _takes_steps(self) -> bool:
         installing = self._installation is not None and self._installation.replaces_log
@@ -404,8 +434,13 @@ class Driver:
         now_s = self.last_tick_s = self._clock.monotonic_s()
         self._watch_disk(now_s)
         core = self.core
+        members = (each.id for each in core.memberships.current.members)
+        self.reports.tick(now_s, members, term=core.state.term)
         if self._takes_steps():
             core.tick()
+            self.dating.look(
+                now_s, serves=self.is_serving_leader(), applied_index=self._applied_index
+            )
         self._commits.look(now_s, core.awaits_commit_behind)
         self._wake_if_due()
 
@@ -569,11 +604,11 @@ class Driver:
 
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
-            self.log_clock.applied(entry.timestamp_ms)
             self.applied_bytes += len(entry.data)
             known = self._snapshots is not None and entry.index <= self._snapshots.index
             applies = entry.kind is EntryKind.DATA and not known
             results = self._state.apply(entry) if applies else ()
+            self.log_clock.applied(entry.timestamp_ms, self._state.leapt_ms)
             self._applied_index = entry.index
             self._proposer.waiters.applied(entry.term, entry.index, results)
             if entry.kind is EntryKind.MEMBERSHIP:
@@ -588,7 +623,7 @@ class Driver:
         if memberships is not None and self._snapshots is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
-            self.log_clock.applied(self._snapshots.now_ms)
+            self.log_clock.applied(self._snapshots.now_ms, self._state.leapt_ms)
         self.core.snapshot_finished(
             info,
             installed=memberships is not None,

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Final
 
 from dledger.broker.commands import ExpireGroups, Retain
+from dledger.broker.lived_time import lived_at
 from dledger.broker.results import Retained
 from dledger.broker.state import BrokerState
 from dledger.common.metrics import NodeMetrics
@@ -82,7 +83,7 @@ class Maintenance:
         self._slow_followers = SlowFollowers()
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
-        self._rounds_until_look = 0
+        self._rounds_led = 0
         self._newest_ms: dict[int, int] = {}
 
     def retain_by(self, policy: RetentionPolicy) -> None:
@@ -157,7 +158,9 @@ class Maintenance:
     async def _propose_retention(self, usage: DiskUsage) -> None:
         if not self._driver.is_serving_leader():
             return
-        decided = await asyncio.to_thread(self._keep_from, usage, self._driver.log_clock.now_ms())
+        decided = await asyncio.to_thread(
+            self._keep_from, usage, self._driver.log_clock.lived_ms(), self._state.time.leaps
+        )
         index, of_age = decided
         if index <= self._state.first_index:
             return
@@ -182,17 +185,21 @@ class Maintenance:
         grown.clear()
 
     async def _propose_expiry(self) -> None:
-        """Every minute, on the leader: delete the groups that have been unused for too long."""
-        if self._rounds_until_look > 0 or not self._driver.is_serving_leader():
-            self._rounds_until_look -= 1
+        """Every minute, on the leader: delete the groups that have been unused for too long.
+
+        A new leader begins a minute later: whoever could not poll meanwhile says so before.
+        """
+        self._rounds_led = self._rounds_led + 1 if self._driver.is_serving_leader() else 0
+        if not self._rounds_led or self._rounds_led % _ROUNDS_BETWEEN_LOOKS:
             return
-        self._rounds_until_look = _ROUNDS_BETWEEN_LOOKS
         before_ms = self._retention.unused_before_ms(self._state.groups.active_ms)
         if before_ms and self._state.groups.any_unused(before_ms):
             logger.info("deleting consumer groups last used before %d (Unix ms)", before_ms)
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
-    def _keep_from(self, usage: DiskUsage, now_ms: int) -> tuple[int, int]:
+    def _keep_from(
+        self, usage: DiskUsage, lived_ms: int, leaps: tuple[tuple[int, int], ...]
+    ) -> tuple[int, int]:
         """Return the first index whose messages are kept, and what it would be with more space."""
         used_bytes = usage.total_bytes - usage.free_bytes
         excess_bytes = self._retention.excess_bytes(
@@ -203,8 +210,8 @@ class Maintenance:
             self._log.sealed(),
             self._retention,
             applied_index=self._driver.applied_index,
-            now_ms=now_ms,
-            newest_ms=self._newest,
+            lived_ms=lived_ms,
+            newest_ms=lambda segment: lived_at(leaps, self._newest(segment)),
         )
         of_age = decide(excess_bytes=0)
         return (decide(excess_bytes=excess_bytes) if excess_bytes else of_age), of_age

@@ -14,6 +14,7 @@ from typing import Final
 
 from crc32c import crc32c
 
+from dledger.broker.commands import Leap
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError
 from dledger.raft.core import Raft
@@ -102,8 +103,22 @@ class Proposer:
             self.waiters.add(term, index, batch)
             self._metrics.batch(len(batch), len(data))
 
-    def _may_propose(self, *, disk_idle: bool) -> bool:
+    def leap(self, to_ms: int) -> int:
+        """Propose that the log's time leaps to *to_ms*, Unix milliseconds, later than it is.
+
+        The entry is of that time, and so is everything behind it. Returns its index; 0 if the core
+        takes no entry now.
+        """
         if not self._core.has_room:
+            return 0
+        data = Leap(from_ms=self._log_clock.leap(to_ms), to_ms=to_ms).encode()
+        _, index = self._core.propose(
+            kind=EntryKind.DATA, data=data, crc32c=crc32c(data), timestamp_ms=to_ms
+        )
+        return index
+
+    def _may_propose(self, *, disk_idle: bool) -> bool:
+        if not self._core.has_room or not self._log_clock.is_dated:
             return False  # a commit, a sync, or the end of a transfer or of our term wakes us
         size_bytes, ahead = self.queue.size_bytes, len(self.waiters)
         if disk_idle:

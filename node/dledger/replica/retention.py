@@ -21,7 +21,7 @@ class RetentionPolicy:
     """How long messages and consumer groups are kept.
 
     Attributes:
-        hours: Age at which messages are dropped; 0: never.
+        hours: Lived hours after which messages are dropped; 0: never.
         disk_watermark_percent: How full the disk may be before messages are dropped earlier; 0: no
             such limit.
         group_hours: How long an unused consumer group is kept; 0: for ever.
@@ -48,7 +48,7 @@ def keep_from(
     *,
     applied_index: int,
     excess_bytes: int,
-    now_ms: int,
+    lived_ms: int,
     newest_ms: Callable[[SealedSegment], int],
 ) -> int:
     """Return the oldest index whose messages are kept; 0 if there is nothing to drop.
@@ -58,15 +58,15 @@ def keep_from(
         policy: How long messages are kept.
         applied_index: Everything up to it is committed; nothing above it is dropped.
         excess_bytes: Bytes to free whatever their age; segments dropped by age count towards them.
-        now_ms: The log's time, Unix milliseconds.
-        newest_ms: Returns the time of the newest message in a segment; 0 if it has none. Called
-            only where the result matters, since it may read the disk.
+        lived_ms: The log's present time, as lived (`broker.lived_time`): never by a wall clock.
+        newest_ms: Returns the lived time of the newest message in a segment; 0 if it has none.
+            Called only where the result matters, since it may read the disk.
     """
     index = 0
     for segment in segments:
         if segment.last_index >= applied_index:
             break
-        if excess_bytes <= 0 and not _is_old(newest_ms, segment, policy, now_ms):
+        if excess_bytes <= 0 and not _is_old(newest_ms, segment, policy, lived_ms):
             break
         index = segment.last_index + 1
         excess_bytes -= segment.size_bytes
@@ -77,9 +77,9 @@ def _is_old(
     newest_ms: Callable[[SealedSegment], int],
     segment: SealedSegment,
     policy: RetentionPolicy,
-    now_ms: int,
+    lived_ms: int,
 ) -> bool:
-    return policy.hours > 0 and now_ms - newest_ms(segment) >= policy.hours * _HOUR_MS
+    return policy.hours > 0 and lived_ms - newest_ms(segment) >= policy.hours * _HOUR_MS
 
 
 def first_index_without(segments: Sequence[SealedSegment], index: int) -> int:

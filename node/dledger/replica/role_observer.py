@@ -81,6 +81,8 @@ class RoleObserver:
             core.id, before[0].value, core.role.value, core.term, core.leader, core.last_index,
             change.cause.value if change else "as it started",
         )  # fmt: skip
+        if core.role is not Role.LEADER:
+            self._log_clock.follows(led=core.leader is not None)
         if core.role is Role.LEADER:
             self._log_clock.lead()
             self._timer.elected(core.term, self._clock.monotonic_s(), self._clock.unix_ms())

@@ -23,6 +23,7 @@ class GatewayConfig:
     Attributes:
         auto_create_topics: Whether topics are made when first used; consumer groups always are.
         default_queues: Queues of a topic made that way.
+        group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
         made_at_once: How many topics, and how many consumer groups, may be made that way at once.
         made_per_s: How many more each second.
         leader_follows_clients: Whether leadership goes to the node that clients use.
@@ -31,6 +32,7 @@ class GatewayConfig:
 
     auto_create_topics: bool = True
     default_queues: int = 8  # what RocketMQ's brokers make by themselves
+    group_retention_hours: int = 720  # as the node's own setting (`server/config.py`)
     made_at_once: int = MADE_AT_ONCE
     made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True

@@ -128,6 +128,9 @@ class Engine(Protocol):
     def now_ms(self) -> int:
         """The leader's log clock, Unix milliseconds; never goes back."""
 
+    def lived_ms(self) -> int:
+        """The same in lived time, by which leases end; see `broker.lived_time`."""
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after entries were applied, one or many.
 

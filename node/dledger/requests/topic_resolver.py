@@ -4,16 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable
 from typing import Final
 
 from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
-from dledger.broker.topics import NORMAL, Topic, check_name
+from dledger.broker.state_changes import StateChanges
+from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 
-_USE_IS_SAID_MS: Final = 3_600_000
+_HOUR_MS: Final = 3_600_000
+IN_USE_S: Final = 120.0
+"""How long a topic counts as used since a client last named it: a poll takes 20 s and more."""
+
+
+def use_is_said_ms(group_retention_hours: int) -> int:
+    """Return how old a group's last use in the log may be before a poll says it again.
+
+    An hour, and a quarter of the time after which an unused group is deleted at most: a poll may be
+    a minute away, the leader may change, and its look comes once a minute.
+    """
+    return min(_HOUR_MS, group_retention_hours * _HOUR_MS // 4 or _HOUR_MS)
 
 
 class TopicResolver:
@@ -25,11 +38,14 @@ class TopicResolver:
 
     Attributes:
         auto_creates: Whether topics are made when first used; may change at any time.
+        group_retention_hours: How long a group is kept that nobody uses; likewise.
     """
 
     def __init__(self, engine: Engine, config: GatewayConfig) -> None:
         self._engine, self._config = engine, config
         self.auto_creates = config.auto_create_topics
+        self.group_retention_hours = config.group_retention_hours
+        self._used_s: dict[str, float] = {}
         self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
@@ -47,12 +63,29 @@ class TopicResolver:
         topics = self._engine.state.topics
         found = topics.get(name)
         if found is None and self.auto_creates:
+            check_may_be_made(name)
             command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
             raise UnknownTopic(name)
+        self._used_s[name] = time.monotonic()
         return found
+
+    def is_in_use(self, topic: str) -> bool:
+        """Whether a client sent to a topic, or asked for its messages or routes, lately."""
+        used_s = self._used_s.get(topic)
+        return used_s is not None and time.monotonic() - used_s < IN_USE_S
+
+    @property
+    def made_again_queues(self) -> int:
+        """How many queues a topic gets that is made on its first use; 0: none is."""
+        return self._config.default_queues if self.auto_creates else 0
+
+    def notify(self, changes: StateChanges) -> None:
+        """Forget the use of topics that were deleted."""
+        for topic, _ in changes.topics_gone:
+            self._used_s.pop(topic, None)
 
     async def group(self, name: str) -> None:
         """Ensure that a consumer group exists, creating it if need be.
@@ -65,7 +98,8 @@ class TopicResolver:
             LimitReached: It does not exist, and the group has the maximum number already.
         """
         groups = self._engine.state.groups
-        if groups.was_used(name, self._engine.now_ms(), within_ms=_USE_IS_SAID_MS):
+        within_ms = use_is_said_ms(self.group_retention_hours)
+        if groups.was_used(name, self._engine.now_ms(), within_ms=within_ms):
             return
         command = CreateGroup(name=name).encode()
         if groups.exists(name):
@@ -84,11 +118,12 @@ class TopicResolver:
         """Create what a client has named, if the rate limit allows it."""
         check_name(what, name)
         now_s = asyncio.get_running_loop().time()
+        option = "--endpoint HOST:PORT"
         if (what, name) not in self._creating and not self._budgets[what].take(now_s):
             raise RateLimited(
                 f"{what} {name!r} does not exist, and {self._config.made_at_once} {what}s at once, "
                 f"then {self._config.made_per_s:g} a second, are created on their first use: "
-                f"create it with `dledger {what} create {name}`, or try again later"
+                f"create it with `dledger {what} create {name} {option}`, or try again later"
             )
         try:
             await self._propose(what, name, command)

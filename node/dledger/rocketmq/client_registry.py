@@ -208,7 +208,7 @@ class ClientRegistry:
 
         Sent responses are forgotten even if this fails: their leases then expire once.
         """
-        groups, before_ms = self._engine.state.groups, self._engine.now_ms() + _RENEW_BEFORE_MS
+        groups, before_ms = self._engine.state.groups, self._engine.lived_ms() + _RENEW_BEFORE_MS
         held = [*groups.handed_out(self._answered), *groups.renewable(before_ms)]
         self._answered.clear()
         for (group, topic), leases in self._of_live_clients(held).items():

@@ -268,7 +268,7 @@ class LongPollQueue:
             return False
         queue_ids = want.queue_ids or range(topic.queues)
         return enough <= state.groups.available(
-            want.group, topic.name, queue_ids, self._now_ms(), enough=enough
+            want.group, topic.name, queue_ids, self._lived_ms(), enough=enough
         )
 
     def _set_timer(self, line: _Line) -> None:
@@ -283,7 +283,7 @@ class LongPollQueue:
         if expiry_ms == float("inf"):
             return
         # Expired leases are left to the polls that have a turn, unless one of them hangs.
-        remaining_s = (expiry_ms - self._now_ms()) / 1000
+        remaining_s = (expiry_ms - self._lived_ms()) / 1000
         delay_s = max(remaining_s, 0.001) if remaining_s > 0 else _LOOK_AGAIN_S
         line.timer_ms = expiry_ms
         line.timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up, line)
@@ -337,5 +337,5 @@ class LongPollQueue:
         groups = self._engine.state.groups
         return groups.holds_attempt(want.group, want.topic.name, want.attempt_id)
 
-    def _now_ms(self) -> int:
-        return max(self._engine.now_ms(), self._engine.state.now_ms)
+    def _lived_ms(self) -> int:
+        return max(self._engine.lived_ms(), self._engine.state.time.lived_ms)

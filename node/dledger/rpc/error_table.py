@@ -86,6 +86,9 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.UnknownTopic: ErrorRow(
         "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("topic")
     ),
+    errors.TopicMadeAnew: ErrorRow(
+        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("topic")
+    ),
     errors.UnknownGroup: ErrorRow(
         "CONSUMER_GROUP_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("group")
     ),

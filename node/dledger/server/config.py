@@ -50,7 +50,7 @@ class Settings:
         advertise_host: Where clients reach this node: an IPv4 address, or a name that has one.
         peer_host: IPv4 address at which a node that knows no member yet answers this one; empty:
             advertise_host. Members are called where their membership says.
-        listen_host: Address to listen on.
+        listen_host: IPv4 address to listen on.
         client_port: RocketMQ and dledger.v1 gRPC.
         client_tls_port: The same with TLS; 0 turns it off.
         peer_port: Peers and Admin.
@@ -130,8 +130,11 @@ class Settings:
         for key in ("name", "group", "advertise_host"):
             if not getattr(self, key):
                 raise ConfigError(key, "must not be empty")
+        _check_ipv4("listen_host", self.listen_host)
         if self.peer_host:
             _check_ipv4("peer_host", self.peer_host)
+        if ":" in self.advertise_host:  # no name has one
+            _check_ipv4("advertise_host", self.advertise_host)
         if self.group_id:
             _check_group_id("group_id", self.group_id)
         for key, (low, high) in _BOUNDS.items():

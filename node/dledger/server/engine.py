@@ -174,6 +174,10 @@ class NodeEngine:
         """Return the leader's log clock, Unix milliseconds."""
         return self._joined().log_clock.now_ms()
 
+    def lived_ms(self) -> int:
+        """Return the same in lived time, by which leases end."""
+        return self._joined().log_clock.lived_ms()
+
     def on_applied(self, listener: Callable[[], None], awaited: Callable[[], bool]) -> None:
         """Call *listener* after each batch of applied entries; see `Driver.on_applied`."""
         self._listeners.append((listener, awaited))

@@ -191,6 +191,7 @@ class Gateway:
 
     def _applied(self) -> None:
         changes = self.engine.state.take_changes()
+        self.context.resolver.notify(changes)
         self.queue_followers.notify(changes)
         self.turns.notify(changes)
 

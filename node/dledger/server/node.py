@@ -168,6 +168,7 @@ class Node:
             GatewayConfig(
                 auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
+                group_retention_hours=settings.group_retention_hours,
                 leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
@@ -200,7 +201,7 @@ class Node:
             self._peers.handlers(),
             RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine).handler(),
+            TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -305,7 +306,9 @@ class Node:
     def take_over(self, settings: Settings) -> None:
         """Go by settings that changed while this node runs; see `live_settings.LIVE`."""
         self._settings = settings
-        self._gateway.context.resolver.auto_creates = settings.auto_create_topics
+        resolver = self._gateway.context.resolver
+        resolver.auto_creates = settings.auto_create_topics
+        resolver.group_retention_hours = settings.group_retention_hours
         if self._replica is not None:
             self._replica.take_over(settings)
 

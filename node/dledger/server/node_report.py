@@ -55,6 +55,7 @@ def node_status(
     """Return the status of a node; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
     refused = driver.writes_refused if driver else None
+    apart_ms = (driver.dating.apart_ms or 0) if driver else 0
     return NodeStatus(
         node_id=facts.node_id,
         name=facts.name,
@@ -83,6 +84,9 @@ def node_status(
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
         now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
         epoch=core.epoch[0] if core else 0,
+        clock_ahead_ms=max(0, apart_ms),
+        clock_behind_ms=max(0, -apart_ms),
+        log_ahead_ms=max(0, (driver.dating.ahead_ms or 0) if driver else 0),
     )
 
 
@@ -149,6 +153,8 @@ def node_sample(
         quorum_margin=quorum_margin(core) if core else None,
         bytes_at_risk=core.uncommitted_bytes if core and leads else None,
         commit_waits_seconds=driver.commit_waits_s() if driver and leads else None,
+        clock_apart_seconds=_seconds(driver.dating.apart_ms) if driver else None,
+        log_ahead_seconds=_seconds(driver.dating.ahead_ms) if driver else None,
         queued_bytes=driver.queued_bytes if driver else 0,
         sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),
@@ -165,6 +171,10 @@ def node_sample(
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
     )
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1000
 
 
 def quorum_margin(core: Raft) -> int | None:

@@ -268,6 +268,9 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         now_ms=_fitting(status.now_ms),
         last_term=_fitting(status.last_term),
         epoch=_fitting(status.epoch),
+        clock_ahead_ms=_fitting(status.clock_ahead_ms),
+        clock_behind_ms=_fitting(status.clock_behind_ms),
+        log_ahead_ms=_fitting(status.log_ahead_ms),
     )
     for row in status.members:
         response.members.add(

@@ -134,18 +134,23 @@ class LedgerHandlers(NativeHandlers):
 
     async def _read(self, _: Any, context: Any) -> None:
         """Send the queue's messages one by one, for readers that do not know the batch format."""
-        await self._send(context, _READ, self._records)
+        await self._send(context, _READ, self._records, pb.ReadResponse)
 
     async def _read_batches(self, _: Any, context: Any) -> None:
-        await self._send(context, _READ_BATCHES, lambda request, part: [encoded(part, request)])
+        await self._send(context, _READ_BATCHES, _batches, pb.ReadBatchesResponse)
 
     async def _send(
         self,
         context: Any,
         method: str,
-        encode: Callable[[pb.ReadRequest, Sequence[QueueSlice]], Iterable[bytes]],
+        encode: Callable[[pb.ReadRequest, Sequence[QueueSlice], int], Iterable[bytes]],
+        response: type[pb.ReadResponse | pb.ReadBatchesResponse],
     ) -> None:
-        """Send the requested messages, encoded by *encode*, in parts, each when there is room."""
+        """Send the requested messages, encoded by *encode*, in parts, each when there is room.
+
+        A follower may wait for long, and is told at once which topic of that name it is of: where
+        it goes on at another node, there may be another by then.
+        """
         connection = "" if self._peer_port else context.peer()
         try:
             async with self._admission.request(context, method.rpartition("/")[2]) as raw:
@@ -154,11 +159,15 @@ class LedgerHandlers(NativeHandlers):
                 await self._catch_up(context)
             reading = BatchReading(self._context, request)
             reading.check()
+            if request.follow:
+                told = response(next_offset=request.start_offset, generation=reading.generation)
+                await _write(context, [told.SerializeToString()])
             while size_bytes := await reading.next_bytes():
                 if not self._context.outflow.has_room(size_bytes):
                     reading.let_go()
                 async with self._context.outflow.room(connection, size_bytes):
-                    await _write(context, encode(request, await reading.part()))
+                    generation = reading.generation
+                    await _write(context, encode(request, await reading.part(), generation))
             self._answered(method)
         except DledgerError as error:
             await self._refuse(context, method, error)
@@ -183,11 +192,14 @@ class LedgerHandlers(NativeHandlers):
         index = await self._context.relay.run(caller, 0, ask)
         await self._engine.wait_applied(index, caller.remaining_s())
 
-    def _records(self, request: pb.ReadRequest, part: Sequence[QueueSlice]) -> Iterator[bytes]:
+    def _records(
+        self, request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int
+    ) -> Iterator[bytes]:
         """Yield the responses with the messages of a part, one by one."""
         for records in _parts(record for each in part for record in self._stored(request, each)):
-            next_offset = records[-1].offset + 1
-            yield pb.ReadResponse(records=records, next_offset=next_offset).SerializeToString()
+            yield pb.ReadResponse(
+                records=records, next_offset=records[-1].offset + 1, generation=generation
+            ).SerializeToString()
 
     def _stored(self, request: pb.ReadRequest, stretch: QueueSlice) -> Iterator[pb.StoredRecord]:
         """Yield the messages of a slice, without those that cannot be decoded."""
@@ -257,6 +269,10 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
         keys=keys,
         properties=properties,
     )
+
+
+def _batches(request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int) -> list[bytes]:
+    return [encoded(part, request, generation=generation)]
 
 
 async def _write(context: Any, responses: Iterable[bytes]) -> None:

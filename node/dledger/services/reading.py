@@ -18,7 +18,7 @@ from dledger.broker.consume_queue import ConsumeQueue, Stretch
 from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.topics import Topic
-from dledger.errors import OffsetOutOfRange, UnknownTopic
+from dledger.errors import OffsetOutOfRange, TopicMadeAnew, UnknownTopic
 from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
@@ -92,6 +92,7 @@ class BatchReading:
 
         Raises:
             UnknownTopic: There is no such topic, or it was deleted meanwhile.
+            TopicMadeAnew: It is not the one that the request names by its generation.
             OffsetOutOfRange: The offset was dropped, or is beyond the queue's end.
         """
         beyond = self._offset > self._queue().end and not self._request.follow
@@ -113,10 +114,17 @@ class BatchReading:
 
     def _queue(self) -> ConsumeQueue:
         topics, name = self._engine.state.topics, self._request.topic
-        self._topic = self._topic or topics.named(name)
-        if not topics.is_there(self._topic):
-            raise UnknownTopic(name)
+        found = topics.named(name)
+        self._topic = self._topic or found
+        asked = self._request.generation or self._topic.generation
+        if found.generation != asked:
+            raise TopicMadeAnew(name)
         return topics.queue(name, self._request.queue_id)
+
+    @property
+    def generation(self) -> int:
+        """Which topic of that name is read, once it was checked."""
+        return self._topic.generation if self._topic is not None else 0
 
     def let_go(self) -> None:
         """Release the cached entry, so that a waiting reader holds no memory."""
@@ -186,8 +194,10 @@ class BatchReading:
             self._left += sum(stretch.length for stretch in stretches)
 
 
-def encoded(part: Sequence[QueueSlice], request: pb.ReadRequest | None = None) -> bytes:
-    """Return the ReadBatchesResponse with these batches.
+def encoded(
+    part: Sequence[QueueSlice], request: pb.ReadRequest | None = None, *, generation: int = 0
+) -> bytes:
+    """Return the ReadBatchesResponse with these batches of a topic.
 
     Each payload is copied only once, except those that *request* asks to be joined.
     """
@@ -200,7 +210,8 @@ def encoded(part: Sequence[QueueSlice], request: pb.ReadRequest | None = None) -
             pieces += piece
         at = end
     next_offset = part[-1].first_offset + part[-1].count
-    pieces.append(pb.ReadBatchesResponse(next_offset=next_offset).SerializeToString())
+    rest = pb.ReadBatchesResponse(next_offset=next_offset, generation=generation)
+    pieces.append(rest.SerializeToString())
     return b"".join(pieces)
 
 

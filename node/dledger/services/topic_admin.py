@@ -16,6 +16,7 @@ from dledger.broker.results import GroupCreated, TopicDeleted, TopicGrown
 from dledger.common.status import Backlog
 from dledger.errors import DledgerError, NotLeader
 from dledger.requests.engine import Engine
+from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import abort
 
@@ -26,8 +27,8 @@ _QUEUES_IN_A_TURN: Final = 1_024
 class TopicAdminServicer:
     """Describes, grows and deletes topics, and lists, makes and deletes consumer groups."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, resolver: TopicResolver) -> None:
+        self._engine, self._resolver = engine, resolver
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
@@ -74,6 +75,8 @@ class TopicAdminServicer:
                 messages=state.topics.messages(topic.name),
             ),
             generation=topic.generation,
+            in_use=self._resolver.is_in_use(topic.name),
+            made_again_queues=self._resolver.made_again_queues,
         )
         turns = _Turns()
         for group in state.groups.readers_of(topic.name):

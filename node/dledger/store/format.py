@@ -77,10 +77,11 @@ from typing import NamedTuple
 from crc32c import crc32c
 
 from dledger.common.chain import record_fields
-from dledger.errors import InvalidArgument, NewerFormat
+from dledger.errors import InvalidArgument, NewerFormat, OlderFormat
 from dledger.types import Entry, EntryKind
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+"""Of segments, their indexes and the watermark; nothing of format 1 was ever released."""
 SEGMENT_HEADER_BYTES = 4096
 RECORD_HEADER_BYTES = 40
 ALIGNMENT_BYTES = 8
@@ -238,7 +239,7 @@ def decode_segment_header(page: bytes) -> SegmentHeader:
 
     Raises:
         ValueError: It is torn or corrupt.
-        NewerFormat: A newer version wrote it.
+        NewerFormat, OlderFormat: Another version wrote it.
     """
     _check_crc("segment header", page, _SEGMENT.size)
     magic, version, chain, first, group_len, node_len, group, node = _SEGMENT.unpack_from(page)
@@ -340,7 +341,7 @@ def decode_index(data: bytes) -> SegmentIndex:
 
     Raises:
         ValueError: It is torn or corrupt; it can be rebuilt.
-        NewerFormat: A newer version wrote it.
+        NewerFormat, OlderFormat: Another version wrote it.
     """
     _check_crc("index header", data, _INDEX.size)
     magic, version, chain, first, end, count, runs, memberships, crc = _INDEX.unpack_from(data)
@@ -395,7 +396,7 @@ def decode_mark(slot: bytes) -> Mark:
 
     Raises:
         ValueError: It was never written, or is torn or corrupt.
-        NewerFormat: A newer version wrote it.
+        NewerFormat, OlderFormat: Another version wrote it.
     """
     _check_crc("watermark slot", slot, _SLOT.size)
     magic, version, chain, sequence, first, index, term, base = _SLOT.unpack_from(slot)
@@ -423,4 +424,4 @@ def _check_kind(what: str, magic: bytes, expected: bytes, version: int) -> None:
     if version > FORMAT_VERSION:
         raise NewerFormat.number(what, found=version, known=FORMAT_VERSION)
     if version != FORMAT_VERSION:
-        raise ValueError(f"{what} has format version {version}, this node reads {FORMAT_VERSION}")
+        raise OlderFormat(f"the {what}", found=version, known=FORMAT_VERSION)

@@ -46,6 +46,7 @@ class Reason(StrEnum):
     ALL_DISKS_EMPTY = "AllDisksEmpty"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     AUTHORITY_INVALID = "AuthorityInvalid"
+    CLOCK_APART = "ClockApart"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
     STATUS_NOT_BELIEVED = "StatusNotBelieved"
     APPLY_REFUSED = "ApplyRefused"

@@ -21,7 +21,7 @@ from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
 from dledger.client import AdminClient, Client
-from dledger.common.status import NodeStatus, without_counters
+from dledger.common.status import CLOCK_APART_MS, NodeStatus, without_counters
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
 from dledger_operator.api import names
@@ -52,6 +52,7 @@ TOPICS_BYTES: Final = 2 << 20
 LONGEST_TEXT: Final = 1024
 """Longer texts are cut; no field of a real node's answer is longer."""
 _GREATEST_COUNT: Final = 1 << 62
+_LONG_MS: Final = 60_000
 """A number of a status has 64 bits; half of that leaves room for sums of two."""
 
 
@@ -396,7 +397,20 @@ def bounded(said: NodeStatus) -> NodeStatus:
     roles = {(row.member.name, row.voter) for row in within.members}
     if min(len(ids), len(roles)) < len(within.members):
         raise DledgerError("it names a member twice")
-    return replace(within, commit_waits_ms=0)  # it grows by itself, and would be news each second
+    # What moves by itself would be news each second.
+    return replace(
+        within,
+        commit_waits_ms=0,
+        log_ahead_ms=0,
+        clock_ahead_ms=_coarse(within.clock_ahead_ms),
+        clock_behind_ms=_coarse(within.clock_behind_ms),
+    )
+
+
+def _coarse(apart_ms: int) -> int:
+    """Return how far a clock is apart, in steps that a drifting one takes seldom; 0 if it is not."""
+    step_ms = 2 * CLOCK_APART_MS if apart_ms < _LONG_MS else _LONG_MS
+    return 0 if apart_ms <= CLOCK_APART_MS else max(apart_ms // step_ms * step_ms, step_ms)
 
 
 def _bounded(value: Any) -> Any:

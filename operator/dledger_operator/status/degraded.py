@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from dledger.common.status import CLOCK_APART_MS
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.decisions.bootstrap_state import (
@@ -50,7 +51,7 @@ def degraded(facts: Facts, now: str) -> Finding:
         return found
     if facts.is_short:
         return _short(facts)
-    return _certificates(facts) or _overdue(facts, now)
+    return _certificates(facts) or _clocks(facts) or _overdue(facts, now)
 
 
 def _broken_founding(facts: Facts) -> Finding | None:
@@ -184,6 +185,27 @@ def _certificates(facts: Facts) -> Finding | None:
         sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
         return "True", Reason.AUTHORITY_INVALID, sentence
     return None
+
+
+def _clocks(facts: Facts) -> Finding | None:
+    """Return whose wall clock is apart from the group's date, as each node says of itself."""
+    apart = {
+        name: f"its clock is {_time_said(node.clock_apart_ms)} "
+        f"{'ahead of' if node.clock_ahead_ms else 'behind'} the group's date"
+        for name, node in facts.observed.nodes.items()
+        if node.clock_apart_ms > CLOCK_APART_MS
+    }
+    if not apart:
+        return None
+    return "True", Reason.CLOCK_APART, each_said(apart)
+
+
+def _time_said(ms: int) -> str:
+    """Return a time in words that do not change each second: in its largest unit, rounded down."""
+    for unit, unit_ms in (("days", 86_400_000), ("hours", 3_600_000), ("minutes", 60_000)):
+        if ms >= 2 * unit_ms:
+            return f"{ms // unit_ms} {unit}"
+    return f"{ms // 1000} s"
 
 
 def _overdue(facts: Facts, now: str) -> Finding:

@@ -15,7 +15,10 @@ import (
 	"github.com/apache/rocketmq-clients/golang/v5/credentials"
 )
 
-const messages = 10
+const (
+	messages = 10
+	tries    = 60
+)
 
 func main() {
 	endpoints, topic := os.Args[1], os.Args[2]
@@ -25,22 +28,31 @@ func main() {
 		ConsumerGroup: topic + "-readers",
 		Credentials:   &credentials.SessionCredentials{},
 	}
-	producer, err := rocketmq.NewProducer(config, rocketmq.WithTopics(topic))
-	fatal(err)
-	fatal(producer.Start())
+	var producer rocketmq.Producer
+	tried(func() (err error) {
+		if producer, err = rocketmq.NewProducer(config, rocketmq.WithTopics(topic)); err != nil {
+			return err
+		}
+		return producer.Start()
+	})
 	came := make(chan string, 1024)
-	consumer, err := rocketmq.NewPushConsumer(config,
-		rocketmq.WithPushSubscriptionExpressions(
-			map[string]*rocketmq.FilterExpression{topic: rocketmq.SUB_ALL}),
-		rocketmq.WithPushMessageListener(&rocketmq.FuncMessageListener{
-			Consume: func(message *rocketmq.MessageView) rocketmq.ConsumerResult {
-				came <- string(message.GetBody())
-				return rocketmq.SUCCESS
-			}}),
-		rocketmq.WithPushConsumptionThreadCount(20),
-		rocketmq.WithPushMaxCacheMessageCount(1024))
-	fatal(err)
-	fatal(consumer.Start())
+	var consumer rocketmq.PushConsumer
+	tried(func() (err error) {
+		consumer, err = rocketmq.NewPushConsumer(config,
+			rocketmq.WithPushSubscriptionExpressions(
+				map[string]*rocketmq.FilterExpression{topic: rocketmq.SUB_ALL}),
+			rocketmq.WithPushMessageListener(&rocketmq.FuncMessageListener{
+				Consume: func(message *rocketmq.MessageView) rocketmq.ConsumerResult {
+					came <- string(message.GetBody())
+					return rocketmq.SUCCESS
+				}}),
+			rocketmq.WithPushConsumptionThreadCount(20),
+			rocketmq.WithPushMaxCacheMessageCount(1024))
+		if err != nil {
+			return err
+		}
+		return consumer.Start()
+	})
 	for number := 0; number < messages; number++ {
 		body := []byte(fmt.Sprintf("hello %d", number))
 		_, err := producer.Send(context.Background(), &rocketmq.Message{Topic: topic, Body: body})
@@ -58,6 +70,18 @@ func main() {
 	}
 	fatal(consumer.GracefulStop()) // as long as a poll that is under way: up to 20 s
 	fatal(producer.GracefulStop())
+}
+
+// tried calls until that does not fail, as it does while the group is away.
+func tried(call func() error) {
+	for attempt := 1; ; attempt++ {
+		err := call()
+		if err == nil || attempt == tries {
+			fatal(err)
+			return
+		}
+		time.Sleep(time.Second)
+	}
 }
 
 func fatal(err error) {

@@ -6,6 +6,7 @@
 import java.nio.charset.StandardCharsets;
 import java.util.Collections;
 import java.util.Set;
+import java.util.concurrent.Callable;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
@@ -17,6 +18,7 @@ import org.apache.rocketmq.client.apis.producer.Producer;
 
 public final class Hello {
     private static final int MESSAGES = 10;
+    private static final int TRIES = 60;
 
     public static void main(String[] arguments) throws Exception {
         String endpoints = arguments[0];
@@ -26,13 +28,13 @@ public final class Hello {
                 .setEndpoints(endpoints)
                 .enableSsl(false) // it is on by default; leave it on for port 8082
                 .build();
-        Producer producer = client.newProducerBuilder()
+        Producer producer = built(() -> client.newProducerBuilder()
                 .setClientConfiguration(configuration)
                 .setTopics(topic)
-                .build();
+                .build());
         Set<String> bodies = ConcurrentHashMap.newKeySet();
         CountDownLatch complete = new CountDownLatch(MESSAGES);
-        AutoCloseable consumer = client.newPushConsumerBuilder()
+        AutoCloseable consumer = built(() -> client.newPushConsumerBuilder()
                 .setClientConfiguration(configuration)
                 .setConsumerGroup(topic + "-readers")
                 .setSubscriptionExpressions(
@@ -45,7 +47,7 @@ public final class Hello {
                     }
                     return ConsumeResult.SUCCESS;
                 })
-                .build();
+                .build());
         for (int number = 0; number < MESSAGES; number++) {
             producer.send(client.newMessageBuilder()
                     .setTopic(topic)
@@ -56,5 +58,19 @@ public final class Hello {
         consumer.close();
         producer.close();
         System.exit(all ? 0 : 1);
+    }
+
+    /** Builds a client, which fails while the group is away: tries for a minute and more. */
+    private static <T> T built(Callable<T> build) throws Exception {
+        for (int attempt = 1; ; attempt++) {
+            try {
+                return build.call();
+            } catch (Exception error) {
+                if (attempt == TRIES) {
+                    throw error;
+                }
+                TimeUnit.SECONDS.sleep(1);
+            }
+        }
     }
 }

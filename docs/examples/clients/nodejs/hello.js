@@ -10,6 +10,22 @@ const {
 
 const MESSAGES = 10;
 const ATTEMPTS = 10;
+const TRIES = 60;
+const wait = ms => new Promise(resolve => setTimeout(resolve, ms));
+
+// A client cannot start while the group is away.
+async function started(make) {
+  for (let attempt = 1; ; attempt++) {
+    const client = make();
+    try {
+      await client.startup();
+      return client;
+    } catch (error) {
+      if (attempt === TRIES) throw error;
+      await wait(1000);
+    }
+  }
+}
 
 // Its own retries follow each other at once, and are over before a new leader is there.
 async function send(producer, message) {
@@ -18,15 +34,14 @@ async function send(producer, message) {
       return await producer.send(message);
     } catch (error) {
       if (attempt === ATTEMPTS) throw error;
-      await new Promise(resolve => setTimeout(resolve, 100 * attempt));
+      await wait(100 * attempt);
     }
   }
 }
 
 async function main([ endpoints, topic ]) {
   const common = { endpoints, namespace: '' }; // one address: where to ask for the others
-  const producer = new Producer({ ...common, topics: [ topic ] });
-  await producer.startup();
+  const producer = await started(() => new Producer({ ...common, topics: [ topic ] }));
   const bodies = new Set();
   const complete = new Promise((resolve, reject) => {
     setTimeout(() => reject(new Error('they did not come')), 60_000).unref();
@@ -36,13 +51,12 @@ async function main([ endpoints, topic ]) {
       if (bodies.size === MESSAGES) resolve();
       return ConsumeResult.SUCCESS;
     };
-    const consumer = new PushConsumer({
+    started(() => new PushConsumer({
       ...common,
       consumerGroup: `${topic}-readers`,
       subscriptions: new Map([[ topic, new FilterExpression('*') ]]),
       messageListener: { consume },
-    });
-    consumer.startup().catch(reject);
+    })).catch(reject);
   });
   for (let number = 0; number < MESSAGES; number++) {
     await send(producer, { topic, body: Buffer.from(`hello ${number}`) });

@@ -96,7 +96,7 @@ class ProduceAnswer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined")
+    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined", "generation")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -104,6 +104,7 @@ class ReadRequest(_message.Message):
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LINEARIZABLE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     start_offset: int
@@ -111,7 +112,8 @@ class ReadRequest(_message.Message):
     follow: bool
     linearizable: bool
     joined: bool
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ..., joined: _Optional[bool] = ...) -> None: ...
+    generation: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ..., joined: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class ReadIndexRequest(_message.Message):
     __slots__ = ()
@@ -124,12 +126,14 @@ class ReadIndexResponse(_message.Message):
     def __init__(self, index: _Optional[int] = ...) -> None: ...
 
 class ReadResponse(_message.Message):
-    __slots__ = ("records", "next_offset")
+    __slots__ = ("records", "next_offset", "generation")
     RECORDS_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     records: _containers.RepeatedCompositeFieldContainer[StoredRecord]
     next_offset: int
-    def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., next_offset: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class StoredRecord(_message.Message):
     __slots__ = ("offset", "index", "stored_at_ms", "record")
@@ -144,12 +148,14 @@ class StoredRecord(_message.Message):
     def __init__(self, offset: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., record: _Optional[_Union[Record, _Mapping]] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
-    __slots__ = ("batches", "next_offset")
+    __slots__ = ("batches", "next_offset", "generation")
     BATCHES_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
     batches: _containers.RepeatedCompositeFieldContainer[StoredBatch]
     next_offset: int
-    def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ...) -> None: ...
+    generation: int
+    def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class StoredBatch(_message.Message):
     __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload", "entry_counts", "entry_indexes", "entry_stored_at_ms")
@@ -238,7 +244,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "clock_ahead_ms", "clock_behind_ms", "log_ahead_ms")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -266,6 +272,9 @@ class StatusResponse(_message.Message):
     NOW_MS_FIELD_NUMBER: _ClassVar[int]
     LAST_TERM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_BEHIND_MS_FIELD_NUMBER: _ClassVar[int]
+    LOG_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -293,7 +302,10 @@ class StatusResponse(_message.Message):
     now_ms: int
     last_term: int
     epoch: int
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ...) -> None: ...
+    clock_ahead_ms: int
+    clock_behind_ms: int
+    log_ahead_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ..., clock_behind_ms: _Optional[int] = ..., log_ahead_ms: _Optional[int] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ()
@@ -588,14 +600,18 @@ class DescribeTopicRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class DescribeTopicResponse(_message.Message):
-    __slots__ = ("topic", "generation", "backlogs")
+    __slots__ = ("topic", "generation", "backlogs", "in_use", "made_again_queues")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     BACKLOGS_FIELD_NUMBER: _ClassVar[int]
+    IN_USE_FIELD_NUMBER: _ClassVar[int]
+    MADE_AGAIN_QUEUES_FIELD_NUMBER: _ClassVar[int]
     topic: Topic
     generation: int
     backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
-    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., generation: _Optional[int] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ...) -> None: ...
+    in_use: bool
+    made_again_queues: int
+    def __init__(self, topic: _Optional[_Union[Topic, _Mapping]] = ..., generation: _Optional[int] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., in_use: _Optional[bool] = ..., made_again_queues: _Optional[int] = ...) -> None: ...
 
 class GrowTopicRequest(_message.Message):
     __slots__ = ("name", "queues")
