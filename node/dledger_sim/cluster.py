@@ -72,7 +72,7 @@ class Cluster:
         self.commitment = Commitment(self._ever, self.memberships_ever)
         self.log_time = LogTime()
         self.lived = LivedHours(options.kept_hours)
-        self._kept_from = 0
+        self._kept_from = 1
         self.votes = Votes()
         self._found()
         self.producers = [
