@@ -137,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
 
 def soak(args: argparse.Namespace, scratch: Path) -> Row:
     """Run a group of three for as long as asked; return its row. Raises HarnessError."""
-    settings = {"disk_watermark_percent": str(watermark_percent(scratch))}
+    settings = {"storage_bytes": str(storage_bytes(scratch))}
     system = Ours(settings, load_module="e2e.bench.soak_load")
     group = ProcessGroup(system, allocate(scratch, system.link), LOGS / SOAK)
     links = Links(group.specs, lambda: [node.pid for node in group.nodes])
@@ -209,14 +209,11 @@ class _Clock:
         return self._zero + timedelta(seconds=monotonic_s)
 
 
-def watermark_percent(directory: Path) -> int:
-    """Return how full the disk may be, so that the logs get their room. Raises HarnessError."""
-    usage = shutil.disk_usage(directory)
-    total = usage.used + usage.free
-    percent = math.ceil((usage.used + _KEPT_BYTES) / total * 100)
-    if percent > 95:
+def storage_bytes(directory: Path) -> int:
+    """Return what each of three nodes may use of the disk. Raises HarnessError."""
+    if shutil.disk_usage(directory).free < _KEPT_BYTES:
         raise HarnessError(f"{directory} has no room for {_KEPT_BYTES >> 30} GiB of logs")
-    return percent
+    return _KEPT_BYTES // 3
 
 
 def _sustained(group: ProcessGroup, args: argparse.Namespace) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -64,6 +65,7 @@ def play(
     parser.add_argument("--cluster", default="auto", choices=("auto", "local", "kind", "current"))
     parser.add_argument("--messages", type=int, default=messages)
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # as an interrupt
     timeline = Timeline()
     cluster = open_cluster(args.cluster)
     try:

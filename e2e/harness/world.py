@@ -368,12 +368,13 @@ class Workload:
 
     def wait_acked(self, count: int) -> int:
         """Wait until at least *count* messages were acknowledged. Raises HarnessError."""
-        acked = 0
-        for newest in self.progress():
+        acked, lines = self.acked(), self.progress()
+        while acked < count:
+            newest = next(lines, None)
+            if newest is None:
+                raise HarnessError(f"{self.name} ended with {acked} acks\n{self.tail()}")
             acked = max(acked, int(newest.get("acked", 0)))
-            if acked >= count:
-                return acked
-        raise HarnessError(f"{self.name} ended with {acked} acks, not {count}\n{self.tail()}")
+        return acked
 
     def stop(self) -> None:
         """Let it end its producing now, and go on to compare."""

@@ -28,8 +28,10 @@ from e2e.harness.world import BrokerGroup, Namespace, eventually, group_manifest
 
 TOPIC, BALLAST = "demo", "ballast"
 BALLAST_MESSAGES = 70_000
-"""Of 1 KiB: more than one segment of 64 MiB, so that there is one that nodes can drop."""
+"""Of 1 KiB: more than a tenth of `SMALL`, so that nodes drop the oldest."""
 FULL_AT_PERCENT = 10
+SMALL = "512Mi"
+"""Of which a tenth is less than the ballast, in segments of 16 MiB."""
 """The least that the CRD takes: any disk that an operating system is on holds more."""
 
 
@@ -51,7 +53,9 @@ def test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time(
     store = server.store("orders")
     topics = [{"name": name, "queues": 8} for name in (TOPIC, BALLAST, PROBE)]
     spec = {**backed_up(store, spark, local_threshold="4Mi"), "topics": topics}
-    group = namespace.run_group(**spec, retention={"diskWatermarkPercent": FULL_AT_PERCENT})
+    group = namespace.run_group(
+        **spec, storage={"size": SMALL}, retention={"diskWatermarkPercent": FULL_AT_PERCENT}
+    )
     group_id = group.status()["groupId"]
     client = Bookkeeper(namespace, image, "orders")
     client.start()
@@ -76,8 +80,8 @@ def test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time(
         resuming = pool.submit(client.resume, TOPIC)
         applied_ms = time.time_ns() // 1_000_000
         recovery = recovering(store, group_id, time=then.isoformat(timespec="milliseconds"))
-        # On the same full disk it is not to drop at once what it was restored for.
-        spec["retention"] = {"diskWatermarkPercent": 95}
+        # With as little room it is not to drop at once what it was restored for.
+        spec |= {"storage": {"size": SMALL}, "retention": {"diskWatermarkPercent": 95}}
         namespace.apply(group_manifest("orders", **spec, **recovery))
         resumed = resuming.result()
     status = group.wait_available(180)
@@ -123,9 +127,9 @@ def test_a_group_comes_back_from_a_backup_on_a_volume_claim(
 
 
 def drop_oldest(group: BrokerGroup) -> None:
-    """Wait until every node, on a disk that is fuller than the watermark, has dropped entries."""
+    """Wait until every node, whose files take more than the watermark, has dropped entries."""
     for pod in group.pods():
-        what = f"{pod}, on a disk more than {FULL_AT_PERCENT} % full, drops its oldest segment"
+        what = f"{pod}, with over {FULL_AT_PERCENT} % of its storage used, drops its oldest segment"
         eventually(what, partial(has_dropped, group, pod), 90)
 
 

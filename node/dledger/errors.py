@@ -79,11 +79,11 @@ class NotServed(Refused):
 class UnknownTopic(Refused):
     """The topic does not exist, and was not to be created on demand, or was deleted."""
 
-    def __init__(self, topic: str) -> None:
+    def __init__(self, topic: str, *, node: str = "HOST:PORT") -> None:
+        """Say how to make it; *node* is a client port of the group, which is any node's."""
         super().__init__(
             f"topic {topic!r} does not exist; create it with `dledger topic create {topic} "
-            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
-            "use makes it)"
+            f"--endpoint {node}` (with autoCreateTopics on, its first use makes it)"
         )
         self.topic = topic
 

@@ -6,14 +6,13 @@ Also the ways in which a file system says that it is full: no block left, no ino
 from __future__ import annotations
 
 import errno
-import os
 from copy import deepcopy
 from pathlib import Path
 from random import Random
 from typing import Final
 
-from dledger.files.files import DiskUsage, Mode
-from dledger.files.memory_files import MemoryFile, MemoryFiles
+from dledger.files.files import DiskUsage
+from dledger.files.memory_files import MemoryFiles
 
 _WITHOUT_END: Final = 1 << 40
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
@@ -34,14 +33,13 @@ class SimFiles(MemoryFiles):
 
     Args:
         volume_bytes: The size of the file system; 0: without end.
-        quota: Whether it says EDQUOT when it is full; else ENOSPC.
+        quota: Whether it is filled up by a quota (EDQUOT), which `disk_usage` does not show.
     """
 
     def __init__(self, *, volume_bytes: int = 0, quota: bool = False) -> None:
         self.volume_bytes = volume_bytes or _WITHOUT_END
         super().__init__(capacity_bytes=self.volume_bytes)
-        self._full = errno.EDQUOT if quota else errno.ENOSPC
-        self._most_files: int | None = None
+        self._quota = quota
         self._calls_left: int | None = None
 
     # What is wrong with it
@@ -51,17 +49,21 @@ class SimFiles(MemoryFiles):
         self._calls_left = calls
 
     def fill(self, room_bytes: int) -> None:
-        """Let others' files leave room for no more than this."""
-        self.capacity_bytes = min(self.volume_bytes, self._used_bytes() + room_bytes)
+        """Leave room for no more than this: to others' files, or by a quota of the node's own."""
+        limit_bytes = min(self.volume_bytes, self._used_bytes() + room_bytes)
+        if self._quota:
+            self.quota_bytes = limit_bytes
+        else:
+            self.capacity_bytes = limit_bytes
 
     def take_inodes(self, left: int) -> None:
         """Let others' files leave no more than this many inodes."""
-        self._most_files = len(self._names) + left
+        self.inodes = len(self._names) + left
 
     def empty(self) -> None:
         """Give room and inodes back."""
-        self.capacity_bytes = self.volume_bytes
-        self._most_files = None
+        self.capacity_bytes = self.quota_bytes = self.volume_bytes
+        self.inodes = _WITHOUT_END
 
     def image(self, rng: Random) -> SimFiles:
         """Return a copy as a snapshot of the volume has it: what a power cut would leave now."""
@@ -92,20 +94,6 @@ class SimFiles(MemoryFiles):
         return super().disk_usage(directory)._replace(total_bytes=self.volume_bytes)
 
     # Calls that fail
-
-    def open(self, path: Path, mode: Mode) -> MemoryFile:
-        """Open *path*; a new file needs an inode."""
-        is_new = mode is Mode.CREATE and path not in self._names
-        if is_new and self._most_files is not None and len(self._names) >= self._most_files:
-            raise OSError(self._full, os.strerror(self._full), str(path))
-        return super().open(path, mode)
-
-    def check_room(self, growth_bytes: int) -> None:
-        """Raise ENOSPC, or EDQUOT, if the files would exceed the capacity."""
-        try:
-            super().check_room(growth_bytes)
-        except OSError as error:
-            raise OSError(self._full, os.strerror(self._full)) from error
 
     def strike(self, operation: str, path: Path) -> None:
         """Raise once the power is cut, or if an injected fault wants this call to fail."""

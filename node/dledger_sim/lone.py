@@ -12,8 +12,8 @@ from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, S
 from dledger_sim.process import Process
 
-_BOOT_US: Final = (3 * S, 5 * S)
-"""A machine that lost its power takes so long, and the others elect another leader before."""
+_BOOT_US: Final = (100 * MS, 5 * S)
+"""Some are up again before the others have elected another leader."""
 _OLDER_US: Final = (200 * MS, 4 * S)
 _DOWN_US: Final = (10 * MS, 2 * S)
 _WELL_US: Final = 2 * S

@@ -23,7 +23,6 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
-from dledger.files.files import DiskUsage
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
@@ -33,6 +32,7 @@ from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.proposer import EntrySizes
 from dledger.replica.repair import LogRepairer, Source
 from dledger.replica.retention import RetentionPolicy
+from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
@@ -282,7 +282,7 @@ class Process:
         self.driver = Driver(
             config=DriverConfig(
                 max_queued_bytes=self.max_queued_bytes,
-                min_free_bytes=self._min_free_bytes(),
+                room=self._room(),
                 entries=self._entry_sizes(),
             ),
             raft=self._raft_config(),
@@ -311,6 +311,7 @@ class Process:
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
             metrics=self._metrics,
+            usage=lambda: self.files.disk_usage(_DIRECTORY),
             now_s=self.clock.monotonic_s,
             spread=lambda: _SPREAD,
         )
@@ -360,6 +361,18 @@ class Process:
             max_unapplied_bytes=4096,
         )
 
+    def _room(self) -> RoomConfig:
+        """Return how much of the log is kept, and thresholds for disks as small as these."""
+        options = self._world.options
+        percent = 80 if options.kept_kib else _WATERMARK_PERCENT if options.volume_kib else 0
+        return RoomConfig(
+            segment_bytes=options.segment_bytes,
+            least_segment_bytes=options.segment_bytes // (16 if options.volume_kib else 1),
+            small_files_bytes=self._reserve_bytes,
+            budget_bytes=(options.kept_kib or options.volume_kib) << 10,
+            percent=percent,
+        )
+
     def _entry_sizes(self) -> EntrySizes:
         size_bytes = self._world.options.entry_kib << 10
         if not size_bytes:
@@ -368,19 +381,12 @@ class Process:
             worth_bytes=size_bytes // 16, early_bytes=size_bytes // 4, max_bytes=size_bytes
         )
 
-    def _min_free_bytes(self) -> int:
-        """Return what a volume keeps free of user data, by the shipped node's own rule."""
-        options = self._world.options
-        return options.segment_bytes + self._reserve_bytes if options.volume_kib else 0
-
     def _retention(self) -> RetentionPolicy:
-        options = self._world.options
-        percent = 80 if options.kept_kib else _WATERMARK_PERCENT if options.volume_kib else 0
-        return RetentionPolicy(hours=options.kept_hours, disk_watermark_percent=percent)
+        return RetentionPolicy(hours=self._world.options.kept_hours)
 
     async def _check_disk(self) -> None:
         while True:
-            self.driver.set_free_bytes(self.files.disk_usage(_DIRECTORY).free_bytes)
+            await self._upkeep.measure()
             try:
                 await asyncio.to_thread(self.log.prepare)
             except StorageError as error:
@@ -389,15 +395,8 @@ class Process:
 
     async def _keep_log_short(self) -> None:
         while True:
-            await self._upkeep.run(self._usage())
+            await self._upkeep.run()
             await asyncio.sleep(_HOUSEKEEPING_S)
-
-    def _usage(self) -> DiskUsage:
-        """Return how full the disk is; with *kept_kib*, had it room for this much log only."""
-        if self._world.options.volume_kib:
-            return self.files.disk_usage(_DIRECTORY)
-        total_bytes = self._world.options.kept_kib << 10
-        return DiskUsage(total_bytes, max(0, total_bytes - self.log.size_bytes))
 
     @property
     def rest_s(self) -> float:

@@ -32,8 +32,16 @@ from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.progress import Progress, served
 from dledger_pipeline.jobs.result import Result, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
-from dledger_pipeline.jobs.without_spark import gc, list_backups, repair, restore, sign, verify
-from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.jobs.without_spark import (
+    gc,
+    list_backups,
+    list_objects,
+    repair,
+    restore,
+    sign,
+    verify,
+)
+from dledger_pipeline.object_store.store import Store, is_folder
 from dledger_pipeline.spark.master import LOCAL
 
 _EXIT_OK: Final = 0
@@ -200,7 +208,9 @@ def _command(
     parser.add_argument(
         "--allow-http", action="store_true", help="allow http://, which is not encrypted"
     )
-    parser.add_argument("--group-id", metavar="ID", help="needed if a store has several groups")
+    parser.add_argument(
+        "--group-id", type=_group_id, metavar="ID", help="needed if a store has several groups"
+    )
     parser.add_argument("--json", action="store_true", help="print the result as one JSON line")
     parser.add_argument(
         "--metrics-port",
@@ -357,11 +367,32 @@ def _verify(args: argparse.Namespace) -> Result:
 
 
 def _add_list(commands: Any) -> None:
-    _command(commands, "list", "list the backups of a store", _list)
+    parser = _command(commands, "list", "list the backups of a store", _list)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--last",
+        type=_positive,
+        default=0,
+        metavar="N",
+        help="only the newest N of each group; each one listed is read (default: all)",
+    )
+    which.add_argument(
+        "--objects",
+        action="store_true",
+        help="list the objects that one backup needs, the newest or --manifest, instead",
+    )
+    _add_number(parser)
 
 
 def _list(args: argparse.Namespace) -> Result:
-    backups = list_backups(_store(args), args.group_id)
+    if args.manifest and not args.objects:
+        raise InvalidArgument("--manifest says of which backup --objects are listed")
+    if args.objects:
+        objects = list_objects(_store(args), args.group_id, args.manifest)
+        if not args.json:
+            print(*objects, sep="\n")
+        return {"objects": objects} if args.json else {"count": len(objects)}
+    backups = list_backups(_store(args), args.group_id, last=args.last)
     if not args.json:
         for backup in backups:
             print(_backup_line(backup))
@@ -392,10 +423,17 @@ def _add_retention(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="how many of the newest backups must stay, however old",
     )
+    parser.add_argument(
+        "--drop-copies",
+        action="store_true",
+        help="keep all times, and delete manifests and objects that newer ones stand for",
+    )
 
 
 def _retention(args: argparse.Namespace) -> Retention:
-    return Retention(keep_days=args.keep_days, keep_last=args.keep_last)
+    return Retention(
+        keep_days=args.keep_days, keep_last=args.keep_last, drop_copies=args.drop_copies
+    )
 
 
 def _add_gc(commands: Any) -> None:
@@ -421,12 +459,22 @@ def _add_compact(commands: Any) -> None:
     parser.add_argument(
         "--topics", required=True, type=_items, metavar="A,B", help="the topics to compact"
     )
+    parser.add_argument(
+        "--allow-gaps",
+        action="store_true",
+        help="compact a backup in which entries are missing, with the messages that there are",
+    )
     _add_runner(parser)
     _add_spark_arguments(parser)
 
 
 def _compact(args: argparse.Namespace) -> Result:
-    request = CompactRequest(topics=args.topics, **_runner(args), **_spark_request(args))
+    request = CompactRequest(
+        topics=args.topics,
+        allow_gaps=args.allow_gaps,
+        **_runner(args),
+        **_spark_request(args),
+    )
     return compact(request, args.progress)
 
 
@@ -461,7 +509,7 @@ def _query(args: argparse.Namespace) -> Result:
         allow_http=args.allow_http,
         **_spark_request(args),
     )
-    return query(request, print)
+    return query(request, print, args.progress)
 
 
 def _store(args: argparse.Namespace) -> Store:
@@ -473,6 +521,12 @@ def _items(text: str) -> tuple[str, ...]:
     if not items:
         raise argparse.ArgumentTypeError("must not be empty")
     return items
+
+
+def _group_id(text: str) -> str:
+    if not is_folder(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is not the id of a group, such as `list` shows")
+    return text
 
 
 def _positive(text: str) -> int:

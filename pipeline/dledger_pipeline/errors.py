@@ -16,9 +16,11 @@
         │   ├── LostManifest        the newest backup's manifest is not there any more
         │   ├── CorruptObject       an object does not have its hash, or is not readable
         │   ├── CorruptManifest     a manifest does not have its hash, or is malformed
+        │   ├── NewerBackup         undamaged, but of a newer version's format
         │   ├── NotSigned           there is a key, and a manifest is not signed with it
         │   ├── ForeignManifest     it belongs to another group
-        │   └── BrokenBackup        files that do not join: a gap, an overlap, or another history
+        │   ├── BrokenBackup        files that do not join: a gap, an overlap, or another history
+        │   └── GapInBackup         entries are missing that nodes had dropped before a backup
         ├── ExportError         the node that is read from
         │   ├── NodeUnavailable     not reachable or not in a group yet; try again, or another node
         │   ├── RangeNotAvailable   past the commit index, or below the oldest entry kept
@@ -34,6 +36,8 @@
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from dledger.errors import DledgerError
 
@@ -118,6 +122,17 @@ class CorruptManifest(BackupError):
         self.name, self.reason = name, reason
 
 
+class NewerBackup(BackupError):
+    """What a newer version wrote: it is whole, and this version cannot read it."""
+
+    def __init__(self, name: str, *, found: int | str, known: int | str) -> None:
+        super().__init__(
+            f"{name} was made by a newer dledger: its format is {found}, this one reads up to "
+            f"{known}. Nothing is damaged: use the version that made it, or a newer one"
+        )
+        self.name, self.found, self.known = name, found, known
+
+
 class NotSigned(BackupError):
     """A manifest is undamaged, but has no valid signature."""
 
@@ -143,6 +158,18 @@ class BrokenBackup(BackupError):
     def __init__(self, name: str, reason: str) -> None:
         super().__init__(f"{name} does not continue the backup: {reason}")
         self.name, self.reason = name, reason
+
+
+class GapInBackup(BackupError):
+    """What is asked needs all entries, and nodes had dropped *gaps* before they were backed up."""
+
+    def __init__(self, name: str, gaps: Sequence[tuple[int, int]]) -> None:
+        told = ", ".join(f"[{first}, {last}]" for first, last in gaps)
+        super().__init__(
+            f"{name} lacks the entries {told}, which nodes had dropped before that backup: the "
+            "newest message of a key may have been among them; --allow-gaps compacts what there is"
+        )
+        self.name, self.gaps = name, tuple(gaps)
 
 
 class ExportError(PipelineError):

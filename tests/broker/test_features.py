@@ -41,6 +41,7 @@ _COMMANDS: list[commands.Command] = [
     commands.SetSecret(secret=bytes(range(32))),
     commands.GrowTopic(name="t", queues=16),
     commands.Leap(from_ms=1, to_ms=2),
+    commands.UseFilter(group="g", topic="t", tags=("a", "b")),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])

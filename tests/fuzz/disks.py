@@ -80,11 +80,17 @@ def a_state() -> BrokerState:
                 group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,
                 attempt_id="attempt", client_id="client",
             ).encode(),
+            commands.UseFilter(group="g", topic="t", tags=("a",)).encode(),
+            # What it does not name is put aside and passed over, for the others.
+            commands.Receive(
+                group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,
+                tags=("b", "c"), client_id="other",
+            ).encode(),
             commands.Retain(before_index=2).encode(),
         ),
         start=1,
     ):  # fmt: skip
-        state.apply(entry(index, command))
+        state.apply(entry(index, command, at_ms=1_700_000_000_000 + 10 * index))
     return state
 
 
@@ -116,6 +122,10 @@ class States(Target):
                             Columns(message_ids=["n"], bodies=[b"x"], born_at_ms=[1]),
                             client_id="client", topic="t",
                         ),
+                        commands.Receive(
+                            group="g", topic="t", queue_id=0, any_queue=True, limit=9,
+                            invisible_ms=1, tags=("a",),
+                        ).encode(),
                         commands.Receive(
                             group="g", topic="t", queue_id=0, any_queue=True, limit=9,
                             invisible_ms=1,

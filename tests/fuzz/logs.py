@@ -287,6 +287,7 @@ class Entries(Target):
         commands.Retain(before_index=3).encode(),
         commands.ExpireGroups(before_ms=1).encode(),
         commands.GrowTopic(name="t", queues=6).encode(),
+        commands.UseFilter(group="g", topic="t", tags=("b", "a")).encode(),
     )  # fmt: skip
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),

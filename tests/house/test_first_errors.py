@@ -15,13 +15,14 @@ import pytest
 
 from dledger.cli import main as node_cli
 from dledger.errors import DirectoryLocked, DledgerError, MessageIdConflict, NotLeader, UnknownTopic
-from dledger.replica.persistence import DiskSpaceGuard
+from dledger.replica.room_keeper import Measured
 from dledger.rpc.status import status_of
 from dledger_operator import options as operator_options
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.observed.observed import Observed
 from dledger_pipeline import __main__ as pipeline_cli
 from tests.operator.samples import PLATFORM, body
+from tests.replica.room_harness import Keeping
 
 
 class Said(NamedTuple):
@@ -167,8 +168,8 @@ MANIFESTS: dict[str, tuple[dict[str, Any], Said]] = {
 
 
 def _full_disk() -> DledgerError:
-    room = DiskSpaceGuard(64 << 20)
-    room.measured(1000, retrying=False)
+    room = Keeping().keeper
+    room.measured(Measured(total_bytes=1 << 30, free_bytes=1000, own_bytes=1 << 20))
     assert room.refusal is not None
     return room.refusal
 
@@ -183,19 +184,19 @@ ANSWERS: dict[str, tuple[Callable[[], DledgerError], int, Said]] = {
         _full_disk,
         50001,
         Said(
-            "the disk of the leader has 1000 bytes free and keeps 67108864 in reserve; free some "
-            "space or grow the volume, writes resume by themselves",
+            "the disk of the leader has 1000 bytes free and keeps 71303168 in reserve, and no "
+            "message may go for it; free some space or grow the volume, writes resume by "
+            "themselves",
             "free some space or grow the volume",
         ),
     ),
     "a topic that is not there": (
-        lambda: UnknownTopic("orders"),
+        lambda: UnknownTopic("orders", node="10.0.0.1:8081"),
         40402,
         Said(
             "topic 'orders' does not exist; create it with `dledger topic create orders "
-            "--endpoint HOST:PORT`, which may be any node's (with autoCreateTopics on, its first "
-            "use makes it)",
-            "create it with `dledger topic create orders --endpoint HOST:PORT`",
+            "--endpoint 10.0.0.1:8081` (with autoCreateTopics on, its first use makes it)",
+            "create it with `dledger topic create orders --endpoint 10.0.0.1:8081`",
         ),
     ),
     "an id that is another message's": (

@@ -20,6 +20,7 @@ _READS = {
     "lived_ms": "lived",
     "lived_at": "lived",
     "active_ms": "active",
+    "filters_ms": "active",
     "ActiveTime": "active",
 }
 _ROW = re.compile(r"^\| `([\w/]+\.py): ([\w.]+)` \| (\w+) \| (.+?) \| (.+?) \|$", re.MULTILINE)

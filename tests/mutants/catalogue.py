@@ -1,4 +1,4 @@
-"""All mutants, by part of the node, and of the operator."""
+"""All mutants, by part of the node, of the operator, and of the pipeline."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
+from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
+from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
+from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 
@@ -25,10 +28,13 @@ MUTANTS: tuple[Mutant, ...] = (
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
+    *ROOM_MUTANTS,
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
+    *FILTER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
     *OPERATOR_MUTANTS,
+    *PIPELINE_MUTANTS,
 )

@@ -48,8 +48,8 @@ DELETION_MUTANTS = (
     Mutant(
         name="a delete changes what a snapshot refers to",
         file="broker/consumer_groups.py",
-        old="            self._own(name).forget(topic)\n",
-        new="            self._groups[name].forget(topic)\n",
+        old="                self._own(group.name).forget(topic)\n",
+        new="                group.forget(topic)\n",
         why="a snapshot is of two moments",
         checks=(_DELETING,),
     ),
@@ -164,6 +164,22 @@ DELETION_MUTANTS = (
         new="",
         why="a consumer hears of it only when its time is up",
         checks=(_UNUSED,),
+    ),
+    Mutant(
+        name="a snapshot takes groups away in silence",
+        file="broker/state.py",
+        old="        self._changes.groups_gone.update(groups_gone)\n",
+        new="",
+        why="polls of a group that was deleted meanwhile wait until their time is up",
+        checks=(_DELETING,),
+    ),
+    Mutant(
+        name="what a topic grew by outlives it",
+        file="broker/topic_store.py",
+        old="        self.grown_bytes.pop(topic.name, None)\n",
+        new="",
+        why="each name that ever was is kept for ever, on all nodes",
+        checks=(_DELETING,),
     ),
     Mutant(
         name="clients make topics of dead letters",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {"node": "dledger", "operator": "dledger_operator"}
+PACKAGES = {"node": "dledger", "operator": "dledger_operator", "pipeline": "dledger_pipeline"}
 """What bugs are planted in: the directory, and the package in it."""
 _OTHERS = ("node", "operator", "pipeline", ".")
 SEEDS = 200
@@ -93,7 +93,7 @@ def judge(mutant: Mutant, *, seeds: int = SEEDS) -> Verdict:
 
 @contextmanager
 def copy_of(package: str) -> Iterator[Path]:
-    """Yield the path of a copy of ``node/`` or ``operator/`` that goes away afterwards."""
+    """Yield the path of a copy of one of `PACKAGES`' directories that goes away afterwards."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as directory:
         copy = Path(directory) / package
         shutil.copytree(ROOT / package, copy, ignore=shutil.ignore_patterns("__pycache__"))

@@ -17,9 +17,6 @@ _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
 _LINKS = "tests/server/test_relay_links.py"
-_DEV_LOSSES = (
-    "tests/system/test_dev_losses.py::test_nodes_end_whose_group_is_killed_while_they_start"
-)
 
 NODE_MUTANTS = (
     Mutant(
@@ -427,7 +424,7 @@ NODE_MUTANTS = (
         old="    return os.getppid() == parent\n",
         new="    return True\n",
         why="a group that is killed while it starts leaves nodes with its ports and disks for ever",
-        checks=(_DEV_LOSSES,),
+        checks=("tests/system/test_dev_killed.py",),
     ),
     Mutant(
         name="a minority of a dev group goes on",

@@ -188,7 +188,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="one line for all",
         file="replica/proposals.py",
-        old="else self._lines.get(proposal.line)",
+        old="else self._lines.get(key)",
         new="else next(iter(self._lines.values()), None)",
         why="a message waits behind the megabytes that another client has queued",
         checks=("tests/replica/test_proposals.py",),
@@ -196,7 +196,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="a producer has a line for each of its connections",
         file="replica/proposals.py",
-        old="self._producers.get(producer) if producer else None",
+        old="self._producers.get(producer) if proposal.producer else None",
         new="None",
         why="what it sends again on a new connection overtakes what stands in the old one's line",
         checks=("tests/replica/test_proposals.py",),
@@ -227,11 +227,11 @@ REPLICA_MUTANTS = (
     ),
     Mutant(
         name="take user data while a write waits for room",
-        file="replica/persistence.py",
-        old="elif self.refusal is not None and not retrying:",
-        new="elif self.refusal is not None:",
-        why="memory fills with what cannot be written",
-        checks=("tests/replica/test_disk_space.py",),
+        file="replica/room_keeper.py",
+        old="        if not retrying:\n            self._write_refusal = None\n",
+        new="        self._write_refusal = None\n",
+        why="what is let in stands behind the write that found none",
+        checks=("tests/replica/test_room_keeper.py",),
     ),
     Mutant(
         name="call a change of members done before it is committed",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _RULES = "tests/store/test_persistence_rules.py"
+_FULL = "tests/store/test_full_disks.py"
 _FAULTS = "tests/store/test_faults.py"
 _FAULTY = "tests/store/test_faulty_slots.py"
 _DROPPING = "tests/store/test_dropping.py"
@@ -12,6 +13,32 @@ _FORMAT = "tests/store/test_format.py"
 _SCRUBBING = "tests/store/test_scrubbing.py"
 
 STORE_MUTANTS = (
+    Mutant(
+        name="a quota that is used up is not a full disk",
+        file="files/full.py",
+        old="frozenset({errno.ENOSPC, errno.EDQUOT})",
+        new="frozenset({errno.ENOSPC})",
+        why="all nodes of a group end at once where they should wait for room",
+        checks=(_FULL,),
+    ),
+    Mutant(
+        name="create an index file outside of what knows a full disk",
+        file="store/recovery.py",
+        old="    temporary = path.with_name(path.name + NEW_SUFFIX)\n    with making(",
+        new="    temporary = path.with_name(path.name + NEW_SUFFIX)\n"
+        "    files.open(temporary, Mode.CREATE).close()\n    with making(",
+        why="a disk without an inode ends the node",
+        checks=(_FULL,),
+    ),
+    Mutant(
+        name="forget the entries before the lower watermark has room",
+        file="store/commit_log.py",
+        old="        crossing = any(segment.first_index > last for",
+        new="        self._index.forget_behind(last)\n"
+        "        crossing = any(segment.first_index > last for",
+        why="the next append goes behind records that were never removed",
+        checks=(_FULL,),
+    ),
     Mutant(
         name="the watermark without the data's sync",
         file="store/commit_log.py",
@@ -31,25 +58,27 @@ STORE_MUTANTS = (
     Mutant(
         name="forget the directory sync of a segment",
         file="store/segment_files.py",
-        old="        self.files.rename(temporary, segment.path)\n"
+        old="            self.files.rename(temporary, segment.path)\n"
         "        self.files.fsync_dir(self._directory)\n",
-        new="        self.files.rename(temporary, segment.path)\n",
+        new="            self.files.rename(temporary, segment.path)\n",
         why="a segment full of acknowledged entries has no name after a power cut",
         checks=(_RULES,),
     ),
     Mutant(
         name="forget the directory sync of a vote",
         file="files/atomic.py",
-        old="        files.rename(temporary, path)\n        files.fsync_dir(path.parent)\n",
-        new="        files.rename(temporary, path)\n",
+        old="    try:\n        files.fsync_dir(path.parent)\n    except OSError as error:\n"
+        '        raise StorageError(f"cannot replace',
+        new="    try:\n        pass\n    except OSError as error:\n"
+        '        raise StorageError(f"cannot replace',
         why="a vote that was told is forgotten",
         checks=(_RULES,),
     ),
     Mutant(
         name="rename a vote before it is synced",
         file="files/atomic.py",
-        old="                file.pwritev(step, position)\n                file.fdatasync()\n",
-        new="                file.pwritev(step, position)\n",
+        old="            file.pwritev(step, position)\n            file.fdatasync()\n",
+        new="            file.pwritev(step, position)\n",
         why="the name stands for bytes that are not there",
         checks=(_RULES,),
     ),

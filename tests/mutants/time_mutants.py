@@ -104,9 +104,17 @@ TIME_MUTANTS = (
     Mutant(
         name="a leap in each round until one is applied",
         file="replica/dating.py",
-        old=" and applied_index >= self._leap_index:",
-        new=":",
+        old=" and serves and is_done:",
+        new=" and serves:",
         why="entries pile up while the disk is slow and clocks move",
+        checks=(_DATING,),
+    ),
+    Mutant(
+        name="a leap that was cut is waited for",
+        file="replica/dating.py",
+        old="applied_index >= index or self._core.term != term",
+        new="applied_index >= index",
+        why="in a quiet group the log stays behind until as many other entries have come",
         checks=(_DATING,),
     ),
     Mutant(
@@ -120,8 +128,8 @@ TIME_MUTANTS = (
     Mutant(
         name="who does not serve yet leaps",
         file="replica/dating.py",
-        old="if date_ms is not None and serves and applied",
-        new="if date_ms is not None and applied",
+        old="if date_ms is not None and serves and is_done",
+        new="if date_ms is not None and is_done",
         why="a new leader has not applied its predecessor's leap, and skips the same time twice",
         checks=(_DATING,),
     ),

@@ -72,6 +72,14 @@ def test_what_is_acted_on_and_what_is_at_its_default_is_valid(spec: dict[str, An
     assert verdict(found).reason is Reason.ACCEPTED
 
 
+def test_a_group_that_exists_goes_on_with_volumes_that_a_new_one_may_not_have() -> None:
+    """An operator that is upgraded does not stop reconciling it (P8); a condition says so."""
+    small = {"storage": {"size": "32Mi"}}
+
+    assert problems(bootstrapped(small), Observed()) == ()
+    assert [each.reason for each in problems(group(small), Observed())] == [Reason.INVALID_SPEC]
+
+
 def test_every_leaf_is_acted_on_or_compared() -> None:
     """A path in ACTED_ON that is no field would hide one that is."""
     assert {path for path, _ in leaves(Spec())} >= ACTED_ON
@@ -86,6 +94,7 @@ def test_every_leaf_is_acted_on_or_compared() -> None:
         ({"podAnnotations": {"dledger.io/a": ""}}, "spec.podAnnotations[dledger.io/a]: keys of"),
         ({"storage": {"size": "ten"}}, "is not a quantity"),
         ({"storage": {"size": "0"}}, "above zero"),
+        ({"storage": {"size": "63Mi"}}, "spec.storage.size=63Mi is less than 64Mi"),
         ({"backup": {"schedule": "0 3 * * *"}}, "needs spec.backup.store.url"),
         (
             {"backup": {"store": STORE, "schedule": "often"}},

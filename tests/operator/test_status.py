@@ -75,6 +75,7 @@ TOPIC = bootstrapped({"topics": [{"name": "a"}]})
 TLS = bootstrapped({"tls": {"enabled": True}})
 EVEN = bootstrapped({"replicas": 2})
 PAUSED = bootstrapped({"paused": True})
+SMALL = bootstrapped({"storage": {"size": "32Mi"}})
 NEW, OLD = group(), bootstrapped()
 
 TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
@@ -119,6 +120,7 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("StorageHealthy", OLD, WELL, "True", Reason.VOLUMES_BOUND),
     ("StorageHealthy", OLD, _seen(volumes={}), "Unknown", Reason.VOLUMES_PENDING),
     ("StorageHealthy", OLD, FULL_DISK, "False", Reason.WRITES_REFUSED),
+    ("StorageHealthy", SMALL, WELL, "False", Reason.VOLUMES_TOO_SMALL),
     ("Paused", PAUSED, WELL, "True", Reason.PAUSED_BY_USER),
     ("Paused", OLD, WELL, "False", Reason.NOT_PAUSED),
     ("SpecValid", OLD, WELL, "True", Reason.ACCEPTED),

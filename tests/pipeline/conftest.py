@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
+from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import spark_session
 from tests.pipeline.live_group import LiveGroup, live_group
@@ -48,6 +50,20 @@ def _end_java() -> None:
     gateway.shutdown()
     gateway.proc.stdin.close()
     gateway.proc.wait(30)
+
+
+@pytest.fixture
+def inline_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Do the work of the runner `plain` in this process: to start others takes seconds."""
+
+    def run(tasks: Any, work: Any, *, workers: int, done: Any = lambda *_: None) -> list[Any]:
+        found = []
+        for each in tasks:
+            found.append(work(each))
+            done(each, found[-1])
+        return found
+
+    monkeypatch.setattr(process_pool, "run", run)
 
 
 @pytest.fixture(scope="session")

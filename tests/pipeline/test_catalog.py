@@ -5,27 +5,37 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.catalog import load, newest, numbers, publish
+from dledger_pipeline.archive.expiry import Retention, expire
+from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.manifest import Chunk, Manifest, manifest_name
 from dledger_pipeline.archive.places import MAX_SPANS, places_name
 from dledger_pipeline.archive.places_objects import write_places
+from dledger_pipeline.archive.repair import rebuilt
 from dledger_pipeline.errors import (
+    AlreadyExists,
     BackupError,
     BrokenBackup,
     CorruptManifest,
     CorruptObject,
     ForeignManifest,
     LostManifest,
+    NewerBackup,
     NoBackup,
     ObjectMissing,
     StoreDenied,
+    StoreError,
     VersionConflict,
 )
+from dledger_pipeline.jobs.without_spark import list_backups
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import (
@@ -420,3 +430,91 @@ def test_contents_do_not_depend_on_when_and_where(store: Store) -> None:
         "last_index", "number", "points", "sha256", "term", "topics",
     ]  # fmt: skip
     assert published.files[0].sha256 == row.sha256
+
+
+# -- what a store, or what is in front of it, does not do ------------------------------------------
+
+
+class Answers:
+    """A store in a directory, beside which some answers are not those of S3."""
+
+    def __init__(self, objects: Any) -> None:
+        self._objects = objects
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._objects, name)
+
+
+class LostAnswers(Answers):
+    """Writes each object; the answer is lost, and obstore's second try finds it there."""
+
+    def create(self, name: str, data: memoryview) -> None:
+        with suppress(AlreadyExists):
+            self._objects.create(name, data)
+        raise AlreadyExists(name)
+
+
+class OtherETags(Answers):
+    """Shows ETags that the store does not know, as some proxies do."""
+
+    def replace(self, name: str, data: memoryview, version: str) -> None:
+        raise VersionConflict(name)
+
+
+@pytest.mark.found
+def test_a_manifest_whose_answer_was_lost_is_published(tmp_path: Path) -> None:
+    """Not "replaced by another writer": that would be tried again, one manifest more each time."""
+    plain = Store.open(f"file://{tmp_path}/store")
+    made = manifest_of(plain, 30)
+    store = Store(plain.url, None, LostAnswers(plain._objects))
+
+    published = publish(store, made)
+
+    assert (numbers(plain, GROUP_ID), load(plain)) == ([1], published)
+    with pytest.raises(VersionConflict, match=manifest_name(1)):
+        publish(store, manifest_of(plain, 20, 40))
+
+
+@pytest.mark.found
+def test_a_store_without_compare_and_swap_is_no_other_writer(tmp_path: Path) -> None:
+    """Said after a few tries, not tried again; and the backup is there."""
+    plain = Store.open(f"file://{tmp_path}/store")
+    first = publish(plain, manifest_of(plain, 30))
+    store = Store(plain.url, None, OtherETags(plain._objects))
+
+    with pytest.raises(StoreError, match=r"is published, but .*HEAD .* rewrite ETags") as caught:
+        publish(store, first.followed_by(archived(plain, ENTRIES, (30, 30))[1:]))
+
+    assert not isinstance(caught.value, VersionConflict)
+    assert load(plain).last_index == 60
+
+
+# -- other versions -------------------------------------------------------------------------------
+
+
+def _as_of_format(store: Store, name: str, version: int) -> None:
+    content = json.loads(store.get(name).to_pybytes())
+    fields = {key: value for key, value in content.items() if "sha256" not in key}
+    store.put(name, encode_hashed(fields | {"format_version": version}))
+
+
+@pytest.mark.found
+def test_the_backup_of_a_newer_version_is_not_called_corrupt(tmp_path: Path) -> None:
+    """Nobody takes an older one, or repairs it, after a roll-back of the image."""
+    store = Store.open(f"file://{tmp_path}/store")
+    backup(store, ENTRIES, (30,))
+    backup(store, ENTRIES, (30, 30))
+    _as_of_format(store, f"{GROUP_ID}/{manifest_name(2)}", 3)
+
+    with pytest.raises(NewerBackup, match="made by a newer dledger: its format is 3"):
+        load(store)
+    with pytest.raises(NewerBackup):
+        rebuilt(store, GROUP_ID, print)
+    with pytest.raises(NewerBackup):
+        expire(store, GROUP_ID, Retention(), dry_run=False, told=print)
+    damaged, newer = list_backups(store, GROUP_ID)
+    assert ("error" in damaged, "made by a newer dledger" in str(newer["error"])) == (False, True)
+
+    _as_of_format(store, f"{GROUP_ID}/{manifest_name(2)}", 1)
+    with pytest.raises(CorruptManifest, match="format version 1"):
+        load(store)

@@ -416,3 +416,49 @@ def test_what_fails_once_a_signal_has_come_was_stopped_by_it(
 
     said = f"dledger-pipeline: stopped by {number.name} before the work was done"
     assert capsys.readouterr().err.splitlines() == [said]
+
+
+def test_the_newest_backups_are_listed_without_reading_the_others(
+    archive: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A year of hourly ones would be thousands of reads."""
+    for count in (60, 70, 80):
+        backup(archive, _ENTRIES, (50, count - 50))
+    flip(archive, f"{GROUP_ID}/manifests/{1:010}.json")
+
+    assert main(["list", "--store", archive.url, "--last", "2", "--json"]) == 0
+
+    backups = json.loads(capsys.readouterr().out)["backups"]
+    assert [each["number"] for each in backups] == [3, 4]
+    assert not any("error" in each for each in backups)
+
+
+def test_the_objects_of_a_backup_are_listed(
+    archive: Store, capsys: pytest.CaptureFixture[str], refused: Callable[..., str]
+) -> None:
+    """Those of data/ have each entry once, whatever else lies in the store."""
+    backup(archive, _ENTRIES, (120,))
+    listing = ("list", "--store", archive.url)
+    for number in (None, 1):
+        which = [] if number is None else ["--manifest", str(number)]
+        assert main([*listing, "--objects", *which]) == 0
+        names = capsys.readouterr().out.split()[:-2]  # "count N" is the result
+        data = [name for name in names if f"{GROUP_ID}/data/" in name]
+        manifest = catalog.load(archive, number=number)
+        assert data == [f"{GROUP_ID}/{row.name}" for row in manifest.files]
+        assert names[-1] == f"{GROUP_ID}/{manifest.name}"
+    assert main([*listing, "--objects", "--json"]) == 0
+    assert names[-1] in json.loads(capsys.readouterr().out)["objects"] or number
+    assert "--objects" in refused(*listing, "--manifest", "1")
+
+
+@pytest.mark.parametrize("group_id", ["../x", "a/b", " x", ".x"])
+def test_a_group_id_that_no_group_has_is_wrong_usage(
+    archive: Store, capsys: pytest.CaptureFixture[str], group_id: str
+) -> None:
+    """It names the option, not an object."""
+    with pytest.raises(SystemExit) as caught:
+        main(["list", "--store", archive.url, "--group-id", group_id])
+
+    assert caught.value.code == 2
+    assert "--group-id" in capsys.readouterr().err

@@ -10,13 +10,15 @@ from crc32c import crc32c
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.state import BrokerState
+from dledger.errors import InvalidArgument
 from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import load, newest, publish
+from dledger_pipeline.archive.compacted import Compaction
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import (
     BaseRow,
@@ -36,6 +38,7 @@ from dledger_pipeline.errors import (
     TargetNotAvailable,
     VersionConflict,
 )
+from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import DAY_S, GROUP_ID, age, backup, batches, contents, entries, flip
 
@@ -339,3 +342,106 @@ def test_a_truncated_or_foreign_base_is_named(played: Played, tmp_path: Path) ->
 
 def _quiet(_: str) -> None:
     pass
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("kind", ["data", "bases"])
+def test_a_foreign_name_stops_neither_gc_nor_repair(
+    played: Played, tmp_path: Path, kind: str
+) -> None:
+    """Such as a copy that someone made by hand: it stays, and is none of a backup's objects."""
+    for _ in range(7):
+        played.backup()
+    foreign = tmp_path / "store" / GROUP_ID / kind / "copy of backup (1).parquet"
+    foreign.write_bytes(b"x")
+    orphan = write_range(played.store, GROUP_ID, batches(entries(5, seed=9)), previous_chain=0)
+    age(tmp_path / "store", 3)
+
+    found = expire(played.store, GROUP_ID, Retention(keep_days=1), dry_run=False, told=_quiet)
+    made = rebuilt(played.store, GROUP_ID, _quiet)
+
+    assert found.objects > 0
+    assert f"{GROUP_ID}/{orphan.name}" not in contents(played.store)
+    assert (made.last_index, len(made.bases)) == (load(played.store).last_index, 1)
+    assert foreign.exists()
+
+
+@pytest.mark.found
+def test_a_repair_never_states_an_earlier_time(played: Played) -> None:
+    """An idle group's backup is whole up to a time behind its last entry, and stays so."""
+    played.backup()
+    played.backup()
+    known = load(played.store)
+    later = replace(known, number=3, as_of_ms=known.as_of_ms + 5000)
+    publish(played.store, later)
+
+    made = publish(played.store, rebuilt(played.store, GROUP_ID, _quiet))
+    assert made.as_of_ms == later.as_of_ms
+
+    played.store.delete(f"{GROUP_ID}/{known.files[-1].name}")
+    less = rebuilt(played.store, GROUP_ID, _quiet)
+    assert less.last_index < known.last_index
+    assert less.as_of_ms == less.last_timestamp_ms < known.as_of_ms
+
+
+def test_copies_go_and_all_times_stay(played: Played, tmp_path: Path) -> None:
+    """What the newest backup does not name, and every manifest but the newest."""
+    for _ in range(8):
+        previous, last = played.backup(), PER_TURN * (played.turn + 1)
+        played.turn += 1
+        part = batches(played.log[:last])
+        merged = write_range(played.store, GROUP_ID, part, previous_chain=0)
+        made = replace(first_manifest("orders", GROUP_ID, [merged]), number=previous.number + 1)
+        point = RestorePoint(last_index=last, kept_from=1, as_of_ms=TURN_MS * played.turn)
+        publish(played.store, replace(made, points=previous.points).seen(point))
+    age(tmp_path / "store", 2)
+    before = load(played.store)
+
+    found = expire(played.store, GROUP_ID, Retention(drop_copies=True), dry_run=False, told=_quiet)
+
+    assert found.manifests == tuple(range(1, before.number))
+    assert load(played.store) == before
+    listed = [name for name in contents(played.store) if name.startswith(f"{GROUP_ID}/data/0")]
+    assert listed == [f"{GROUP_ID}/{row.name}" for row in before.files]
+    assert verify(played.store).records == before.last_index
+    with pytest.raises(InvalidArgument, match="without --keep-days"):
+        Retention(drop_copies=True, keep_days=3)
+
+
+def _compacted(store: Store, last: int, topics: tuple[str, ...], dropped: int) -> Compaction:
+    made = Compaction(group_id=GROUP_ID, last_index=last, topics=topics)
+    messages = MESSAGE_SCHEMA.empty_table()
+    file = compacted.write(store, made, messages, dropped=dropped, span=(1, last))
+    made = replace(made, files=(file,))
+    compacted.publish(store, made)
+    return made
+
+
+@pytest.mark.found
+def test_compactions_that_newer_ones_replaced_go_after_a_day(
+    played: Played, tmp_path: Path
+) -> None:
+    """Of each choice of topics the newest stays, with its objects; those of killed runs go."""
+    played.backup()
+    old = _compacted(played.store, 3, ("a",), 1)
+    other = _compacted(played.store, 3, ("a", "b"), 1)
+    age(tmp_path / "store", 2)
+    new = _compacted(played.store, 6, ("a",), 1)
+    left = f"{GROUP_ID}/{new.folder}/left.parquet"
+    played.store.put(left, b"x")
+    unreadable = f"{GROUP_ID}/compacted/{'9' * 20}-{'0' * 16}"
+    for name in (f"{unreadable}.json", f"{unreadable}/x.parquet"):
+        played.store.put(name, b"{}")
+    young = contents(played.store)
+    expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
+    assert contents(played.store) == young
+
+    age(tmp_path / "store", 2)
+    dry = expire(played.store, GROUP_ID, Retention(), dry_run=True, told=_quiet)
+    found = expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
+
+    gone = {f"{GROUP_ID}/{old.name}", f"{GROUP_ID}/{old.files[0].name}", left}
+    assert set(young) - set(contents(played.store)) == gone
+    assert dry.objects == found.objects == 3
+    for made in (new, other):
+        assert compacted.load(played.store, GROUP_ID, made.topics) == made

@@ -213,3 +213,23 @@ def test_no_port_is_opened_unless_asked_for() -> None:
     said = list[str]()
     with served(Progress("backup", said.append), 0):
         assert said == []
+
+
+@pytest.mark.found
+def test_a_job_that_begins_again_counts_anew() -> None:
+    """It said "37 of 5 ranges" after three attempts; the counters of metrics never go back."""
+    lines: list[str] = []
+    progress = Progress("backup", lines.append, now_s=lambda: 0.0)
+    for ranges in (3, 2):
+        progress.working(ranges)
+        for _ in range(2):
+            progress.finished(Done(1 << 20, 1))
+
+    told = [line.partition(" of records")[0] for line in lines]
+    assert told == [
+        *("1 of 3 ranges: 1.0 MiB", "2 of 3 ranges: 2.0 MiB"),
+        *("1 of 2 ranges: 1.0 MiB", "2 of 2 ranges: 2.0 MiB"),
+    ]
+    samples = {s.name: s.value for metric in progress.metrics() for s in metric.samples}
+    assert samples["dledger_backup_done_ranges_total"] == 4
+    assert samples["dledger_backup_ranges"] == 4

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import (
     EqualTo,
@@ -20,11 +20,13 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
+from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.selection import MAX_INDEX, Selection, rows_within
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.pushdown import OF_COMPACTED, OF_ENTRIES, OF_MESSAGES, pushed
+from dledger_pipeline.spark.source import ReadOptions
 from tests.pipeline.logs import based_backup
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+from tests.pipeline.message_logs import checked_entries, consumed, message_log
 
 _ENABLED = "spark.sql.python.filterPushdown.enabled"
 _KEPT = {
@@ -97,35 +99,37 @@ def test_other_conditions_are_sparks() -> None:
     assert pushed(Selection(), [other], OF_MESSAGES) == (Selection(), [other])
 
 
-def test_sql_has_the_same_answer_with_push_down(spark: SparkSession, tmp_path: Path) -> None:
-    """Objects that it rules out may even be lost; without Spark's setting the error names it."""
+def test_a_data_frame_may_be_used_as_often_as_one_likes(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With Spark's setting on, too: in turns, together, joined with itself."""
     store, log = Store.open(f"file://{tmp_path}/store"), checked_entries(message_log())
-    made = based_backup(store, log, [(1, len(log))], [], size=10)
-    frame = spark.read.format("dledger").options(view="entries", pushdown="true").load(store.url)
-    frame.createOrReplaceTempView("pushed_entries")
-    reader = spark.read.format("dledger").options(pushdown="true")
-    reader.load(store.url).createOrReplaceTempView("pushed_messages")
-    conditions = "topic = 'orders' AND queue_offset > 5 AND index BETWEEN 20 AND 40 AND tag = 'red'"
+    based_backup(store, log, [(1, len(log))], [], size=10)
+    frame = spark.read.format("dledger").load(store.url)
+    rows = consumed(message_log())
+    counts = {name: sum(row["topic"] == name for row in rows) for name in ("orders", "prices")}
 
-    with pytest.raises(PySparkException, match=_ENABLED):
-        frame.count()
     spark.conf.set(_ENABLED, "true")
     try:
-        found = spark.sql(f"SELECT * FROM pushed_messages WHERE {conditions}").collect()  # noqa: S608
-        (tmp_path / "store" / made.group_id / made.files[0].name).unlink()
-        indexes = spark.sql("SELECT index FROM pushed_entries WHERE index > 15 AND index <= 18")
-        assert sorted(row["index"] for row in indexes.collect()) == [16, 17, 18]
+        orders, prices = (frame.filter(f"topic = '{name}'") for name in counts)
+        assert [orders.count(), prices.count(), frame.count()] == [*counts.values(), len(rows)]
+        both = orders.union(prices.filter("index > 20")).groupBy("topic").count().collect()
+        joined = orders.join(prices, ["queue_id", "queue_offset"]).count()
     finally:
         spark.conf.unset(_ENABLED)
 
-    rows = [row.asDict() | {"body": bytes(row["body"])} for row in found]
-    expected = [
-        row
-        for row in consumed(message_log())
-        if row["topic"] == "orders"
-        and row["queue_offset"] > 5
-        and 20 <= row["index"] <= 40
-        and row["tag"] == "red"
-    ]
-    assert sorted(rows, key=place) == expected
-    assert expected
+    later = sum(row["topic"] == "prices" and row["index"] > 20 for row in rows)
+    assert {row["topic"]: row["count"] for row in both} == {**counts, "prices": later}
+    places = [{r[1:] for r in map(_place, rows) if r[0] == name} for name in counts]
+    assert joined == len(places[0] & places[1])
+
+
+def _place(row: dict[str, Any]) -> tuple[str, int, int]:
+    return row["topic"], row["queue_id"], row["queue_offset"]
+
+
+@pytest.mark.found
+def test_push_down_is_no_option_of_users() -> None:
+    """A DataFrame that is used twice would have the conditions of one use in both."""
+    with pytest.raises(InvalidArgument, match=r"option pushdown is refused: .*\(topic, queue"):
+        ReadOptions.of({"store": "file:///x", "pushdown": "true"})

@@ -55,7 +55,7 @@ async def _produce(address: str, name: str, batches: int) -> None:
 def produce_until_dropped(directory: Path, port: int, name: str, beyond: int) -> None:
     """Run a node that drops all but its newest segments until it has dropped entry *beyond*."""
     numbers = iter(range(100))
-    with running(directory, port, "disk_watermark_percent=1") as group:
+    with running(directory, port, "storage_bytes=67108864", "disk_watermark_percent=1") as group:
 
         def dropped() -> bool:
             asyncio.run(_produce(group.endpoints[0], f"{name}-{next(numbers)}", 40))

@@ -19,7 +19,7 @@ from dledger.store.identity import LOG_DIRECTORY, load_identity
 from dledger.store.snapshot_file import Snapshot
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.source import ReadOptions
+from dledger_pipeline.spark.source import LedgerDataSource, ReadOptions
 from tests.pipeline.logs import GROUP_ID, backup, batches, data_directory
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 
@@ -74,6 +74,16 @@ def test_messages_can_be_asked_in_sql(spark: SparkSession, directory: Path) -> N
         t: max(r["queue_offset"] for r in rows if r["topic"] == t) for t in ("orders", "prices")
     }
     assert {row.topic: row.m for row in found.collect()} == expected
+    later = spark.sql(
+        "SELECT count(*) FROM messages WHERE topic = 'orders' UNION ALL "
+        "SELECT count(*) FROM messages WHERE index < 30"
+    )
+    counts = [
+        sum(row["topic"] == "orders" for row in rows),
+        sum(row["index"] < 30 for row in rows),
+    ]
+    assert [row[0] for row in later.collect()] == counts
+    assert found.count() == len(expected)
 
 
 def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_path: Path) -> None:
@@ -215,3 +225,22 @@ def test_an_older_backup_is_read_by_its_number(spark: SparkSession, tmp_path: Pa
     for wrong in ({"data": "/d"}, {"store": "file:///s", "view": "compacted", "topics": "t"}):
         with pytest.raises(InvalidArgument, match="option manifest"):
             ReadOptions.of({**wrong, "manifest": "1"})
+
+
+@pytest.mark.parametrize("refused", ["streamReader", "simpleStreamReader"])
+def test_a_stream_is_refused_by_name(refused: str) -> None:
+    """Spark would say that something is not implemented."""
+    source = LedgerDataSource({"store": "file:///x"})
+
+    with pytest.raises(InvalidArgument, match=r"no stream: read it by spark\.read"):
+        getattr(source, refused)(source.schema())
+
+
+def test_a_write_is_refused_by_name(spark: SparkSession) -> None:
+    """Of a DataFrame and of a stream."""
+    source = LedgerDataSource({"store": "file:///x"})
+
+    with pytest.raises(InvalidArgument, match="read only"):
+        source.streamWriter(source.schema(), overwrite=False)
+    with pytest.raises(AnalysisException, match="InvalidArgument: the format dledger is read only"):
+        spark.range(1).write.format("dledger").mode("append").save("file:///x")

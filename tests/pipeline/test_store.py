@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +19,9 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
+from dledger_pipeline.object_store import remote_objects
 from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.object_store.stored import Credentials
 from tests.pipeline.s3_server import S3Server
 
 WRITERS = 6
@@ -225,3 +228,51 @@ def test_what_a_killed_writer_leaves_is_no_object(tmp_path: Path) -> None:
     (tmp_path / "new/folder/a/.HEAD.0123").write_bytes(b"half")
 
     assert list(store.list()) == ["a/HEAD"]
+
+
+@pytest.mark.found
+def test_what_no_object_can_be_called_is_left_out_of_listings_and_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each name once, and not thousands of them."""
+    store = Store.open(f"file://{tmp_path}/store")
+    store.put("g/data/a", b"")
+    folder = tmp_path / "store/g/data"
+    (folder / "copy of a (1).parquet").write_bytes(b"x")
+
+    assert [*store.list("g/data"), *store.list("g")] == ["g/data/a"] * 2
+    assert [record.getMessage() for record in caplog.records] == [
+        f"left out of {store.url}: 'g/data/copy of a (1).parquet' is no name of ours"
+    ]
+    for n in range(30):
+        (folder / f"~ {n}").write_bytes(b"x")
+    assert [*store.list("g/data")] == ["g/data/a"]
+    assert len(caplog.records) == 11
+    assert caplog.messages[-1].endswith("more names that are none of ours")
+
+
+@pytest.mark.parametrize("url", ["file:///a/orders#1", "file:///a/b?c", "s3://bucket/a?b=c"])
+def test_a_url_that_would_lose_its_end_is_refused(url: str) -> None:
+    """Two stores, orders#1 and orders#2, would be one."""
+    with pytest.raises(StoreError, match=r"has no # and no \?"):
+        Store.open(url)
+
+
+def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After seconds for each request of some bytes, not after the minutes of a whole object."""
+    monkeypatch.setattr(remote_objects, "_ANSWERING", {"read_timeout": "100ms"})
+    monkeypatch.setattr(remote_objects, "_RETRIES", {"max_retries": 1})
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        credentials = Credentials(access_key_id="k", secret_access_key="s")  # noqa: S106
+        store = Store.open("s3://bucket/a", endpoint, credentials, allow_http=True)
+        requests: list[Callable[[], object]] = [
+            lambda: store.get("a"),
+            lambda: store.size("a"),
+            lambda: [*store.list()],
+            lambda: store.put("a", b"x"),
+            lambda: store.delete("a"),
+        ]
+        for request in requests:
+            with pytest.raises(StoreUnavailable):
+                request()

@@ -6,6 +6,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -17,6 +18,7 @@ from dledger.files.files import Files, RealFiles
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.replica.driver import Driver, DriverConfig
+from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -116,7 +118,7 @@ class TestNode:
             self.log.append([founding_entry()])
             self.log.sync()
         self.driver = Driver(
-            config=config,
+            config=replace(config, room=room_config(segment_bytes)),
             raft=RaftConfig(
                 id=node_id, election_timeout_ticks=20, promote_learners=promote_learners
             ),
@@ -138,6 +140,16 @@ class TestNode:
         for _ in range(0, s, 5):
             self.clock.passed_s += 5
             self.driver.log_clock.look()
+
+
+def room_config(segment_bytes: int) -> RoomConfig:
+    """Return thresholds for disks that are as small as a test's segments."""
+    return RoomConfig(
+        segment_bytes=segment_bytes,
+        least_segment_bytes=segment_bytes,
+        small_files_bytes=0,
+        percent=0,
+    )
 
 
 def founding_entry() -> Entry:
@@ -172,7 +184,7 @@ class TestGroup:
         self._promote_learners = promote_learners
         self._directory = directory
         self._files = files or {}
-        self._config = config or DriverConfig(tick_s=0.01, min_free_bytes=0)
+        self._config = config or DriverConfig(tick_s=0.01)
         self.nodes: dict[NodeId, TestNode] = {}
         self.cut: set[NodeId] = set()
         self.sent: list[Message] = []

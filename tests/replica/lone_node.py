@@ -23,7 +23,7 @@ from dledger.types import Entry, EntryKind, Member, NodeId
 from tests.replica.group import IDS, TestNode, eventually
 
 SELF, SECOND, THIRD = IDS
-_NOBODY_TICKS = DriverConfig(tick_s=3600, min_free_bytes=0)
+_NOBODY_TICKS = DriverConfig(tick_s=3600)
 
 
 def member(name: str) -> Member:

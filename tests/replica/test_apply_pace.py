@@ -19,7 +19,7 @@ class Quiet(TestGroup):
     """A group in which no heartbeat arrives while `quiet`; nobody stands for election meanwhile."""
 
     def __init__(self, directory: Path) -> None:
-        super().__init__(directory, config=DriverConfig(tick_s=0.5, min_free_bytes=0))
+        super().__init__(directory, config=DriverConfig(tick_s=0.5))
         self.quiet = False
         self.tamper = self._dropped
 

@@ -112,6 +112,20 @@ def test_one_leap_is_on_its_way_at_a_time() -> None:
     assert len(node.leaps) == 2
 
 
+def test_a_leap_that_was_cut_is_not_waited_for() -> None:
+    """Its leader was deposed, and leads again in a later term; the entry was never committed."""
+    node = _Node()
+    node.hears(_BEGIN_MS + 60_000, _BEGIN_MS + 60_000)
+    node.look()
+    node.log_clock.follows(led=True)
+    node.log_clock.lead()
+    node.term += 2
+
+    node.look()
+
+    assert len(node.leaps) == 2
+
+
 @pytest.mark.parametrize("heard", [(), (_BEGIN_MS + 99_000_000,)])
 def test_one_clock_that_is_ahead_moves_nothing(heard: tuple[int, ...]) -> None:
     """Neither the leader's own nor another's, whoever else is heard or not."""
@@ -167,10 +181,12 @@ def test_a_new_group_begins_with_its_date_and_not_with_one_clock() -> None:
     node.look(after_s=0.05, serves=False)
     assert (node.asked, node.log_clock.is_dated) == ([_IDS], False)
 
+    node.look(after_s=0.05, serves=False)
+    node.look(after_s=0.06, serves=False)
     node.hears(_BEGIN_MS + 20, _BEGIN_MS)
     node.look(after_s=0.05, serves=False)
 
-    assert len(node.asked) == 1
+    assert len(node.asked) == 2
     assert node.log_clock.is_dated
     assert node.log_clock.now_ms() == _BEGIN_MS + 20
     assert node.leaps == []

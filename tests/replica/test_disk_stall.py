@@ -47,9 +47,7 @@ def test_each_sync_has_its_own_time() -> None:
 async def test_a_leader_gives_way_when_the_others_commit_without_its_disk(tmp_path: Path) -> None:
     """Well before the time after which any stalled disk makes it step down."""
     files = {node: GatedFiles() for node in IDS}
-    config = DriverConfig(
-        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=3600, behind_s=0.05)
-    )
+    config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
     group = TestGroup(tmp_path, files=dict(files), config=config)
     group.start()
     leader = await group.leader()
@@ -68,9 +66,7 @@ async def test_a_leader_gives_way_when_the_others_commit_without_its_disk(tmp_pa
 async def test_a_leader_whose_disk_is_no_slower_than_the_others_stays(tmp_path: Path) -> None:
     """All disks hang together: nobody is better off as leader."""
     files = {node: GatedFiles() for node in IDS}
-    config = DriverConfig(
-        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=3600, behind_s=0.05)
-    )
+    config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
     group = TestGroup(tmp_path, files=dict(files), config=config)
     group.start()
     leader = await group.leader()

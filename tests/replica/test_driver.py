@@ -12,8 +12,10 @@ import pytest
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.raft.messages import AppendResponse, VoteResponse
 from dledger.raft.ready import Ready
+from dledger.replica import proposer as proposer_module
 from dledger.replica.driver import DriverConfig
 from dledger.replica.leader_health import StallLimits
+from dledger.replica.room_keeper import Measured
 from dledger.types import Entry, Role
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, split
@@ -271,17 +273,93 @@ async def test_a_follower_refuses_proposals_and_names_the_leader(group: TestGrou
 
 async def test_a_full_disk_refuses_data_but_not_acknowledgements(group: TestGroup) -> None:
     """Writes are refused with a typed error; what frees consumers still passes; it recovers."""
-    group._config = DriverConfig(tick_s=0.01, min_free_bytes=1000)
     group.start()
     leader = await group.leader()
 
-    leader.driver.set_free_bytes(10)
+    look = Measured(
+        total_bytes=1 << 30,
+        free_bytes=10,
+        own_bytes=1 << 20,
+        allocated_bytes=leader.log.allocated_bytes,
+    )
+    leader.driver.measured(look)
     with pytest.raises(DiskFull, match="10 bytes free"):
         await leader.driver.propose(command("data"), grows=True)
 
     assert await leader.driver.propose(command("ack"), grows=False) == "ack"
-    leader.driver.set_free_bytes(10_000)
+    leader.driver.measured(replace(look, free_bytes=1 << 29))
     assert await leader.driver.propose(command("data"), grows=True) == "data"
+
+
+async def test_a_send_for_which_room_is_made_waits_and_the_rest_passes_it(
+    group: TestGroup,
+) -> None:
+    """Acknowledgements, and the command that makes the room, never stand behind it."""
+    group.start()
+    leader = await group.leader()
+    leader.driver.room.configure(budget_bytes=0, percent=85)
+    look = _short_of_room(leader)
+    leader.driver.measured(look)
+
+    sent = leader.driver.submit(command("data"), grows=True)
+
+    assert await leader.driver.propose(command("ack"), grows=False) == "ack"
+    assert not sent.done()
+    assert leader.driver.room.wanted.is_set()
+    leader.driver.measured(replace(look, free_bytes=1 << 29, own_bytes=1 << 28))
+    assert await sent == "data"
+    assert leader.driver.room.decision().drop_bytes == 0
+
+
+async def test_a_leader_without_room_hands_over_to_a_member_with_room(group: TestGroup) -> None:
+    """By the members' reports; who leads now knows whom it came from, and hands nothing back."""
+    group.start()
+    leader = await group.leader()
+    await leader.driver.propose(command("a"), grows=True)
+    for node in group.followers():
+        node.driver.measured(replace(_short_of_room(node), free_bytes=1 << 29, own_bytes=1 << 28))
+    await eventually(lambda: len(leader.driver.reports.heard()) == 2)
+    leader.driver.measured(_short_of_room(leader))
+    await eventually(lambda: _handed_over(leader))
+
+    await eventually(lambda: leader.driver.core.role is not Role.LEADER)
+    successor = await group.leader()
+    assert successor.driver.room._led_before == leader.id
+
+
+def _handed_over(leader: TestNode) -> bool:
+    """Look once more, as maintenance does: reports come once a second, and may be older."""
+    leader.driver.measured(_short_of_room(leader))
+    return leader.driver.hand_over_for_room()
+
+
+async def test_a_send_that_waited_for_room_for_too_long_is_refused_by_name(
+    group: TestGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is not stored, and later ones are, once there is room."""
+    monkeypatch.setattr(proposer_module, "ROOM_WAIT_S", 0.05)
+    group.start()
+    leader = await group.leader()
+    leader.driver.room.configure(budget_bytes=0, percent=85)
+    look = _short_of_room(leader)
+    leader.driver.measured(look)
+
+    with pytest.raises(DiskFull, match="no room was made"):
+        await leader.driver.propose(command("data"), grows=True)
+
+    leader.driver.measured(replace(look, free_bytes=1 << 29, own_bytes=1 << 28))
+    assert await leader.driver.propose(command("more"), grows=True) == "more"
+
+
+def _short_of_room(leader: TestNode) -> Measured:
+    """Return a look at a disk that is full of messages, which may go."""
+    return Measured(
+        total_bytes=1 << 30,
+        free_bytes=1 << 20,
+        own_bytes=1000 << 20,
+        droppable_bytes=900 << 20,
+        allocated_bytes=leader.log.allocated_bytes,
+    )
 
 
 async def test_a_leader_whose_disk_is_full_hands_over_to_a_voter_that_has_everything(
@@ -348,9 +426,7 @@ async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
 async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     """A leader that cannot sync for a second steps down; writes go on elsewhere."""
     files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    config = DriverConfig(
-        tick_s=0.01, min_free_bytes=0, stall=StallLimits(stall_s=0.2, behind_s=0.2)
-    )
+    config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=0.2, behind_s=0.2))
     group = TestGroup(tmp_path, files=files, config=config)  # type: ignore[arg-type]
     group.start()
     leader = await group.leader()

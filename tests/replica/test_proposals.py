@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.errors import InvalidArgument, LeadershipLost, NotLeader, Overloaded
+from dledger.errors import DiskFull, InvalidArgument, LeadershipLost, NotLeader, Overloaded
 from dledger.replica.proposals import MAX_ENTRY_BYTES, Proposal, ProposalQueue, Waiters, closed
 
 
-def proposal(command: bytes = b"x") -> Proposal:
-    return Proposal(command, asyncio.get_running_loop().create_future())
+def proposal(command: bytes = b"x", *, grows: bool = False) -> Proposal:
+    return Proposal(command, asyncio.get_running_loop().create_future(), grows=grows)
 
 
 async def test_a_batch_takes_what_fits_into_an_entry() -> None:
@@ -42,10 +42,57 @@ async def test_a_command_larger_than_an_entry_goes_alone() -> None:
 async def test_a_full_queue_refuses() -> None:
     """P11: overload is a typed error, not growing memory."""
     queue = ProposalQueue(100)
-    queue.push(proposal(bytes(60)))
+    queue.push(proposal(bytes(60), grows=True))
 
     with pytest.raises(Overloaded, match="60 of 100"):
-        queue.push(proposal(bytes(60)))
+        queue.push(proposal(bytes(60), grows=True))
+
+
+async def test_what_frees_consumers_finds_a_place_in_a_queue_full_of_what_waits() -> None:
+    """A quarter more: users' data may stand there for seconds, until there is room on a disk."""
+    queue = ProposalQueue(100, max_commands=4)
+    for _ in range(4):
+        queue.push(proposal(bytes(25), grows=True))
+
+    queue.push(proposal(bytes(25)))
+
+    with pytest.raises(Overloaded, match="5 commands"):
+        queue.push(proposal(bytes(1)))
+
+
+async def test_what_frees_consumers_passes_what_waits_for_room() -> None:
+    """It is another line, whatever the connection; order holds among each of the two."""
+    queue = ProposalQueue(1 << 20)
+    data = [proposal(bytes(50), grows=True) for _ in range(2)]
+    acks = [proposal(b"a"), proposal(b"b")]
+    for each in (data[0], acks[0], data[1], acks[1]):
+        queue.push(each)
+
+    assert queue.take_batch(room_bytes=49) == acks
+    assert (queue.held_bytes, queue.count, queue.growing_count) == (50, 2, 2)
+    assert queue.take_batch(room_bytes=49) == []
+    assert queue.take_batch(room_bytes=99) == data[:1]
+    assert queue.take_batch(room_bytes=50) == data[1:]
+    assert (queue.held_bytes, queue.count, queue._lines) == (0, 0, {})
+
+
+async def test_a_line_that_waited_too_long_is_refused_as_a_whole() -> None:
+    """Else what a producer sent later would be stored before what it must send again."""
+    queue = ProposalQueue(1 << 20)
+    made = asyncio.get_running_loop().create_future
+    first, second, other = (
+        Proposal(b"x", made(), at_s, line, grows=True)
+        for at_s, line in ((1.0, "a"), (5.0, "a"), (4.0, "b"))
+    )
+    for each in (first, second, other):
+        queue.push(each)
+    queue.take_batch(room_bytes=-1)
+
+    assert queue.refuse_growing(DiskFull("late"), proposed_before_s=3.0) == 2
+
+    for each in (first, second):
+        assert isinstance(each.result.exception(), DiskFull)
+    assert queue.take_batch() == [other]
 
 
 async def test_a_queue_of_many_small_commands_refuses_more() -> None:
@@ -88,13 +135,13 @@ async def test_what_an_open_command_takes_in_counts() -> None:
     """For the bound of the queue and for what fits into an entry."""
     queue = ProposalQueue(100)
     growing = Open(10)
-    queue.push(Proposal(growing, asyncio.get_running_loop().create_future()))
-    queue.push(proposal(bytes(10)))
+    queue.push(Proposal(growing, asyncio.get_running_loop().create_future(), grows=True))
+    queue.push(proposal(bytes(10), grows=True))
     growing.size_bytes = 80
 
     assert queue.size_bytes == 90
     with pytest.raises(Overloaded, match="90 of 100"):
-        queue.push(proposal(bytes(11)))
+        queue.push(proposal(bytes(11), grows=True))
     assert len(closed(queue.take_batch()[0].command)) == 80
     assert queue.size_bytes == 0
 

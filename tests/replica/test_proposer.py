@@ -15,6 +15,7 @@ from dledger.replica.proposer import Proposer
 from dledger.types import EntryKind
 from tests.raft.bench import Alone
 from tests.replica.group import Clock
+from tests.replica.room_harness import Keeping
 
 KIB: Final = 1 << 10
 ROOM: Final = 100 * KIB
@@ -40,6 +41,7 @@ def proposing_of(node: Alone) -> Proposer:
         log_clock=log_clock,
         metrics=NodeMetrics("test", "n1"),
         max_queued_bytes=1 << 20,
+        room=Keeping().keeper,
     )
 
 
@@ -88,6 +90,7 @@ async def test_nothing_is_proposed_before_a_new_group_has_a_date() -> None:
         log_clock=log_clock,
         metrics=NodeMetrics("test", "n1"),
         max_queued_bytes=1 << 20,
+        room=Keeping().keeper,
     )
     proposing.push(large(1))
     proposing.propose(disk_idle=True)

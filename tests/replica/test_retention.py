@@ -15,7 +15,7 @@ def _keep_from(
     """Decide for four segments whose newest messages are 0, 1, 2 and 3 hours past the epoch."""
     return keep_from(
         _SEGMENTS,
-        RetentionPolicy(hours=hours, disk_watermark_percent=85),
+        RetentionPolicy(hours=hours),
         applied_index=applied_index,
         excess_bytes=excess_bytes,
         lived_ms=now_h * _HOUR_MS,
@@ -52,20 +52,10 @@ def test_nothing_above_what_is_applied_goes() -> None:
     assert _keep_from(excess_bytes=1_000, applied_index=31) == 31
 
 
-def test_the_watermark_is_a_part_of_the_disk() -> None:
-    """Zero turns it off."""
-    policy = RetentionPolicy(hours=1, disk_watermark_percent=80)
-    off = RetentionPolicy(hours=1, disk_watermark_percent=0)
-
-    assert policy.excess_bytes(used_bytes=79, total_bytes=100) == 0
-    assert policy.excess_bytes(used_bytes=95, total_bytes=100) == 15
-    assert off.excess_bytes(used_bytes=100, total_bytes=100) == 0
-
-
 def test_groups_go_by_hours_of_the_log() -> None:
     """Zero hours mean: never; and nothing was used before the epoch."""
-    policy = RetentionPolicy(hours=0, disk_watermark_percent=0, group_hours=2)
-    off = RetentionPolicy(hours=0, disk_watermark_percent=0)
+    policy = RetentionPolicy(hours=0, group_hours=2)
+    off = RetentionPolicy(hours=0)
 
     assert policy.unused_before_ms(5 * _HOUR_MS) == 3 * _HOUR_MS
     assert policy.unused_before_ms(_HOUR_MS) == 0

@@ -22,7 +22,7 @@ from e2e.harness.ports import free_port_range
 from tests.replica.group import TestGroup, TestNode
 from tests.system.live_nodes import eventually, eventually_works
 
-_ROOMY = DiskUsage(total_bytes=100, free_bytes=90)
+_ROOMY = DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
 _GROUP_ID = "11111111-2222-3333-4444-555555555555"
 
 
@@ -58,9 +58,10 @@ def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
         node.log,
         node.broker,
         node.snapshots,
-        retention=RetentionPolicy(hours=0, disk_watermark_percent=0),
+        retention=RetentionPolicy(hours=0),
         policy=SnapshotPolicy(size_bytes=0, entries=1),
         metrics=NodeMetrics("g", "n"),
+        usage=lambda: _ROOMY,
         now_s=clock,
     )
 
@@ -75,10 +76,10 @@ async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Pat
     await eventually(lambda: follower.driver.applied_index > 0)
     upkeep = _upkeep(follower, clock, unfinished=1)
 
-    await upkeep.run(_ROOMY)
+    await upkeep.run()
     early = follower.snapshots.index
     clock.now_s = 2 * snapshot_backoff.FIRST_WAIT_S
-    await upkeep.run(_ROOMY)
+    await upkeep.run()
 
     assert early == 0
     assert follower.snapshots.index > 0
@@ -97,10 +98,10 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
     upkeep = _upkeep(leader, clock, unfinished=1)
     clock.now_s = 2 * snapshot_backoff.FIRST_WAIT_S
 
-    await upkeep.run(_ROOMY)
+    await upkeep.run()
     while_leading = leader.snapshots.index
     await eventually(lambda: not leader.driver.is_serving_leader())
-    await upkeep.run(_ROOMY)
+    await upkeep.run()
 
     assert while_leading == 0
     assert leader.snapshots.index > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import struct
 from base64 import urlsafe_b64encode
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ import pytest
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetSecret
 from dledger.broker.results import TopicCreated, TopicDeleted
+from dledger.cli.main import main as command_line
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import InvalidArgument, RateLimited, Refused, UnknownGroup, UnknownTopic
 from dledger.requests import topic_resolver
@@ -223,6 +225,21 @@ async def test_whoever_deletes_a_topic_is_told_that_clients_use_it(
 
     assert [each.in_use for each in (unused, used, again, later)] == [False, True, True, False]
     assert used.made_again_queues == again.queues == GatewayConfig().default_queues
+
+
+async def test_what_a_refused_client_is_told_to_type_makes_its_topic(strict: MemoryGroup) -> None:
+    """found: sdks 6. Outside of a node's pod it lacked the option that says which group."""
+    async with Client(strict.addresses[1]) as client:
+        with pytest.raises(UnknownTopic) as refused:
+            await client.append("orders", [b"a"])
+        async with RocketClient(strict.nodes[1].port) as rocket:
+            answer = await rocket.send(message(0, topic="orders"))
+        said = re.search("`dledger (topic create .*?)`", str(refused.value))
+        assert said
+        assert said[0] in answer.status.message
+
+        assert await asyncio.to_thread(command_line, said[1].split()) == 0
+        await client.append("orders", [b"a"])
 
 
 async def test_a_topic_is_not_made_again_where_none_is_made_on_its_first_use(

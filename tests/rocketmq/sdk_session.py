@@ -131,6 +131,51 @@ def push_retry(configuration: Any) -> dict[str, Any]:
     return {"complete": complete}
 
 
+def rolling(configuration: Any) -> dict[str, Any]:
+    """Two versions of a service in one group: one asks for even, the other for both tags.
+
+    A line on stdin says that the filters of both are known to the group.
+    """
+    producer = _produce(configuration, 0)
+    listener = _Listener(100, fail_first=False)
+    consumers = [
+        PushConsumer(configuration, "rolling", listener, {"t": FilterExpression(expression)})
+        for expression in ("even", "even || odd")
+    ]
+    for consumer in consumers:
+        consumer.startup()
+    print("started", flush=True)
+    sys.stdin.readline()
+    for number in range(100):
+        producer.send(_message("t", f"{number}".encode(), "odd" if number % 2 else "even"))
+    listener.done.wait(30)
+    for consumer in consumers:
+        consumer.shutdown()
+    producer.shutdown()
+    return {"bodies": sorted(listener.counts)}
+
+
+def two_tags(configuration: Any) -> dict[str, Any]:
+    """Two simple consumers of one group, each with a tag of its own, one after the other."""
+    consumers = {
+        tag: SimpleConsumer(configuration, "two", {"t": FilterExpression(tag)}, await_duration=1)
+        for tag in ("even", "odd")
+    }
+    for consumer in consumers.values():
+        consumer.startup()
+        consumer.receive(16, 10)
+    producer = _produce(configuration, 100)
+    bodies: dict[str, list[int]] = {tag: [] for tag in consumers}
+    for tag, consumer in consumers.items():
+        while messages := consumer.receive(16, 10):
+            for message in messages:
+                bodies[tag].append(int(message.body))
+                consumer.ack(message)
+        consumer.shutdown()
+    producer.shutdown()
+    return {tag: sorted(found) for tag, found in bodies.items()}
+
+
 def steady(configuration: Any) -> dict[str, Any]:
     """Send until stdin ends, whatever happens to the group; report what was acknowledged."""
     over = threading.Event()

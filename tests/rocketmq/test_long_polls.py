@@ -13,7 +13,17 @@ from typing import Any
 import pytest
 
 from dledger.broker.command_frame import CommandType, split
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, Release, Renew, Retain
+from dledger.broker.commands import (
+    Ack,
+    ChangeInvisible,
+    LeaseRef,
+    Receive,
+    Release,
+    Renew,
+    Retain,
+    UseFilter,
+)
+from dledger.broker.filters import tag_codes
 from dledger.broker.results import Received
 from dledger.broker.state import BrokerState
 from dledger.errors import DledgerError, LeadershipLost
@@ -131,7 +141,8 @@ class _World:
         """Whether the state has something for a poll."""
         groups = self.state.groups
         ids = range(QUEUES) if want.any_queue else range(want.queue_id, want.queue_id + 1)
-        found = groups.available(want.group, "t", ids, self.now_ms(), enough=1)
+        codes = tag_codes(want.tags)
+        found = groups.available(want.group, "t", ids, self.now_ms(), enough=1, codes=codes)
         return found > 0 or groups.holds_attempt(want.group, "t", want.attempt_id)
 
     def in_vain(self) -> list[Receive]:
@@ -516,6 +527,61 @@ def test_no_poll_waits_while_there_is_a_message_for_it() -> None:
             patch.setattr(long_polls, "MAX_TURNS", rng.randint(1, 4))
             patch.setattr("dledger.broker.deliveries.MAX_LEASES", rng.randint(2, 6))
             _in_world(story)
+
+
+def test_polls_with_different_filters_do_not_wait_for_each_other() -> None:
+    """Each has a line of its own, and is woken for what it names, also for what was kept for it."""
+
+    async def story(world: _World) -> None:
+        for tags in (("a",), ("b",)):
+            world.apply(UseFilter(group="g", topic="t", tags=tags).encode())
+        first, second = world.poll(tags=("a",)), world.poll(tags=("b",))
+        await world.settle()
+        world.produce(tag="b")
+        await world.settle()
+        await world.commit_all()
+        assert (first.done(), second.done()) == (False, True)
+        world.produce(tag="b")
+        world.produce(tag="a")
+        await world.settle()
+        await world.commit_all()
+        assert first.done()
+
+        third = world.poll(tags=("b",))
+        await world.settle()
+        await world.commit_all()
+        assert third.done()
+
+    _in_world(story)
+
+
+@pytest.mark.parametrize("any_queue", [False, True])
+def test_nobody_asks_in_a_circle_for_what_is_kept_for_another(any_queue: bool) -> None:
+    """Passed over, put aside, or beyond the bound: a poll that does not name it proposes little."""
+
+    async def story(world: _World) -> None:
+        for tags in (("a",), ("b",)):
+            world.apply(UseFilter(group="g", topic="t", tags=tags).encode())
+        for tag in "ba" * 4:
+            world.produce(tag=tag)
+        waits = [world.poll(tags=("a",), limit=8, any_queue=any_queue) for _ in range(3)]
+        await world.settle()
+        await world.commit_all()
+        before = world.proposed
+        holder = world.poll(tags=("b",), limit=2, invisible_ms=1_000, any_queue=any_queue)
+        await world.settle()
+        await world.commit_all()
+        assert holder.done()
+        for _ in range(10):
+            await world.go_on(1)
+            await world.commit_all()
+
+        assert [task.done() for task in waits] == [True, True, False]
+        assert world.proposed <= before + 5
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dledger.broker.kept_messages.MAX_KEPT_RUNS", 2)
+        _in_world(story)
 
 
 def test_a_thousand_waiting_polls_are_looked_at_as_often_as_ten(

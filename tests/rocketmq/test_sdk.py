@@ -95,6 +95,33 @@ async def test_a_push_consumer_that_fails_gets_the_message_again(tmp_path: Path)
     assert report["complete"]
 
 
+@pytest.mark.found
+async def test_a_rolling_change_of_a_push_consumers_filter_loses_nothing(tmp_path: Path) -> None:
+    """The old version passes over what only the new one names: 100 of 100 come."""
+    async with (
+        memory_group() as group,
+        asyncio.timeout(_DEADLINE_S),
+        _session("rolling", _endpoints(group), tmp_path) as session,
+    ):
+        await session.stdout.readline()
+        groups, now_ms = group.nodes[0].engine.state.groups, group.now_ms
+        for tags in (("even",), ("even", "odd")):
+            await until(lambda: groups.is_filter_said("rolling", "t", tags, now_ms()))  # noqa: B023
+        output, _ = await session.communicate(b"go\n")
+        report = json.loads(output)
+
+    assert report == {"bodies": list(range(100))}
+
+
+@pytest.mark.found
+async def test_two_simple_consumers_of_one_group_get_their_own_tags(tmp_path: Path) -> None:
+    """The first takes all that it names before the second asks."""
+    async with memory_group() as group:
+        report = await _tell("two_tags", _endpoints(group), tmp_path)
+
+    assert report == {"even": list(range(0, 100, 2)), "odd": list(range(1, 100, 2))}
+
+
 async def test_a_producer_does_not_notice_a_change_of_leader(
     tmp_path: Path, pauses: list[float]
 ) -> None:

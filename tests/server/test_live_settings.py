@@ -37,6 +37,7 @@ def test_what_is_kept_and_made_by_itself_changes_without_a_restart(file: Path) -
     follower = _follower(file)
     assert follower.look() is None
     live = {
+        "storage_bytes": 1 << 30,
         "retention_hours": 1,
         "disk_watermark_percent": 70,
         "group_retention_hours": 2,

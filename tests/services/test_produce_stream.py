@@ -220,6 +220,26 @@ async def test_a_full_disk_is_told_of_what_was_not_stored_and_of_nothing_else(
     assert await group.bodies(TOPIC) == [b"0", b"0"]
 
 
+async def test_a_batch_that_waited_for_room_in_vain_is_told_and_ends_its_stream(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was taken, and is nowhere; what is behind it may not be stored before it comes again."""
+
+    async def wait_in_vain(_: Command) -> object:
+        raise DiskFull("no room was made")
+
+    monkeypatch.setattr(group, "commit", wait_in_vain)
+
+    async with AppendStream(group.addresses) as stream:
+        outcomes = await asyncio.gather(
+            *(stream.append(TOPIC, [b"a"], queue_id=0) for _ in range(3)), return_exceptions=True
+        )
+
+    assert isinstance(outcomes[0], DiskFull)
+    assert all(isinstance(each, DiskFull | OutcomeUnknown) for each in outcomes)
+    assert await group.bodies(TOPIC) == []
+
+
 async def test_a_full_disk_is_not_told_of_a_batch_that_was_sent_before(
     group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:

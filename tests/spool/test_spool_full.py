@@ -60,6 +60,26 @@ def test_full_disk_is_a_typed_refusal_and_costs_nothing() -> None:
     assert group.numbers() == [*range(1, 6 + kept.messages), 41, 42, 43]
 
 
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT], ids=errno.errorcode.get)
+@pytest.mark.parametrize("operation", ["create", "preallocate", "rename"])
+def test_no_room_for_a_new_file_is_a_refusal_however_it_is_told(
+    operation: str, number: int
+) -> None:
+    """No inode, a quota, a directory that cannot grow: the spool goes on once there is room."""
+    disk, group = Disk(), Group()
+    spool = disk.open()
+    spool.append(messages(1, 5))
+    disk.files.inject(Fault(operation, number))
+
+    kept = spool.append(messages(6, 40, size=300))
+    after = spool.append(messages(41, 43))
+    replay(spool, group)
+
+    assert isinstance(kept.refusal, SpoolFull)
+    assert after == (3, None)
+    assert group.numbers() == [*range(1, 6 + kept.messages), 41, 42, 43]
+
+
 @pytest.mark.parametrize("operation", ["pwritev", "fdatasync"])
 @pytest.mark.parametrize("first", [True, False], ids=["first write", "later write"])
 @pytest.mark.parametrize("restart", [True, False], ids=["restart", "no restart"])

@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from dledger.files.files import DiskUsage
 from dledger.replica.log_clock import RealClock
 from dledger.server import node
 from tests.system.live_nodes import LiveNodes, eventually
@@ -41,7 +40,7 @@ async def _retained(live: LiveNodes) -> None:
     """Let the leader drop what is too old, as it does each second."""
     replica = live.nodes[await live.leader()]._replica
     assert replica is not None
-    await replica.maintenance._propose_retention(DiskUsage(1 << 40, 1 << 39))
+    await replica.maintenance._propose_retention()
 
 
 async def _written(live: LiveNodes, *bodies: bytes) -> int:
@@ -74,7 +73,8 @@ async def test_a_clock_that_is_ahead_while_its_node_leads_drops_nothing(live: Li
     await eventually(lambda: live.status(wrong).clock_ahead_ms)
     last = await _written(live, b"while it leads")
     await _retained(live)
-    told = live.status(wrong)
+    async with live.admin(wrong) as admin:
+        told = await admin.status()
     _set_ahead(live, wrong, 0)
     await eventually(lambda: live.status(wrong).clock_ahead_ms < 5_000)
     now_ms = time.time() * 1000

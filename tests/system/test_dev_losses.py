@@ -1,18 +1,14 @@
-"""``dledger dev`` when a node cannot start, and when it is killed itself."""
+"""``dledger dev`` when a node cannot start."""
 
 from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from dledger.client import Client
-from e2e.cluster.processes import alive, pids
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from e2e.harness.waiting import eventually
@@ -61,41 +57,3 @@ async def test_the_majority_goes_on_when_one_node_refuses_its_disk(tmp_path: Pat
     last = again.errors().splitlines()[-1]
     assert last.startswith("dledger dev: node 0 refuses to start (exit 3): ")
     assert "; node 2 refuses to start (exit 3): " in last
-
-
-@pytest.mark.found
-@pytest.mark.slow
-def test_nodes_end_whose_group_is_killed_while_they_start(tmp_path: Path) -> None:
-    """found: E7. They asked to end with their parent a second after it had gone, and ran on."""
-    data = tmp_path / "data"
-    dev = subprocess.Popen(
-        [
-            sys.executable, "-m", "dledger", "dev", "--data", str(data),
-            "--client-port", str(free_port_range()),
-        ],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )  # fmt: skip
-    eventually("a node is forked", lambda: nodes_of(data) or dev.poll(), _NEVER_S, poll_s=0.01)
-    started = nodes_of(data)
-    dev.kill()
-    dev.wait()
-
-    assert started
-    try:
-        eventually("all nodes have ended", lambda: not any(map(alive, nodes_of(data))), _NEVER_S)
-    finally:
-        for pid in nodes_of(data):
-            os.kill(pid, signal.SIGKILL)
-
-
-def nodes_of(data: Path) -> list[int]:
-    """Return the pids of the nodes whose data is in that directory."""
-    found = []
-    for pid in pids():
-        with suppress(OSError):
-            environment = Path(f"/proc/{pid}/environ").read_bytes()
-            command = Path(f"/proc/{pid}/cmdline").read_bytes()
-            if f"DLEDGER_DATA_DIR={data}/".encode() in environment and b"\0node\0" in command:
-                found.append(pid)
-    return found

@@ -23,7 +23,12 @@ async def node(unfounded: LiveNodes, monkeypatch: pytest.MonkeyPatch) -> AsyncIt
     """Return a node that follows what is *said*."""
     monkeypatch.setattr(live_settings, "LOOK_S", 0.05)
     said.clear()
-    said.update(auto_create_topics=True, segment_bytes=1 << 20, disk_watermark_percent=0)
+    said.update(
+        auto_create_topics=True,
+        segment_bytes=1 << 20,
+        storage_bytes=64 << 20,
+        disk_watermark_percent=0,
+    )
 
     def read() -> Settings:
         return unfounded.where(**said).settings(0)
@@ -53,7 +58,7 @@ async def test_topics_are_made_on_first_use_as_the_file_says(
 
 
 async def test_messages_go_as_the_file_says(unfounded: LiveNodes, node: Node) -> None:
-    """A disk of which one hundredth may be full is above that; without a limit nothing went."""
+    """Storage of which a hundredth may be used is above that; without a limit nothing went."""
     state = node.engine.state
     async with unfounded.client(0) as client:
         for _ in range(16):

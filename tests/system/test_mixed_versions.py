@@ -240,7 +240,7 @@ async def test_a_snapshot_of_a_newer_format_from_the_leader_stops_a_node_by_name
     """Not taken for damage, which would be sent again and again; the leader is not harmed."""
     newer = b"DLGRBRK%d" % (snapshot_codec.FORMAT + 1)
     monkeypatch.setattr(broker_state, "_MAGIC", newer)  # of what is written; read is as before
-    live = live.where(segment_bytes=1 << 20, disk_watermark_percent=1)
+    live = live.where(segment_bytes=1 << 20, storage_bytes=64 << 20, disk_watermark_percent=1)
     leader = await _found(live, 0, 1, 2)
     async with live.client(leader) as client:
         for _ in range(40):

@@ -14,7 +14,7 @@ _BODY = b"x" * (64 << 10)
 @pytest.fixture
 def live(unfounded: LiveNodes) -> LiveNodes:
     """Return nodes whose disks are always too full: only the newest segment is kept."""
-    return unfounded.where(segment_bytes=1 << 20, disk_watermark_percent=1)
+    return unfounded.where(segment_bytes=1 << 20, storage_bytes=64 << 20, disk_watermark_percent=1)
 
 
 def _range(live: LiveNodes, number: int) -> tuple[int, int]:

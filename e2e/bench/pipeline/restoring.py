@@ -108,7 +108,9 @@ def disk_behind_retention(bench: Bench) -> Figure:
     """What a restored directory takes on a disk, beside the node's that had dropped old entries."""
     with ExitStack() as kept:
         settings = (*(f"{name}={_SMALL}" for name in _DROPS), "snapshot_entries=10")
-        node = bench.node_in(kept, "small", *settings, "disk_watermark_percent=1")
+        node = bench.node_in(
+            kept, "small", *settings, "storage_bytes=67108864", "disk_watermark_percent=1"
+        )
         numbers = iter(range(100))
 
         def dropped() -> bool:

@@ -40,6 +40,7 @@ class CommandType(IntEnum):
     SET_SECRET = 13
     GROW_TOPIC = 14
     LEAP = 15
+    USE_FILTER = 16
 
 
 class MalformedCommandError(ValueError):

@@ -265,6 +265,25 @@ class Leap:
         return _framed(CommandType.LEAP, {"from": self.from_ms, "to": self.to_ms})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UseFilter:
+    """A member of *group* waits for messages of a topic that have one of *tags*; None: for all.
+
+    RECEIVE says as much, but a poll that finds nothing proposes none.
+    """
+
+    group: str
+    topic: str
+    tags: tuple[str, ...] | None
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        tags = None if self.tags is None else list(self.tags)
+        return _framed(
+            CommandType.USE_FILTER, {"group": self.group, "topic": self.topic, "tags": tags}
+        )
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -280,6 +299,7 @@ Command: TypeAlias = (
     | SetSecret
     | GrowTopic
     | Leap
+    | UseFilter
 )
 
 
@@ -329,7 +349,6 @@ def _create_group(row: _Json) -> CreateGroup:
 
 
 def _receive(row: _Json) -> Receive:
-    tags = row["tags"]
     return Receive(
         group=_text(row["group"]),
         topic=_text(row["topic"]),
@@ -337,7 +356,7 @@ def _receive(row: _Json) -> Receive:
         any_queue=bool(row["any"]),
         limit=_number(row["limit"]),
         invisible_ms=_number(row["invisible"]),
-        tags=None if tags is None else tuple(map(_text, _list(tags))),
+        tags=_tags(row["tags"]),
         attempt_id=_text(row["attempt"]),
         client_id=_text(row["client"]),
     )
@@ -401,6 +420,10 @@ def _leap(row: _Json) -> Leap:
     return Leap(from_ms=_number(row["from"]), to_ms=_number(row["to"]))
 
 
+def _use_filter(row: _Json) -> UseFilter:
+    return UseFilter(group=_text(row["group"]), topic=_text(row["topic"]), tags=_tags(row["tags"]))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -417,6 +440,7 @@ DECODERS: Final[Decoders] = {
     CommandType.SET_SECRET: _set_secret,
     CommandType.GROW_TOPIC: _grow_topic,
     CommandType.LEAP: _leap,
+    CommandType.USE_FILTER: _use_filter,
 }
 
 
@@ -430,6 +454,10 @@ def _rows(leases: Sequence[LeaseRef]) -> list[list[int]]:
 
 def _leases(value: object) -> tuple[LeaseRef, ...]:
     return tuple([LeaseRef(*map(_number, _list(row))) for row in _list(value)])
+
+
+def _tags(value: object) -> tuple[str, ...] | None:
+    return None if value is None else tuple(map(_text, _list(value)))
 
 
 def _text(value: object) -> str:

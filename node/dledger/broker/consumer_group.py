@@ -1,4 +1,4 @@
-"""One consumer group: its deliveries, and the receives whose results it may ask for again.
+"""One consumer group: deliveries, filters, and the receives whose results it may ask for again.
 
 Owned by `consumer_groups`.
 """
@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dledger.broker.attempts import Attempts, QueuePosition
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
+from dledger.broker.filter_room import FilterRoom
+from dledger.broker.group_filters import TopicFilters
 from dledger.broker.snapshot_codec import Reader, number, text
 from dledger.errors import Refused
 
@@ -21,7 +23,7 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class ConsumerGroup:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "edition", "name", "used_ms")
+    __slots__ = ("_attempts", "_deliveries", "_filters", "edition", "name", "used_ms")
 
     def __init__(self, name: str, edition: int = 0) -> None:
         self.name = name
@@ -31,6 +33,7 @@ class ConsumerGroup:
         """When a member last called, by the log's time, Unix milliseconds."""
         self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
         """By topic, then queue id, so that a topic can be deleted in one step."""
+        self._filters: dict[str, TopicFilters] = {}
         self._attempts = Attempts()
 
     def copy(self, edition: int) -> ConsumerGroup:
@@ -41,6 +44,7 @@ class ConsumerGroup:
         other = ConsumerGroup(self.name, edition)
         other.used_ms = self.used_ms
         other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
+        other._filters = {topic: found.copy() for topic, found in self._filters.items()}
         other._attempts = self._attempts.copy()
         return other
 
@@ -92,12 +96,40 @@ class ConsumerGroup:
         """Whether this group has read from a topic."""
         return topic in self._deliveries
 
+    def filters(self, topic: str) -> TopicFilters | None:
+        """Return the filters in use for a topic; None if there were none yet."""
+        return self._filters.get(topic)
+
+    def own_filters(self, topic: str, room: FilterRoom) -> TopicFilters:
+        """Return the filters in use for a topic, to be changed; they count in *room*."""
+        found = self._filters.get(topic)
+        if found is None:
+            found = self._filters[topic] = TopicFilters(room)
+        return found
+
+    def end_unnamed(self, topic: str, filters: TopicFilters) -> dict[int, int]:
+        """Forget what is kept for filters that are gone: (queue id: how many messages)."""
+        ended: dict[int, int] = {}
+        for queue_id, found in list(self._deliveries.get(topic, {}).items()):
+            if found.kept and (own := self.own(topic, queue_id)) is not None:
+                ended[queue_id] = own.end_unnamed(filters.names)
+        return ended
+
     def forget(self, topic: str) -> None:
-        """Forget the deliveries of a topic that was deleted.
+        """Forget the deliveries and filters of a topic that was deleted.
 
         Attempts on the topic then hold no messages and are dropped for that reason.
         """
-        self._deliveries.pop(topic, None)
+        for found in self._deliveries.pop(topic, {}).values():
+            if found.kept:
+                found.kept.leave()
+        if (filters := self._filters.pop(topic, None)) is not None:
+            filters.leave()
+
+    def leave(self) -> None:
+        """Take what is kept, and the filters, out of the sums: the group is deleted."""
+        for topic in {*self._deliveries, *self._filters}:
+            self.forget(topic)
 
     def remember(
         self, topic: str, attempt_id: str, receive_id: int, positions: Sequence[QueuePosition]
@@ -124,8 +156,15 @@ class ConsumerGroup:
         return lease is not None and lease.receive_id == receive_id
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the group, without its name, for a snapshot: deliveries by queue, then attempts."""
+        """Yield the group, without its name, for a snapshot.
+
+        Filters by topic, deliveries by queue, attempts.
+        """
         yield number(self.used_ms)
+        yield number(len(self._filters))
+        for topic, filters in sorted(self._filters.items()):
+            yield text(topic)
+            yield from filters.encoded()
         yield number(sum(map(len, self._deliveries.values())))
         for topic, queue_id, deliveries in self._sorted():
             yield text(topic)
@@ -139,17 +178,30 @@ class ConsumerGroup:
                 yield topic, queue_id, deliveries
 
     @classmethod
-    def read(cls, name: str, source: Reader, queue: QueueOf) -> ConsumerGroup:
-        """Read a group from a snapshot; *queue* finds queues. Raises MalformedStateError."""
+    def read(
+        cls, name: str, source: Reader, queue: QueueOf, room: FilterRoom, filters_ms: int
+    ) -> ConsumerGroup:
+        """Read a group from a snapshot. Raises MalformedStateError.
+
+        Args:
+            name: Its name.
+            source: The snapshot.
+            queue: Finds queues.
+            room: What its filters, and what is kept for them, count in.
+            filters_ms: No filter was used later, by `ConsumerGroups.filters_ms`.
+        """
         group = cls(name)
         group.used_ms = source.number()
         for _ in range(source.number()):
+            topic = source.text()
+            _checked(source, name, queue, topic, 0)
+            if topic in group._filters:
+                raise source.malformed(f"filters of group {name!r} for topic {topic!r} twice")
+            group._filters[topic] = TopicFilters.read(source, room, filters_ms)
+        for _ in range(source.number()):
             topic, queue_id = source.text(), source.number()
-            try:
-                found = queue(topic, queue_id)
-            except Refused as error:
-                raise source.malformed(f"deliveries of group {name!r}: {error}") from error
-            deliveries = QueueDeliveries.read(source, found)
+            found = _checked(source, name, queue, topic, queue_id)
+            deliveries = QueueDeliveries.read(source, found, group._filters.get(topic))
             group._deliveries.setdefault(topic, {})[queue_id] = deliveries
         group._attempts = Attempts.read(source)
         return group
@@ -158,6 +210,15 @@ class ConsumerGroup:
         """Return the group as plain values, in one order on every node."""
         return [
             self.used_ms,
+            [[topic, filters.canonical()] for topic, filters in sorted(self._filters.items())],
             [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
             self._attempts.canonical(self._holds),
         ]
+
+
+def _checked(source: Reader, group: str, queue: QueueOf, topic: str, queue_id: int) -> ConsumeQueue:
+    """Return a queue that a group's part names, or raise MalformedStateError."""
+    try:
+        return queue(topic, queue_id)
+    except Refused as error:
+        raise source.malformed(f"deliveries of group {group!r}: {error}") from error

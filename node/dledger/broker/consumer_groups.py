@@ -10,15 +10,21 @@ from functools import partial
 
 from dledger.broker import commands
 from dledger.broker.active_time import ActiveTime
+from dledger.broker.backlogs import backlog
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
-from dledger.broker.deliveries import Lease, QueueDeliveries
+from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.editions import Edition
+from dledger.broker.filter_room import FilterRoom
 from dledger.broker.filters import tag_codes
+from dledger.broker.group_filters import USE_IS_SAID_MS, TopicFilters
+from dledger.broker.kept_messages import Codes
+from dledger.broker.lease_columns import Lease
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.results import (
     Acked,
     Delivery,
+    FilterUsed,
     GroupCreated,
     GroupDeleted,
     GroupsExpired,
@@ -54,15 +60,30 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._receives = 0
         self._active = ActiveTime(MAX_GAP_MS)
+        # A use is said this often. So a pause of the whole group, however long, counts no more than
+        # one that its members had said nothing in anyway, and their filters outlive it.
+        self._filters_active = ActiveTime(USE_IS_SAID_MS)
+        self._room = FilterRoom()
 
     @property
     def active_ms(self) -> int:
         """The log's time without its gaps, by which unused groups expire (`active_time`)."""
         return self._active.ms
 
+    @property
+    def filters_ms(self) -> int:
+        """The log's time without its gaps, by which unused filters are gone (`active_time`)."""
+        return self._filters_active.ms
+
+    @property
+    def kept_bytes(self) -> int:
+        """The size of what is kept for filters, of all groups; see `filter_room`."""
+        return self._room.kept_bytes
+
     def advance(self, log_ms: int) -> None:
         """Advance to an entry's timestamp, Unix milliseconds, before the entry is applied."""
         self._active.advance(log_ms)
+        self._filters_active.advance(log_ms)
 
     def exists(self, name: str) -> bool:
         """Whether the consumer group exists."""
@@ -73,22 +94,50 @@ class ConsumerGroups:
         group = self._groups.get(name)
         return group is not None and self._active.at(now_ms) - group.used_ms < within_ms
 
+    def is_filter_said(
+        self, group: str, topic: str, tags: tuple[str, ...] | None, now_ms: int
+    ) -> bool:
+        """Whether a poll with this filter has no use of it to commit at *now_ms*, before it waits.
+
+        There is something to commit if the filter is new, or if there are others and it was last
+        used `USE_IS_SAID_MS` ago.
+        """
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return filters is not None and filters.is_said(
+            tag_codes(tags), self._filters_active.at(now_ms)
+        )
+
     def available(
-        self, group: str, topic: str, queue_ids: Sequence[int], lived_ms: int, *, enough: int
+        self,
+        group: str,
+        topic: str,
+        queue_ids: Sequence[int],
+        lived_ms: int,
+        *,
+        enough: int,
+        codes: Codes = None,
     ) -> int:
-        """Return how many messages a RECEIVE could hand out; filters may make it fewer.
+        """Return how many messages a RECEIVE with a filter could hand out.
 
         *lived_ms* is when it would be applied, in lived time. Zero means that a RECEIVE is not
-        worth proposing. Counting stops at *enough*: a result that
-        reaches it may be too low.
+        worth proposing. Counting stops at *enough*: a result that reaches it may be too low. It may
+        be too high where the group has no other filter: then somebody has to pass over what the
+        only one does not name.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        differ = filters is not None and filters.differ
         count = 0
         for queue_id in queue_ids:
             queue = queues[queue_id]
             deliveries = found.peek(topic, queue_id) if found else None
             if deliveries is None:
                 count += queue.end - queue.first
+            elif filters is not None and (differ or deliveries.kept is not None):
+                count += deliveries.available_to(
+                    codes, queue, lived_ms, enough=enough - count, filters=filters
+                )
             else:
                 count += deliveries.available(queue.end, lived_ms, enough=enough - count)
             if count >= enough:
@@ -118,12 +167,7 @@ class ConsumerGroups:
 
     def backlog(self, group: str, topic: str) -> Backlog:
         """Return a group's backlog in a topic. Raises UnknownGroup or UnknownTopic."""
-        found, unread, held = self._group(group), 0, 0
-        for queue_id, queue in enumerate(self._topics.queues(topic)):
-            deliveries = found.peek(topic, queue_id)
-            unread += queue.end - (deliveries.next_offset if deliveries else queue.first)
-            held += len(deliveries.leases) if deliveries else 0
-        return Backlog(group=group, topic=topic, unread=unread, held=held)
+        return backlog(self._group(group), topic, self._topics.queues(topic))
 
     def names(self) -> list[str]:
         """Return the names of all groups, sorted."""
@@ -168,20 +212,23 @@ class ConsumerGroups:
 
     def delete(self, command: commands.DeleteGroup) -> GroupDeleted:
         """Delete a group; raise UnknownGroup if it does not exist."""
-        del self._groups[self._group(command.name).name]
+        self._own(command.name).leave()
+        del self._groups[command.name]
         self._changes.groups_gone.add(command.name)
         return GroupDeleted(command.name)
 
     def forget_topic(self, topic: str) -> None:
         """Forget all groups' deliveries of a topic that was deleted."""
-        for name in self.readers_of(topic):
-            self._own(name).forget(topic)
+        for group in list(self._groups.values()):
+            if group.reads(topic) or group.filters(topic) is not None:
+                self._own(group.name).forget(topic)
 
     def receive(self, command: commands.Receive) -> Received:
         """Deliver messages; a repeated attempt gets the messages that it still holds."""
         group = self._used(command.group)
         self._topics.queue(command.topic, command.queue_id)
         topic = self._topics.named(command.topic)
+        codes, filters = self._use(group, command.topic, command.tags)
         until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
         if earlier is not None:
@@ -190,7 +237,7 @@ class ConsumerGroups:
         else:
             self._receives += 1
             receive_id = self._receives
-            positions = self._take(group, command, receive_id, until)
+            positions = self._take(group, command, receive_id, until, codes=codes, filters=filters)
             if command.attempt_id and positions:
                 group.remember(command.topic, command.attempt_id, receive_id, positions)
                 self._changes.attempts.add((group.name, command.topic, command.attempt_id))
@@ -204,11 +251,47 @@ class ConsumerGroups:
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
 
+    def use_filter(self, command: commands.UseFilter) -> FilterUsed:
+        """Note that a member waits for messages that its filter names."""
+        group = self._used(command.group)
+        self._topics.named(command.topic)
+        self._use(group, command.topic, command.tags)
+        return FilterUsed()
+
+    def _use(
+        self, group: ConsumerGroup, topic: str, tags: tuple[str, ...] | None
+    ) -> tuple[Codes, TopicFilters | None]:
+        """Note the use of a filter.
+
+        Returns:
+            Its codes, and the filters of the topic if there are others beside it.
+        """
+        filters = group.own_filters(topic, self._room)
+        codes = tag_codes(tags)
+        if filters.is_only(codes):
+            return codes, None
+        filters.use(codes, tags, self.filters_ms)
+        if gone := filters.end_unused(self.filters_ms):
+            ended = group.end_unnamed(topic, filters)
+            self._changes.leases.update((group.name, topic, each) for each in ended)
+            # Several that go at once share what was kept: it is told with the last one.
+            messages = [0] * (len(gone) - 1) + [sum(ended.values())]
+            rows = zip(gone, messages, strict=True)
+            self._changes.filters_gone.extend((group.name, topic, *row) for row in rows)
+        return codes, filters if filters.differ else None
+
     def _take(
-        self, group: ConsumerGroup, command: commands.Receive, receive_id: int, until: int
+        self,
+        group: ConsumerGroup,
+        command: commands.Receive,
+        receive_id: int,
+        until: int,
+        *,
+        codes: Codes,
+        filters: TopicFilters | None,
     ) -> list[tuple[int, int]]:
         queues = self._topics.queues(command.topic)
-        hint, codes = command.queue_id, tag_codes(command.tags)
+        hint = command.queue_id
         limit = min(command.limit, MAX_RECEIVE)
         order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
         positions: list[tuple[int, int]] = []
@@ -216,7 +299,8 @@ class ConsumerGroups:
             if len(positions) >= limit:
                 break
             queue = queues[queue_id]
-            taken = group.deliveries(command.topic, queue_id, first=queue.first).take(
+            deliveries = group.deliveries(command.topic, queue_id, first=queue.first)
+            taken = deliveries.take(
                 queue,
                 limit=limit - len(positions),
                 codes=codes,
@@ -224,7 +308,12 @@ class ConsumerGroups:
                 lease_until_ms=until,
                 receive_id=receive_id,
                 client_id=command.client_id,
+                filters=filters,
             )
+            if filters is not None:  # what was passed over may be for others that wait
+                self._changes.leases.add((group.name, command.topic, queue_id))
+                if deliveries.waits(codes, queue, filters):
+                    self._changes.filters_full.add((group.name, command.topic, queue_id))
             positions += [(queue_id, offset) for offset in taken]
         return positions
 
@@ -301,6 +390,7 @@ class ConsumerGroups:
             raise InvalidArgument(f"it is {self.active_ms}, before {command.before_ms}")
         gone = self._unused(command.before_ms)
         for name in gone:
+            self._own(name).leave()
             del self._groups[name]
         self._changes.groups_gone.update(gone)
         return GroupsExpired(len(gone))
@@ -349,25 +439,30 @@ class ConsumerGroups:
     def freeze(self) -> Encoded:
         """Return a function that encodes the present state; it may be called from any thread."""
         groups = list(self._groups.values())
-        return partial(_encoded, self._active.encoded(), self._receives, groups)
+        times = self._active.encoded() + self._filters_active.encoded()
+        return partial(_encoded, times, self._receives, groups)
 
     def read(self, source: Reader) -> None:
         """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
         self._active.read(source)
+        self._filters_active.read(source)
         self._receives = source.number()
         for _ in range(source.number(high=MAX_GROUPS)):
             name = source.text()
-            self._groups[name] = ConsumerGroup.read(name, source, self._topics.queue)
+            self._groups[name] = ConsumerGroup.read(
+                name, source, self._topics.queue, self._room, self.filters_ms
+            )
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
         groups = [[name, group.canonical()] for name, group in sorted(self._groups.items())]
-        return [self._active.canonical(), self._receives, groups]
+        times = [self._active.canonical(), self._filters_active.canonical()]
+        return [times, self._receives, groups]
 
 
-def _encoded(active: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
+def _encoded(times: bytes, receives: int, groups: list[ConsumerGroup]) -> Iterator[bytes]:
     """Yield the bytes for a snapshot; groups by name."""
-    yield active + number(receives)
+    yield times + number(receives)
     yield number(len(groups))
     for group in sorted(groups, key=lambda group: group.name):
         yield text(group.name)

@@ -7,52 +7,37 @@ Time is the log's, passed in by `state`, so every node makes the same decisions.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from copy import copy
 from heapq import heapify, heappop, heappush
-from itertools import takewhile
-from typing import Final, NamedTuple
+from itertools import islice, takewhile
+from typing import Final
 
-from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.snapshot_codec import Reader, ascends, column, number, text
-from dledger.common.byte_order import TypeCode
+from dledger.broker.consume_queue import ConsumeQueue, Run
+from dledger.broker.filter_room import FilterRoom
+from dledger.broker.group_filters import TopicFilters
+from dledger.broker.kept_messages import Codes, KeptMessages
+from dledger.broker.lease_columns import Lease, encoded_leases, read_leases
+from dledger.broker.snapshot_codec import Reader, number
 
 MAX_LEASES = 16_384
 """Unacked messages of one queue that a group may hold; more are delivered as these are acked."""
 MAX_RUNS_SCANNED = 4_096
 """Runs that one RECEIVE may skip because of its filter, so that no command takes long."""
 
+_LOOKED_AT: Final = 64
+"""Runs, and leases that have ended, of which a look sees the tags; more count as if named."""
+_ASIDE_MS: Final = -(1 << 63)
+"""The end of a lease that was put aside: it is in neither heap, and no other end is this early."""
 _STALE_IN_A_ROW: Final = 64
 """After this many stale ends in a row, all stale ends are removed at once."""
-
-_LEASE_COLUMNS: Final[tuple[TypeCode, ...]] = ("Q", "q", "Q", "I")
-
-
-class Lease(NamedTuple):
-    """The lease of a delivered message; immutable, because a snapshot may share it.
-
-    Its end, and all times here, are lived time (`lived_time`).
-
-    Attributes:
-        receive_id: The RECEIVE that delivered it last; a handle of an earlier one is stale.
-        visible_at_ms: When it may be delivered again.
-        attempt: How often it was delivered.
-        client_id: The client that it is renewed for; empty if it is not renewed.
-        arrived: Whether that client is known to have the message, so that its lease is renewed for
-            as long as the client is alive.
-    """
-
-    receive_id: int
-    visible_at_ms: int
-    attempt: int
-    client_id: str
-    arrived: bool = False
 
 
 class QueueDeliveries:
     """The deliveries of one (group, topic, queue id).
 
-    Every offset below `next_offset` is either leased or done (acked, or passed by a filter).
+    Every offset below `next_offset` is leased, kept (passed by a filter while another one that is
+    in use names it: `kept_messages`) or done (acked, or passed by a filter).
 
     The end of a lease is in `_expiry` until `available` counts it, then in `_ended`. So a call of
     `available` costs only what has ended since the one before, and counts no further than asked,
@@ -66,8 +51,10 @@ class QueueDeliveries:
         "_ended",
         "_expiry",
         "_held",
+        "_in_order",
         "_looked_ms",
         "edition",
+        "kept",
         "leases",
         "next_offset",
     )
@@ -78,8 +65,10 @@ class QueueDeliveries:
         self.next_offset = first
         """The first offset never delivered; a new group starts at the oldest message."""
         self.leases: dict[int, Lease] = {}
-        """By offset, ascending: offsets get their first lease in order, and one that is done is
-        never leased again."""
+        """By offset; ascending unless some were kept before they were first leased."""
+        self.kept: KeptMessages | None = None
+        """What filters passed over for others; None if there is nothing, as with one filter."""
+        self._in_order = True
         self._expiry: list[tuple[int, int]] = []
         self._ended: list[tuple[int, int]] = []
         self._counted: set[int] = set()
@@ -93,15 +82,23 @@ class QueueDeliveries:
         """
         other = copy(self)
         other.edition, other.leases = edition, self.leases.copy()
+        other.kept = None if self.kept is None else self.kept.copy()
         return other
 
     @property
     def committed(self) -> int:
         """The lowest offset that is not done: nothing before it is ever delivered again."""
-        return next(iter(self.leases), self.next_offset)
+        if self._in_order:
+            lowest = next(iter(self.leases), self.next_offset)
+        else:
+            lowest = min(self.leases, default=self.next_offset)
+        first = None if self.kept is None else self.kept.first
+        return lowest if first is None else min(lowest, first)
 
     def available(self, end: int, now_ms: int, *, enough: int) -> int:
         """Return how many messages a RECEIVE at *now_ms* could deliver, before filters.
+
+        For a group with one filter, for which nothing is kept; else `available_to`.
 
         Args:
             end: The queue's end offset.
@@ -109,22 +106,67 @@ class QueueDeliveries:
             enough: Counting stops here: a result that reaches this may be too low.
         """
         fresh = max(min(end - self.next_offset, MAX_LEASES - len(self.leases)), 0)
-        return fresh if fresh >= enough else fresh + self._count_ended(now_ms, enough - fresh)
+        if fresh >= enough:
+            return fresh
+        return fresh + len(self._ended_by(now_ms, enough - fresh))
+
+    def available_to(
+        self, codes: Codes, queue: ConsumeQueue, now_ms: int, *, enough: int, filters: TopicFilters
+    ) -> int:
+        """Return how many messages a RECEIVE with a filter could deliver at *now_ms*.
+
+        Messages that another filter names do not count: a poll would ask for them in vain, again
+        and again. Where more lie there than a look may see, the rest counts as if it was named;
+        the RECEIVE then passes over it, so the next look sees further.
+
+        Args:
+            codes: The filter; None for all messages.
+            queue: The queue of these deliveries.
+            now_ms: The timestamp that the RECEIVE would have.
+            enough: Counting stops here: a result that reaches this may be too low.
+            filters: The filters of the group in use.
+        """
+        room, kept = MAX_LEASES - len(self.leases), self.kept
+        new = 0 if kept is None else kept.passed(codes)
+        if new < enough:
+            new += self._fresh_to(codes, queue, filters)
+        found = max(min(new, room), 0) + (0 if kept is None else kept.aside(codes))
+        if found >= enough:
+            return found
+        ended = self._ended_by(now_ms, _LOOKED_AT)
+        if len(ended) >= _LOOKED_AT:
+            return enough
+        return found + sum(codes is None or queue.code(o) in codes for o in ended)
+
+    def _fresh_to(self, codes: Codes, queue: ConsumeQueue, filters: TopicFilters) -> int:
+        """Return how many messages from `next_offset` on a RECEIVE could get to and deliver."""
+        if codes is None:
+            return queue.end - self.next_offset
+        found, seen = 0, self.next_offset
+        for run in islice(queue.runs(seen), _LOOKED_AT):
+            seen = run.end
+            if run.code in codes:
+                found += run.end - run.first
+            elif not self._has_room_for(run, filters):
+                return found
+        return found + queue.end - seen
 
     def lacks_room(self, end: int) -> bool:
         """Whether new messages of a queue that ends at *end* must wait until others are acked."""
-        return MAX_LEASES - len(self.leases) < end - self.next_offset
+        new = end - self.next_offset + (0 if self.kept is None else self.kept.passed(None))
+        return MAX_LEASES - len(self.leases) < new
 
-    def _count_ended(self, now_ms: int, enough: int) -> int:
+    def _ended_by(self, now_ms: int, enough: int) -> Collection[int]:
+        """Return the offsets whose leases have ended at *now_ms*; some if there are *enough*."""
         while len(self._counted) < enough and self._first_of(self._expiry) <= now_ms:
             visible_at_ms, offset = heappop(self._expiry)
             heappush(self._ended, (visible_at_ms, offset))
             self._counted.add(offset)
         if now_ms >= self._looked_ms:
             self._looked_ms = now_ms
-            return len(self._counted)
+            return self._counted
         # The clock is behind that of an earlier call, as can happen after two changes of leader.
-        return len({o for t, o in self._ended if t <= now_ms and self._is_current(t, o)})
+        return {o for t, o in self._ended if t <= now_ms and self._is_current(t, o)}
 
     def next_expiry(self) -> float:
         """Return when the next lease ends, in lived time; infinity when there is none."""
@@ -154,8 +196,22 @@ class QueueDeliveries:
         lease_until_ms: int,
         receive_id: int,
         client_id: str,
+        filters: TopicFilters | None = None,
     ) -> list[int]:
         """Deliver up to *limit* messages: those whose lease ended first, then new ones.
+
+        What the filter does not name is done, unless another one of *filters* names it: that is
+        kept, and delivered to who names it before newer ones.
+
+        Args:
+            queue: The queue of these deliveries.
+            limit: The most messages.
+            codes: The filter; None for all messages.
+            now_ms: The log's time.
+            lease_until_ms: When the leases end.
+            receive_id: The RECEIVE.
+            client_id: The client that they are renewed for.
+            filters: The filters in use; None if the group has one for this topic.
 
         Returns:
             Their offsets; each is leased until *lease_until_ms*.
@@ -163,16 +219,71 @@ class QueueDeliveries:
         taken: list[int] = []
         while len(taken) < limit and self.next_expiry() <= now_ms:
             offset = self._pop_end()
-            if codes is not None and queue.code(offset) not in codes:
-                self._forget(offset)
+            if codes is not None and (code := queue.code(offset)) not in codes:
+                self._pass_on(offset, code, filters)
                 continue
             taken.append(offset)
             self._grant(offset, receive_id, lease_until_ms, client_id)
+        if self.kept is not None:
+            for offset in self._take_kept(self.kept, codes, limit - len(taken)):
+                taken.append(offset)
+                self._grant(offset, receive_id, lease_until_ms, client_id)
+            self._free_kept()
         room = min(limit - len(taken), MAX_LEASES - len(self.leases))
-        fresh = self._advance(queue, room, codes)
+        fresh = self._advance(queue, room, codes, filters)
         for offset in fresh:
             self._grant(offset, receive_id, lease_until_ms, client_id)
         return taken + fresh
+
+    def _take_kept(self, kept: KeptMessages, codes: Codes, limit: int) -> list[int]:
+        """Return up to *limit* kept messages that a filter names: redeliveries, then new ones."""
+        taken = kept.first_aside(codes, limit)
+        passed = kept.take_passed(codes, min(limit - len(taken), MAX_LEASES - len(self.leases)))
+        if passed and self.leases:
+            self._in_order = False
+        return taken + passed
+
+    def _pass_on(self, offset: int, code: int, filters: TopicFilters | None) -> None:
+        """Keep a message whose lease has ended for who names it; if nobody does, it is done."""
+        if filters is None or filters.key_of(code) is None:
+            self._forget(offset)
+            return
+        self._counted.discard(offset)
+        self.leases[offset] = self.leases[offset]._replace(visible_at_ms=_ASIDE_MS)
+        self._kept_in(filters.room).put_aside(code, offset)
+
+    def _kept_in(self, room: FilterRoom) -> KeptMessages:
+        if self.kept is None:
+            self.kept = KeptMessages(room)
+        return self.kept
+
+    def waits(self, codes: Codes, queue: ConsumeQueue, filters: TopicFilters) -> bool:
+        """Whether a filter waits for slower ones: what comes next is theirs, and no more is kept.
+
+        It goes on when who names what is kept has taken some of it, or is gone.
+        """
+        run = None if codes is None else next(queue.runs(self.next_offset), None)
+        return (
+            run is not None
+            and codes is not None
+            and run.code not in codes
+            and not self._has_room_for(run, filters)
+        )
+
+    def _has_room_for(self, run: Run, filters: TopicFilters) -> bool:
+        """Whether a filter that does not name a run may pass over it: it is not full of others."""
+        if filters.key_of(run.code) is None:
+            return True
+        return not filters.room.is_full if self.kept is None else self.kept.has_room
+
+    def _keep(self, run: Run, filters: TopicFilters) -> bool:
+        """Keep a run that is passed over, if a filter names it; return False: there is no room."""
+        if not self._has_room_for(run, filters):
+            return False
+        key = filters.key_of(run.code)
+        if key is not None:
+            self._kept_in(filters.room).keep(key, run.first, run.end)
+        return True
 
     def _pop_end(self) -> int:
         """Remove and return the offset of the lease that ended first; `next_expiry` found one."""
@@ -193,7 +304,9 @@ class QueueDeliveries:
         )
         self._follow(offset, lease)
 
-    def _advance(self, queue: ConsumeQueue, room: int, codes: frozenset[int] | None) -> list[int]:
+    def _advance(
+        self, queue: ConsumeQueue, room: int, codes: Codes, filters: TopicFilters | None
+    ) -> list[int]:
         """Move `next_offset` over up to *room* matching messages and return their offsets."""
         offsets: list[int] = []
         if room <= 0:
@@ -202,6 +315,8 @@ class QueueDeliveries:
             if scanned == MAX_RUNS_SCANNED or len(offsets) >= room:
                 break
             if codes is not None and run.code not in codes:
+                if filters is not None and not self._keep(run, filters):
+                    break
                 self.next_offset = run.end
                 continue
             self.next_offset = min(run.end, run.first + room - len(offsets))
@@ -215,7 +330,8 @@ class QueueDeliveries:
         """
         lease = self.leases.get(offset)
         if lease is None:
-            return 0 <= offset < self.next_offset
+            is_kept = self.kept is not None and self.kept.has_passed(offset)
+            return 0 <= offset < self.next_offset and not is_kept
         if lease.receive_id != receive_id:
             return False
         self._forget(offset)
@@ -294,53 +410,66 @@ class QueueDeliveries:
     def drop_before(self, first: int) -> int:
         """Forget offsets below *first*, which the queue has dropped; return the leases removed."""
         self.next_offset = max(self.next_offset, first)
-        dropped = [*takewhile(lambda offset: offset < first, self.leases)]
+        offsets = self.leases if self._in_order else sorted(self.leases)
+        dropped = [*takewhile(lambda offset: offset < first, offsets)]
         for offset in dropped:
             self._forget(offset)
+        if self.kept is not None:
+            self.kept.drop_before(first)
+            self._free_kept()
         return len(dropped)
 
+    def end_unnamed(self, is_named: Callable[[int], bool]) -> int:
+        """Forget what is kept for filters that are gone; return how many messages that were."""
+        if self.kept is None:
+            return 0
+        gone, aside = self.kept.drop_unnamed(is_named)
+        for offset in aside:
+            self._forget(offset)
+        self._free_kept()
+        return gone + len(aside)
+
+    def _free_kept(self) -> None:
+        if not self.kept:
+            self.kept = None
+
     def encoded(self) -> Iterator[bytes]:
-        """Yield the bytes for a snapshot; the leases as columns, by ascending offset."""
-        offsets = sorted(self.leases)
+        """Yield the bytes for a snapshot: the leases, and what is kept."""
         yield number(self.next_offset)
-        yield from column("Q", len(offsets), offsets)
-        if not offsets:
-            return
-        leases = [self.leases[offset] for offset in offsets]
-        holders = sorted({(lease.client_id, lease.arrived) for lease in leases})
-        numbers = {holder: number for number, holder in enumerate(holders)}
-        yield from column("Q", len(leases), (lease.receive_id for lease in leases))
-        yield from column("q", len(leases), (lease.visible_at_ms for lease in leases))
-        yield from column("Q", len(leases), (lease.attempt for lease in leases))
-        yield from column("I", len(leases), (numbers[x.client_id, x.arrived] for x in leases))
-        yield number(len(holders))
-        for client_id, arrived in holders:
-            yield text(client_id)
-            yield number(arrived)
+        yield from encoded_leases(self.leases)
+        yield number(bool(self.kept))
+        if self.kept:
+            yield from self.kept.encoded()
 
     @classmethod
-    def read(cls, source: Reader, queue: ConsumeQueue) -> QueueDeliveries:
-        """Read the deliveries of *queue* from a snapshot. Raises MalformedStateError."""
+    def read(
+        cls, source: Reader, queue: ConsumeQueue, filters: TopicFilters | None
+    ) -> QueueDeliveries:
+        """Read the deliveries of *queue* from a snapshot. Raises MalformedStateError.
+
+        *filters* are those of the group that are in use; None if it has none for this topic.
+        """
         found = cls(source.number(queue.first, queue.end))
-        offsets = source.column("Q")
-        if not ascends(offsets, found.next_offset) or any(o < queue.first for o in offsets[:1]):
-            raise source.malformed(f"leases outside [{queue.first}, {found.next_offset})")
-        if not offsets:
-            return found
-        columns = [source.column(code, len(offsets)) for code in _LEASE_COLUMNS]
-        holders = [_holder(source) for _ in range(source.number())]
-        if any(number >= len(holders) for number in columns[-1]):
-            raise source.malformed(f"a lease of another than {len(holders)} holders")
-        for offset, receive_id, until_ms, attempt, holder in zip(offsets, *columns, strict=True):
-            client_id, arrived = holders[holder]
-            lease = found.leases[offset] = Lease(
-                receive_id=receive_id,
-                visible_at_ms=until_ms,
-                attempt=attempt,
-                client_id=client_id,
-                arrived=arrived,
-            )
+        for offset, lease in read_leases(source, queue.first, found.next_offset):
+            found.leases[offset] = lease
             found._follow(offset, lease)
+        aside = {o for o, x in found.leases.items() if x.visible_at_ms == _ASIDE_MS}
+        if not source.number(high=1):
+            if aside:
+                raise source.malformed(f"{len(aside)} leases put aside, and nothing is kept")
+            return found
+        if filters is None:
+            raise source.malformed("messages are kept for a topic without filters")
+        found.kept = KeptMessages.read(
+            source,
+            filters.room,
+            first=queue.first,
+            end=found.next_offset,
+            aside=aside,
+            is_named=filters.names,
+        )
+        if any(map(found.kept.has_passed, found.leases)):
+            raise source.malformed("a kept message has a lease")
         return found
 
     def canonical(self) -> list[object]:
@@ -352,6 +481,7 @@ class QueueDeliveries:
                 [o, x.receive_id, x.visible_at_ms, x.attempt, x.client_id, x.arrived]
                 for o, x in leases
             ],
+            self.kept.canonical() if self.kept else [],
         ]
 
     def _is_current(self, visible_at_ms: int, offset: int) -> bool:
@@ -359,8 +489,9 @@ class QueueDeliveries:
         return lease is not None and lease.visible_at_ms == visible_at_ms
 
     def _follow(self, offset: int, lease: Lease) -> None:
-        """Index a lease by its end and by its client."""
-        heappush(self._expiry, (lease.visible_at_ms, offset))
+        """Index a lease by its end, unless it was put aside, and by its client."""
+        if lease.visible_at_ms != _ASIDE_MS:
+            heappush(self._expiry, (lease.visible_at_ms, offset))
         if lease.client_id:
             held = self._held.get(lease.client_id)
             if held is None:
@@ -371,6 +502,8 @@ class QueueDeliveries:
     def _settle(self, offset: int, lease: Lease) -> None:
         """Undo `_follow`; the end stays in its heap and is stale once the lease has changed."""
         self._counted.discard(offset)
+        if self.kept is not None:
+            self.kept.take_back(offset)
         self._let_go(offset, lease)
 
     def _let_go(self, offset: int, lease: Lease) -> None:
@@ -383,6 +516,8 @@ class QueueDeliveries:
     def _forget(self, offset: int) -> None:
         """Remove the lease of a message that is done."""
         self._settle(offset, self.leases.pop(offset))
+        if not self.leases:
+            self._in_order = True
         self._sort_out_if_due()
 
     def _sort_out_if_due(self) -> None:
@@ -390,8 +525,3 @@ class QueueDeliveries:
         if len(self._expiry) + len(self._ended) > 2 * len(self.leases) + _STALE_IN_A_ROW:
             self._sort_out(self._expiry)
             self._sort_out(self._ended)
-
-
-def _holder(source: Reader) -> tuple[str, bool]:
-    """Read a lease's client and whether the message is known to have arrived there."""
-    return source.text(), source.number(high=1) == 1

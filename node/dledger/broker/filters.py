@@ -9,6 +9,8 @@ from dledger.errors import InvalidArgument
 
 NO_TAG = 0
 MAX_TAGS = 256
+_SHORT = 127
+"""Characters of a tag that is remembered."""
 
 
 @lru_cache(maxsize=4096)
@@ -35,7 +37,17 @@ def parse_tags(expression: str) -> tuple[str, ...] | None:
 
 def tag_codes(tags: tuple[str, ...] | None) -> frozenset[int] | None:
     """Return the codes of *tags*; None: every message matches."""
-    return None if tags is None else frozenset(map(_code_of, tags))
+    if tags is None:
+        return None
+    if len(tags) == 1 and len(tags[0]) <= _SHORT:
+        return _codes_of_one(tags[0])
+    return frozenset(map(_code_of, tags))
+
+
+@lru_cache(maxsize=4096)
+def _codes_of_one(tag: str) -> frozenset[int]:
+    """Return what nearly all filters have, which each poll and each RECEIVE asks for."""
+    return frozenset((_code_of(tag),))
 
 
 def _code_of(tag: str) -> int:

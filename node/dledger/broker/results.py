@@ -123,6 +123,11 @@ class Received:
 
 
 @dataclass(frozen=True, slots=True)
+class FilterUsed:
+    """The use of a member's filter is noted."""
+
+
+@dataclass(frozen=True, slots=True)
 class GroupsExpired:
     """How many unused groups were deleted."""
 

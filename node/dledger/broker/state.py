@@ -134,6 +134,7 @@ class BrokerState:
             commands.SetSecret: self._set_secret,
             commands.GrowTopic: self.topics.grow,
             commands.Leap: self._leap,
+            commands.UseFilter: self.groups.use_filter,
         }
 
     @property

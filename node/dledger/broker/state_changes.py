@@ -23,6 +23,10 @@ class StateChanges:
         topics_gone: (topic, its number of queues) that was deleted; a new one of the same name may
             exist by now.
         groups_gone: Consumer groups that were deleted, or expired; likewise.
+        filters_gone: (group, topic, filter, messages): nobody used the filter for long, and so many
+            messages, kept for it or for those that went with it, go.
+        filters_full: (group, topic, queue id) where a filter waits for a slower one, because no
+            more may be kept.
     """
 
     arrived: set[tuple[str, int]] = field(default_factory=set)
@@ -30,6 +34,8 @@ class StateChanges:
     attempts: set[tuple[str, str, str]] = field(default_factory=set)
     topics_gone: set[tuple[str, int]] = field(default_factory=set)
     groups_gone: set[str] = field(default_factory=set)
+    filters_gone: list[tuple[str, str, str, int]] = field(default_factory=list)
+    filters_full: set[QueueKey] = field(default_factory=set)
 
     def take(self) -> StateChanges:
         """Return the changes noted so far, and start over with none."""
@@ -39,10 +45,14 @@ class StateChanges:
             attempts=set(self.attempts),
             topics_gone=set(self.topics_gone),
             groups_gone=set(self.groups_gone),
+            filters_gone=list(self.filters_gone),
+            filters_full=set(self.filters_full),
         )
         self.arrived.clear()
         self.leases.clear()
         self.attempts.clear()
         self.topics_gone.clear()
         self.groups_gone.clear()
+        self.filters_gone.clear()
+        self.filters_full.clear()
         return taken

@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import sys
@@ -357,10 +358,16 @@ class _Group:
             "peer_port": str(ports.peer),
             "replication_port": "0",
             "http_port": str(ports.http),
+            "storage_bytes": str(self._share_bytes()),
             **self._overrides,
         }
         own = {key: value for key, value in os.environ.items() if not key.startswith("DLEDGER_")}
         return own | {f"DLEDGER_{key.upper()}": value for key, value in settings.items()}
+
+    def _share_bytes(self) -> int:
+        """Return each node's part of the disk; else all would be full by what the others have."""
+        there = next(each for each in (self._data, *self._data.parents) if each.exists())
+        return shutil.disk_usage(there).total // len(self._ports)
 
     def _log_path(self, index: int) -> Path:
         return self._data / f"node-{index}.log"

@@ -15,6 +15,7 @@ from dledger.cli.admin_options import (
     tell,
     tell_deleted,
 )
+from dledger.common.status import FilterBacklog
 from dledger.errors import UnknownGroup
 
 EPILOG: Final = """\
@@ -25,6 +26,8 @@ examples:
   dledger group delete billing --endpoint 10.0.0.1:20911 --yes
 
 A consumer group is created when a consumer first asks for messages; use create to have it earlier.
+Where its members ask for different tags of a topic, list shows what is unread for each filter; the
+group's number is that of the slowest.
 Without --yes, delete only shows what would be deleted, and exits with 1. A new group with the name
 of a deleted one starts at the oldest messages.
 """
@@ -42,13 +45,17 @@ async def show(args: argparse.Namespace) -> int:
         groups = await admin.groups()
     lines = [f"{'NAME':32} {'TOPIC':32} {'UNREAD':>12} {'HELD':>8}"]
     for group in groups:
-        lines += [
-            f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}"
-            for each in group.backlogs
-        ]
+        for each in group.backlogs:
+            lines.append(f"{group.name:32} {each.topic:32} {each.unread:12} {each.held:8}")
+            lines += map(_filter_line, each.filters)
         if not group.backlogs:
             lines.append(f"{group.name:32} {'-':32} {'-':>12} {'-':>8}")
     return tell(args, [dataclasses.asdict(group) for group in groups], *lines)
+
+
+def _filter_line(each: FilterBacklog) -> str:
+    waits = "  waits for a slower filter" if each.waits else ""
+    return f"{'':32} {'  filter ' + each.filter:32} {each.unread:12}{waits}"
 
 
 async def create(args: argparse.Namespace) -> int:

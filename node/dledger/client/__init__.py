@@ -14,7 +14,7 @@ from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
-from dledger.common.status import Backlog
+from dledger.common.status import Backlog, FilterBacklog
 from dledger.errors import MessageIdConflict, OutcomeUnknown
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
@@ -31,6 +31,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "FilterBacklog",
     "ForcedGroup",
     "GroupView",
     "MessageIdConflict",

@@ -14,7 +14,14 @@ from typing import Any, Final
 
 import grpc.aio
 
-from dledger.common.status import MOST_MEMBERS, Backlog, FailoverRecord, MemberStatus, NodeStatus
+from dledger.common.status import (
+    MOST_MEMBERS,
+    Backlog,
+    FailoverRecord,
+    FilterBacklog,
+    MemberStatus,
+    NodeStatus,
+)
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel, error_of
 from dledger.rpc.messages import same_fields
@@ -350,7 +357,8 @@ class AdminClient(Channel):
 
 
 def _backlog(backlog: pb.Backlog) -> Backlog:
-    return same_fields(Backlog, backlog)
+    filters = tuple(same_fields(FilterBacklog, each) for each in backlog.filters)
+    return same_fields(Backlog, backlog, filters=filters)
 
 
 def _to_pb(member: Member) -> pb.Member:

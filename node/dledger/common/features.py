@@ -167,6 +167,7 @@ FEATURES: Final = Features(
         13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
         15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
+        16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

@@ -95,6 +95,10 @@ class Sample:
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
+    storage_own_bytes: int | None = _gauge("Bytes of the volume that this node's files take")
+    storage_new_foreign_bytes: int | None = _gauge(
+        "Bytes of the volume that other programs' files took within the last hour"
+    )
     held_request_bytes: int = _gauge(
         "Room that client requests under way or held at this node take; 8 KiB at least for each"
     )
@@ -108,6 +112,9 @@ class Sample:
     )
     remembered_message_ids_limit: int = _gauge(
         "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
+    )
+    filter_kept_bytes: int = _gauge(
+        "Size of what consumers' filters passed over and is kept for others of their groups"
     )
     peer_certificate_expiry_timestamp_seconds: float | None = _gauge(
         "When the certificate that this node shows its peers ends, in Unix seconds"
@@ -176,6 +183,14 @@ class NodeMetrics:
         self.leaps = counter(
             "dledger_leaps",
             "Times that the log leapt to the group's date, led by this node, since it was behind",
+        )
+        self.filter_waits = counter(
+            "dledger_filter_waits",
+            "Receives of a consumer whose filter waits for a slower one of its group",
+        )
+        self.filter_ended_messages = counter(
+            "dledger_filter_ended_messages",
+            "Messages that were kept for consumers' filters, given up with them after ten minutes",
         )
         self.door_restarts = counter(
             "dledger_door_restarts",

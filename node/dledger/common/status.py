@@ -135,15 +135,32 @@ def without_counters(status: NodeStatus) -> NodeStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FilterBacklog:
+    """What one of a consumer group's filters still has to consume in a topic.
+
+    Attributes:
+        filter: The filter as its users write it.
+        unread: Messages that it names and that were never delivered.
+        waits: Whether it waits for a slower filter, because no more is kept for that one.
+    """
+
+    filter: str
+    unread: int
+    waits: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Backlog:
     """What a consumer group still has to consume in a topic.
 
     Attributes:
-        unread: Messages that were never delivered to it.
+        unread: Messages that were never delivered to it; with several filters, of the slowest one.
         held: Messages that were delivered to it and are not acknowledged.
+        filters: Its filters in use, if there are several, by their text.
     """
 
     group: str
     topic: str
     unread: int
     held: int
+    filters: tuple[FilterBacklog, ...] = ()

@@ -5,14 +5,14 @@ Used for every small file of the store and the spool.
 
 from __future__ import annotations
 
-import errno
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Final
 
-from dledger.errors import CorruptFile, DiskFull, StorageError
+from dledger.errors import CorruptFile, StorageError
 from dledger.files.files import Files, Mode
+from dledger.files.full import making
 
 _STEP_BYTES: Final = 4 << 20
 _STEP_PIECES: Final = 512
@@ -71,21 +71,24 @@ def replace_file_by_parts(files: Files, path: Path, parts: Iterable[bytes]) -> N
     """
     temporary = path.with_name(path.name + ".new")
     try:
-        with closing(files.open(temporary, Mode.CREATE)) as file:
-            position = 0
-            for step in _steps(parts):
-                file.pwritev(step, position)
-                file.fdatasync()
-                position += sum(map(len, step))
+        with making(files, temporary, f"write {path}"):
+            _write_steps(files, temporary, parts)
+            files.rename(temporary, path)
     except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(f"no room to write {path}") from error
         raise StorageError(f"cannot write {path}: {error}") from error
     try:
-        files.rename(temporary, path)
         files.fsync_dir(path.parent)
     except OSError as error:
         raise StorageError(f"cannot replace {path}: {error}") from error
+
+
+def _write_steps(files: Files, path: Path, parts: Iterable[bytes]) -> None:
+    position = 0
+    with closing(files.open(path, Mode.CREATE)) as file:
+        for step in _steps(parts):
+            file.pwritev(step, position)
+            file.fdatasync()
+            position += sum(map(len, step))
 
 
 def _steps(parts: Iterable[bytes]) -> Iterator[list[bytes]]:

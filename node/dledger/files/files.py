@@ -2,40 +2,21 @@
 
 Store and spool do all their I/O through `Files`, so that tests can replace it: `memory_files` is an
 implementation that loses unsynced data in a crash. Errors are plain `OSError`; callers translate
-them.
+them, those that say that there is no room by `full`.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from dledger.errors import DiskFull
-
 Buffer = bytes | bytearray | memoryview
 _IOV_MAX = 1024
-
-
-@contextmanager
-def disk_full_on_enospc(what: str) -> Iterator[None]:
-    """Raise `DiskFull` instead of ENOSPC. For writes only: a failed *sync* is never just that."""
-    try:
-        yield
-    except OSError as error:
-        refuse_full_disk(error, what)
-        raise
-
-
-def refuse_full_disk(error: OSError, what: str) -> None:
-    """Raise `DiskFull` if that is what a write's error says."""
-    if error.errno == errno.ENOSPC:
-        raise DiskFull(f"no room to {what}: {error}") from error
 
 
 class Mode(Enum):

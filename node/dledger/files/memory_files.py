@@ -24,7 +24,8 @@ class Fault:
     """An injected fault: calls of *operation* on names that end in *suffix* raise OSError.
 
     Attributes:
-        operation: A method of `File` or `Files`, such as ``fdatasync`` or ``rename``.
+        operation: A method of `File` or `Files`, such as ``fdatasync`` or ``rename``; ``create`` is
+            an ``open`` that makes a file.
         errno: Such as `errno.EIO` or `errno.ENOSPC`.
         suffix: End of the file's name; "" matches every file.
         skip: How many matching calls succeed first.
@@ -172,11 +173,15 @@ class MemoryFiles:
 
     Attributes:
         capacity_bytes: The limit of all files together; beyond it, ENOSPC.
+        quota_bytes: The limit of their owner; beyond it, EDQUOT.
+        inodes: How many files there may be; a further one is ENOSPC when it is made.
         lives: How many processes have used it: one more than there were crashes.
     """
 
-    def __init__(self, *, capacity_bytes: int = 1 << 40) -> None:
-        self.capacity_bytes = capacity_bytes
+    def __init__(
+        self, *, capacity_bytes: int = 1 << 40, quota_bytes: int = 1 << 40, inodes: int = 1 << 40
+    ) -> None:
+        self.capacity_bytes, self.quota_bytes, self.inodes = capacity_bytes, quota_bytes, inodes
         self.lives = 1
         self._names: dict[Path, _Inode] = {}
         self._disk_names: dict[Path, _Inode] = {}
@@ -185,9 +190,12 @@ class MemoryFiles:
         self._faults: list[Fault] = []
 
     def open(self, path: Path, mode: Mode) -> MemoryFile:
-        """Open *path*; CREATE always makes a new inode."""
+        """Open *path*; CREATE always makes a new inode, and is the operation ``create``, too."""
         self.strike("open", path)
         if mode is Mode.CREATE:
+            self.strike("create", path)
+            if path not in self._names and len(self._names) >= self.inodes:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
             self._change(path.parent, {path: _Inode()})
         if path not in self._names:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
@@ -212,7 +220,8 @@ class MemoryFiles:
         return sorted({n[len(inside) :].split("/", 1)[0] for n in names if n.startswith(inside)})
 
     def make_dirs(self, directory: Path) -> None:
-        """Do nothing: directories exist when a file is in them."""
+        """Do nothing but fail as injected: directories exist when a file is in them."""
+        self.strike("make_dirs", directory)
 
     def fsync_dir(self, directory: Path) -> None:
         """Make creations, renames and removals in *directory* durable."""
@@ -257,9 +266,16 @@ class MemoryFiles:
                 raise injected
 
     def check_room(self, growth_bytes: int) -> None:
-        """Raise ENOSPC if the files would exceed the capacity."""
-        if growth_bytes > 0 and self._used_bytes() + growth_bytes > self.capacity_bytes:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        """Raise ENOSPC if the files would exceed the capacity, EDQUOT if they would the quota."""
+        if growth_bytes <= 0:
+            return
+        wanted = self._used_bytes() + growth_bytes
+        for limit, number in (
+            (self.capacity_bytes, errno.ENOSPC),
+            (self.quota_bytes, errno.EDQUOT),
+        ):
+            if wanted > limit:
+                raise OSError(number, os.strerror(number))
 
     def crash(self, rng: Random) -> None:
         """Simulate a power failure: keep what was synced and a random part of the rest."""

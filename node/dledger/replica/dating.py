@@ -23,6 +23,8 @@ from dledger.types import Role
 logger = logging.getLogger(__name__)
 
 _LOOK_EVERY_S: Final = 1.0
+_ASK_EVERY_S: Final = 0.1
+"""Meanwhile it asks more often than once a second: the others answer once they know the group."""
 _UNDATED_S: Final = 3.0
 """How long the first leader of a new group holds its first entries back for the group's date."""
 
@@ -57,8 +59,10 @@ class Dating:
         self._core, self._clock, self._log_clock = core, clock, log_clock
         self._reports, self._metrics, self._leap = reports, metrics, leap
         self._next_s = clock.monotonic_s()
+        self._next_ask_s = self._next_s
         self._led_s: float | None = None
-        self._leap_index = 0
+        self._on_its_way = (0, 0)
+        """Term and index of the newest LEAP; one of an earlier term may have been cut."""
         self._was_apart = False
         self.apart_ms: int | None = None
         self.ahead_ms: int | None = None
@@ -68,7 +72,8 @@ class Dating:
         self._log_clock.look()
         leads = self._core.role is Role.LEADER
         begins = leads and not self._log_clock.is_dated
-        if self._led_s is None and begins:
+        if begins and now_s >= self._next_ask_s:
+            self._next_ask_s = now_s + _ASK_EVERY_S
             members = [each.id for each in self._core.memberships.current.members]
             self._reports.ask(members, term=self._core.term)
         self._led_s = (now_s if self._led_s is None else self._led_s) if leads else None
@@ -83,14 +88,16 @@ class Dating:
             return
         self.ahead_ms = self._log_clock.now_ms() - date_ms if leads and date_ms else None
         self._log_clock.is_slow = self.ahead_ms is not None and self.ahead_ms > AHEAD_MS
-        if date_ms is not None and serves and applied_index >= self._leap_index:
+        term, index = self._on_its_way
+        is_done = applied_index >= index or self._core.term != term
+        if date_ms is not None and serves and is_done:
             self._leap_if_behind(date_ms)
 
     def _leap_if_behind(self, date_ms: int) -> None:
         from_ms = self._log_clock.now_ms()
         if date_ms - from_ms < LEAP_MS or not (index := self._leap(date_ms)):
             return
-        self._leap_index = index
+        self._on_its_way = (self._core.term, index)
         self._metrics.leaps.inc()
         logger.warning(
             "node %s: the log's time leaps from %d to %d (Unix ms), by %.1f s: nobody lived "

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
@@ -30,13 +30,14 @@ from dledger.replica.entry_cache import EntryCache
 from dledger.replica.installation import Installation
 from dledger.replica.leader_health import CommitWatch, StallLimits, StallWatch, last_words
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.persistence import DiskSpaceGuard, Persister, is_small
+from dledger.replica.persistence import Persister, is_small
 from dledger.replica.proposals import Command
 from dledger.replica.proposer import EntrySizes, Proposer
 from dledger.replica.reads import AppliedWaiters, PendingReads
 from dledger.replica.repair import first_needed, is_stuck_behind
 from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
+from dledger.replica.room_keeper import Measured, RoomConfig, RoomKeeper
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
@@ -72,7 +73,7 @@ class DriverConfig:
     tick_s: float = 0.05  # the grain of all timeouts: a tenth of the shortest election timeout
     stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20  # four of the largest requests
-    min_free_bytes: int = 64 << 20  # a segment: votes and snapshots' marks must still find room
+    room: RoomConfig = field(default_factory=RoomConfig)
     entries: EntrySizes = field(default_factory=EntrySizes)
 
 
@@ -152,8 +153,17 @@ class Driver:
         self._is_member = self._membership.get(raft.id) is not None
         self.log_clock = LogClock(clock)
         self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, state.leapt_ms)
+        self.room = RoomKeeper(
+            raft.id,
+            config=config.room,
+            reports=self.reports,
+            voter_sets=self._voter_sets,
+            allocated_bytes=lambda: log.allocated_bytes,
+            now_s=clock.monotonic_s,
+        )
         self._proposer = Proposer(
             self.core,
+            room=self.room,
             clock=clock,
             log_clock=self.log_clock,
             metrics=metrics,
@@ -172,7 +182,7 @@ class Driver:
         self._roles = RoleObserver(
             self.core, clock=clock, log_clock=self.log_clock, metrics=metrics
         )
-        self._disk_space = DiskSpaceGuard(config.min_free_bytes)
+        self._led_by: NodeId | None = None
         self._reads = PendingReads()
         self._applied = AppliedWaiters()
         self._wake_scheduled = False
@@ -251,8 +261,8 @@ class Driver:
 
     @property
     def writes_refused(self) -> DiskFull | None:
-        """Why this node refuses user data; None if it accepts it (while it leads)."""
-        return self._disk_space.refusal
+        """Why this node refuses user data, or would if it led; None if it has room."""
+        return self.room.shortage
 
     def sync_running_s(self) -> float:
         """Return how long the current write and sync has taken so far; 0 if there is none."""
@@ -290,19 +300,20 @@ class Driver:
 
         Args:
             command: A framed command (`broker.commands`), or one that stays open until it is taken.
-            grows: Whether it stores user data; such commands are refused while the disk is full.
+            grows: Whether it stores user data. Such commands wait while room is made for them, and
+                are refused where no message may go for it; all others pass them (`room_keeper`).
             line: The queue it waits in, named after a connection; empty: the node's own.
             producer: The producer, on whichever connection; empty: none.
 
         Raises:
             NotLeader: This node does not lead.
             Overloaded: A bounded queue is full.
-            DiskFull: The disk has no room for more user data.
+            DiskFull: The disk has no room for more user data; the future raises it, too.
             FeatureNotReady: Not every member supports this command yet.
         """
         self.check(grows=grows)
         self._admit(command, self.core.memberships.current)
-        result = self._proposer.push(command, line=line, producer=producer)
+        result = self._proposer.push(command, line=line, producer=producer, grows=grows)
         self._wake()
         return result
 
@@ -310,8 +321,8 @@ class Driver:
         """Raise NotLeader or DiskFull if `submit` would."""
         if not self.is_serving_leader():
             raise NotLeader(self.core.leader)
-        if grows:
-            self._disk_space.check()
+        if grows and self.room.refusal is not None:
+            raise DiskFull(str(self.room.refusal))
 
     async def propose(self, command: bytes, *, grows: bool) -> object:
         """Commit one framed command and return the result of applying it; raises like `submit`."""
@@ -420,9 +431,31 @@ class Driver:
         self._applied_listeners.append(listener)
         self._pace.listens(awaited)
 
-    def set_free_bytes(self, free_bytes: int) -> None:
-        """Accept or refuse user data, depending on the free space on the disk."""
-        self._disk_space.measured(free_bytes, retrying=self._persister.retrying)
+    def measured(self, found: Measured) -> None:
+        """Take a look at the disk: accept, hold or refuse user data by it."""
+        self.room.measured(found, retrying=self._persister.retrying)
+        if self._proposer.queue.count:
+            self._wake()
+
+    def hand_over_for_room(self) -> bool:
+        """Transfer leadership if this disk has no room and another member has; see `room.heir`."""
+        target = self.room.heir() if self.is_serving_leader() else None
+        if target is None or self.core.transfer_target is not None:
+            return False
+        try:
+            self.transfer_leadership(target)
+        except DledgerError as error:
+            logger.info("this disk has no room, and leadership cannot move: %s", error)
+            return False
+        self.room.handed_over()
+        logger.warning(
+            "transferring leadership to %s, whose disk has room: %s", target, self.room.ours()
+        )
+        return True
+
+    def _voter_sets(self) -> Sequence[Set[NodeId]]:
+        membership = self.core.memberships.current
+        return [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
 
     # -- the loop --------------------------------------------------------------------------------
 
@@ -442,6 +475,7 @@ class Driver:
                 now_s, serves=self.is_serving_leader(), applied_index=self._applied_index
             )
         self._commits.look(now_s, core.awaits_commit_behind)
+        self._proposer.look(now_s)
         self._wake_if_due()
 
     def _watch_disk(self, now_s: float) -> None:
@@ -493,6 +527,8 @@ class Driver:
 
     def _handle(self, ready: Ready) -> None:
         committed = ready.committed
+        if ready.entries:
+            self.room.writes(ready.entries)
         # A short apply comes first: the writer would only wait for this thread (ADR 38).
         writes_behind = bool(ready.entries and committed) and is_small(committed)
         if not writes_behind:
@@ -521,8 +557,9 @@ class Driver:
 
     def entries_durable(self, term: int, index: int) -> None:
         """Count this node towards the majority for these entries."""
-        if self._disk_space.refusal is not None:
-            self._disk_space.write_succeeded(retrying=self._persister.retrying)
+        self.room.wrote(index)
+        if self.room.refusal is not None:
+            self.room.write_succeeded(retrying=self._persister.retrying)
         self.core.persisted(term=term, index=index)
         self._wake_if_due()
 
@@ -536,7 +573,7 @@ class Driver:
         Callers waiting for an entry get LeadershipLost (outcome unknown); when they retry they get
         DiskFull. A voter with every entry on disk has room, and is asked to lead instead.
         """
-        self._disk_space.write_refused(error)
+        self.room.write_refused(error)
         self._proposer.outcome_lost()
         target = self.core.transfer_candidate()
         if target is not None and self.core.progress()[target].match_index >= self.core.last_index:
@@ -654,6 +691,10 @@ class Driver:
         before = self._roles.changed(change)
         if before is None:
             return
+        if self.core.role is Role.LEADER:
+            self.room.leads(self._led_by)
+        elif self.core.leader is not None:
+            self._led_by = self.core.leader
         if before is Role.LEADER:
             self._reads.fail_all(NotLeader(self.core.leader))
             self._proposer.refuse(NotLeader(self.core.leader))

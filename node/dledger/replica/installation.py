@@ -11,14 +11,17 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Final
 
-from dledger.errors import StorageError
+from dledger.errors import DiskFull, StorageError
 from dledger.raft.ready import Ready
 from dledger.replica.persistence import Persister
 from dledger.replica.snapshots import Memberships, Snapshots
 from dledger.types import SnapshotInfo
 
 logger = logging.getLogger(__name__)
+
+_RETRY_S: Final = 0.5
 
 
 class Installation:
@@ -46,7 +49,7 @@ class Installation:
         self._finished = finished
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
-        self.replaces_log = False
+        self.replaces_log = self._closing = False
 
     def take(self, ready: Ready) -> None:
         """Store the chunks; start the installation when they are complete."""
@@ -72,12 +75,19 @@ class Installation:
             return None
         self.replaces_log = True
         try:
-            return await self._snapshots.install(received)
+            while not self._closing:
+                try:
+                    return await self._snapshots.install(received)
+                except DiskFull as error:
+                    logger.error("disk full while installing a snapshot: %s", error)
+                    await asyncio.sleep(_RETRY_S)
+            return None
         finally:
             self.replaces_log = False
 
     async def close(self) -> None:
-        """Wait for a running installation to finish."""
+        """Wait for a running installation to finish, or for one that waits for room to give up."""
+        self._closing = True
         if self._task is not None:
             await asyncio.wait([self._task])
         await self._snapshots.close()

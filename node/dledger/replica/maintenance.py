@@ -26,6 +26,7 @@ from dledger.files.files import DiskUsage
 from dledger.replica import snapshot_backoff
 from dledger.replica.driver import Driver
 from dledger.replica.retention import RetentionPolicy, first_index_without, keep_from
+from dledger.replica.room_keeper import Measured
 from dledger.replica.slow_followers import SlowFollowers
 from dledger.replica.snapshots import Snapshots
 from dledger.store.commit_log import CommitLog
@@ -35,6 +36,7 @@ logger = logging.getLogger(__name__)
 
 _ROUNDS_BETWEEN_LOOKS: Final = 60
 """How often all consumer groups are checked for unused ones; a round is a second."""
+_EARLY_TOLD_EVERY_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +56,10 @@ class SnapshotPolicy:
 
 
 class Maintenance:
-    """Runs the maintenance of one node's disk."""
+    """Runs the maintenance of one node's disk.
+
+    *usage* returns how full the file system is, without what is root's alone. It may block.
+    """
 
     def __init__(
         self,
@@ -66,6 +71,7 @@ class Maintenance:
         retention: RetentionPolicy,
         policy: SnapshotPolicy,
         metrics: NodeMetrics,
+        usage: Callable[[], DiskUsage],
         now_s: Callable[[], float] = time.monotonic,
         spread: Callable[[], float] = random.random,
     ) -> None:
@@ -76,28 +82,61 @@ class Maintenance:
         self._retention = retention
         self._policy = policy
         self._metrics = metrics
+        self._usage = usage
         self._now_s = now_s
         wait_s = snapshot_backoff.wait_s(snapshots.unfinished, spread())
         self._not_before_s = now_s() + wait_s
         self._transfers = 0
         self._slow_followers = SlowFollowers()
+        self._waits = False
         self._bytes_at_snapshot = 0
         self._rounds = policy.rest_rounds
-        self._rounds_led = 0
+        self._rounds_led = self._early_dropped = 0
+        self._early_told_s = -_EARLY_TOLD_EVERY_S
         self._newest_ms: dict[int, int] = {}
 
     def retain_by(self, policy: RetentionPolicy) -> None:
         """Go by another policy from now on."""
         self._retention = policy
 
-    async def run(self, usage: DiskUsage) -> None:
-        """Run one round: do what is due."""
-        self._rounds += 1
+    async def measure(self) -> None:
+        """Look at the disk, and let the driver and the log go by what is found."""
+        self._driver.measured(await asyncio.to_thread(self._look))
+        room = self._driver.room
+        self._log.fit(
+            segment_bytes=room.segment_bytes,
+            reserve_bytes=room.limits.reserve_bytes,
+            makes_spares=room.has_room_for_spare,
+        )
+
+    def _look(self) -> Measured:
+        allocated_bytes = self._log.allocated_bytes  # before: what is made now counts twice
+        usage, newest = self._usage(), self._snapshots.newest()
+        return Measured(
+            total_bytes=usage.total_bytes,
+            free_bytes=usage.free_bytes,
+            own_bytes=self._log.disk_bytes + self._snapshots.disk_bytes,
+            droppable_bytes=self._log.sealed_bytes,
+            snapshot_bytes=newest.size_bytes if newest is not None else 0,
+            allocated_bytes=allocated_bytes,
+        )
+
+    async def run(self, *, by_need: bool = False) -> None:
+        """Run one round: do what is due.
+
+        *by_need*: room is wanted before the next second; what goes by seconds waits for that.
+        """
+        self._rounds += not by_need
+        await self.measure()
         try:
-            await self._propose_retention(usage)
-            await self._propose_expiry()
-            followers = self._driver.core.progress()
-            if self._slow_followers.get_on(followers, self._state.first_index):
+            if self._driver.hand_over_for_room():
+                return
+            await self._propose_retention()
+            if not by_need:
+                await self._propose_expiry()
+                followers = self._driver.core.progress()
+                self._waits = self._slow_followers.get_on(followers, self._state.first_index)
+            if self._waits and not self._driver.room.is_awaited:
                 return
             if self._is_snapshot_due() and not self._should_wait():
                 await self.take_snapshot()
@@ -143,7 +182,7 @@ class Maintenance:
         size_bytes = self._driver.applied_bytes - self._bytes_at_snapshot
         if applied >= self._policy.entries and size_bytes >= self._policy.size_bytes:
             return True
-        if self._rounds <= self._policy.rest_rounds:
+        if self._rounds <= self._policy.rest_rounds and not self._driver.room.is_short:
             return False
         segments = self._log.sealed()
         by_state = first_index_without(segments, self._state.first_index)
@@ -153,13 +192,17 @@ class Maintenance:
         first_index = first_index_without(self._log.sealed(), self._snapshots.first_index)
         if first_index > self._log.first_index:
             await asyncio.to_thread(self._log.drop_before, first_index)
+            await self.measure()
             logger.info("dropped the log below entry %d", first_index)
 
-    async def _propose_retention(self, usage: DiskUsage) -> None:
+    async def _propose_retention(self) -> None:
         if not self._driver.is_serving_leader():
             return
         decided = await asyncio.to_thread(
-            self._keep_from, usage, self._driver.log_clock.lived_ms(), self._state.time.leaps
+            self._keep_from,
+            self._driver.room.decision().drop_bytes,
+            self._driver.log_clock.lived_ms(),
+            self._state.time.leaps,
         )
         index, of_age = decided
         if index <= self._state.first_index:
@@ -171,13 +214,19 @@ class Maintenance:
             self._went_early(retained.dropped, grown)
 
     def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
-        """Log which topic used most of the space for which messages were dropped early."""
+        """Log, once a minute at most, which topic used the space for which messages went early."""
         self._metrics.early_dropped_messages.inc(dropped)
+        self._early_dropped += dropped
+        now_s = self._now_s()
+        if now_s - self._early_told_s < _EARLY_TOLD_EVERY_S:
+            return
+        dropped, self._early_dropped, self._early_told_s = self._early_dropped, 0, now_s
         topic = max(grown, key=lambda each: (grown[each], each), default="")
         logger.warning(
-            "the disk is above its watermark: %d messages of all topics were dropped before their "
-            "retention time; topic %s used most of the space, %d MiB since this was last logged or "
-            "since this node started",
+            "the disk is above its watermark (%s): %d messages of all topics were dropped before "
+            "their retention time; topic %s used most of the space, %d MiB since this was last "
+            "logged or since this node started",
+            self._driver.room.ours(),
             dropped,
             topic,
             grown.get(topic, 0) >> 20,
@@ -198,13 +247,9 @@ class Maintenance:
             await self._driver.propose(ExpireGroups(before_ms=before_ms).encode(), grows=False)
 
     def _keep_from(
-        self, usage: DiskUsage, lived_ms: int, leaps: tuple[tuple[int, int], ...]
+        self, excess_bytes: int, lived_ms: int, leaps: tuple[tuple[int, int], ...]
     ) -> tuple[int, int]:
         """Return the first index whose messages are kept, and what it would be with more space."""
-        used_bytes = usage.total_bytes - usage.free_bytes
-        excess_bytes = self._retention.excess_bytes(
-            used_bytes=used_bytes, total_bytes=usage.total_bytes
-        )
         decide = partial(
             keep_from,
             self._log.sealed(),

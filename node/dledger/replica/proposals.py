@@ -41,6 +41,7 @@ class OpenCommand(Protocol):
 
 
 Command: TypeAlias = bytes | OpenCommand
+_UNBOUNDED: Final = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,7 @@ class Proposal:
     Attributes:
         line: The line it waits in; empty: the node's own, for small commands.
         producer: The producer, whose commands keep their order across lines; empty: none.
+        grows: Whether it stores users' data, and so may have to wait for room.
     """
 
     command: Command
@@ -57,16 +59,20 @@ class Proposal:
     proposed_s: float = 0.0
     line: str = ""
     producer: str = ""
+    grows: bool = False
 
 
 class _Line:
-    """Commands that are served in order."""
+    """Commands that are served in order. What stores users' data stands in lines of its own."""
 
-    __slots__ = ("name", "queue")
+    __slots__ = ("key", "queue")
 
-    def __init__(self, name: str) -> None:
-        self.name = name
+    def __init__(self, key: tuple[str, bool]) -> None:
+        self.key = key
         self.queue: deque[Proposal] = deque()
+
+
+_Turn: TypeAlias = tuple[int, int, _Line]
 
 
 class ProposalQueue:
@@ -76,8 +82,13 @@ class ProposalQueue:
     is taken from the line; the lowest is served next. An emptied line is kept until the others
     have caught up with it, so that it gains nothing by emptying.
 
+    Commands that store users' data may have to wait for room on the disks (`room_keeper`). The
+    others pass them meanwhile, and a quarter more of them is taken than of those that wait.
+
     Attributes:
         count: The number of queued commands.
+        growing_count: Those of them that store users' data.
+        held_bytes: The size of the command that found no room at the last `take_batch`; 0: none.
     """
 
     def __init__(
@@ -88,11 +99,12 @@ class ProposalQueue:
     ) -> None:
         self._max_bytes, self._max_entry_bytes = max_bytes, max_entry_bytes
         self._max_commands = max_commands
-        self._lines: dict[str, _Line] = {}
-        self._turns: list[tuple[int, int, _Line]] = []  # a heap; the second breaks ties, by age
+        self._lines: dict[tuple[str, bool], _Line] = {}
+        # Two heaps, the second of what grows the log; the second field breaks ties, by age.
+        self._turns: tuple[list[_Turn], list[_Turn]] = ([], [])
         self._numbers = itertools.count()
-        self._turn = self.count = 0
-        self._producers: dict[str, tuple[_Line, int]] = {}
+        self._turn = self.count = self.growing_count = self.held_bytes = 0
+        self._producers: dict[tuple[str, bool], tuple[_Line, int]] = {}
         self._open: dict[OpenCommand, None] = {}
         self._fixed_bytes = 0
 
@@ -111,42 +123,83 @@ class ProposalQueue:
             Overloaded: The queue is full.
         """
         command = proposal.command
-        if self.count >= self._max_commands:
+        # What frees consumers still finds a place behind users' data that waits for room.
+        most_bytes, most_commands = (
+            (self._max_bytes, self._max_commands)
+            if proposal.grows
+            else (self._max_bytes * 5 // 4, self._max_commands * 5 // 4)
+        )
+        if self.count >= most_commands:
             raise Overloaded(f"{self.count} commands are queued; back off and retry")
-        if self.count and (held := self.size_bytes) + len(command) > self._max_bytes:
+        if self.count and (held := self.size_bytes) + len(command) > most_bytes:
             raise Overloaded(
-                f"the proposal queue holds {held} of {self._max_bytes} bytes; back off and retry"
+                f"the proposal queue holds {held} of {most_bytes} bytes; back off and retry"
             )
         self._line_of(proposal).queue.append(proposal)
         self.count += 1
+        self.growing_count += proposal.grows
         if isinstance(command, bytes):
             self._fixed_bytes += len(command)
         else:
             self._open[command] = None
 
-    def take_batch(self) -> list[Proposal]:
-        """Remove and return the proposals for the next entry, without cancelled ones."""
+    def take_batch(self, room_bytes: int = _UNBOUNDED) -> list[Proposal]:
+        """Remove and return the proposals for the next entry, without cancelled ones.
+
+        *room_bytes*: how large an entry with users' data may be; below 0 there is no room for any.
+        """
         batch: list[Proposal] = []
         size, most = 0, self._max_entry_bytes
-        while self.count:
-            turn, _, line = self._turns[0]
-            if not line.queue:
-                heappop(self._turns)
-                del self._lines[line.name]
-                continue
+        self.held_bytes = 0
+        while self.count and (turns := self._next_turns()) is not None:
+            turn, _, line = turns[0]
             taken = len(line.queue[0].command)
             if batch and size + taken > most:
                 break
+            if line.key[1] and size + taken > room_bytes:
+                self.held_bytes = max(size + taken, 1)
+                continue
             proposal = self._taken(line)
             if proposal.result.cancelled():
                 continue
             batch.append(proposal)
             size += taken
             self._turn = turn
-            heapreplace(self._turns, (turn + taken, next(self._numbers), line))
+            heapreplace(turns, (turn + taken, next(self._numbers), line))
         if not self.count:
             self._forget_lines()
         return batch
+
+    def _next_turns(self) -> list[_Turn] | None:
+        """Return the heap whose first line is served next; None if nothing may be taken."""
+        for turns in self._turns:
+            while turns and not turns[0][2].queue:
+                del self._lines[heappop(turns)[2].key]
+        small, growing = self._turns
+        if self.held_bytes or not growing:
+            return small or None
+        return growing if not small or growing[0] < small[0] else small
+
+    def refuse_growing(self, error: DledgerError, *, proposed_before_s: float) -> int:
+        """Refuse the lines of users' data whose first command was proposed before; return how many.
+
+        A whole line is refused: else what comes behind in it could be stored before.
+        """
+        late = [
+            line
+            for _, _, line in self._turns[1]
+            if line.queue and line.queue[0].proposed_s <= proposed_before_s
+        ]
+        refused = 0
+        for line in late:
+            while line.queue:
+                _fail(self._taken(line), error)
+                refused += 1
+        if not self.growing_count:
+            self.held_bytes = 0
+        if not self.count:
+            self._forget_lines()
+        return refused
 
     def fail_all(self, error: DledgerError) -> None:
         """Refuse everything that is still queued: none of it reached the log."""
@@ -156,17 +209,19 @@ class ProposalQueue:
         self._forget_lines()
         self._producers.clear()
         self._open.clear()
-        self._fixed_bytes = self.count = 0
+        self._fixed_bytes = self.count = self.growing_count = self.held_bytes = 0
 
     def _line_of(self, proposal: Proposal) -> _Line:
         """Return the line for a command: that of its producer's queued commands, if any."""
-        producer = proposal.producer
-        standing = self._producers.get(producer) if producer else None
-        line = standing[0] if standing is not None else self._lines.get(proposal.line)
+        grows = proposal.grows
+        producer = (proposal.producer, grows)
+        standing = self._producers.get(producer) if proposal.producer else None
+        key = (proposal.line, grows)
+        line = standing[0] if standing is not None else self._lines.get(key)
         if line is None:
-            line = self._lines[proposal.line] = _Line(proposal.line)
-            heappush(self._turns, (self._turn, next(self._numbers), line))
-        if producer:
+            line = self._lines[key] = _Line(key)
+            heappush(self._turns[grows], (self._turn, next(self._numbers), line))
+        if proposal.producer:
             self._producers[producer] = (line, 1 if standing is None else standing[1] + 1)
         return line
 
@@ -174,20 +229,23 @@ class ProposalQueue:
         """Remove and return the first proposal of a line."""
         proposal = line.queue.popleft()
         self.count -= 1
+        self.growing_count -= proposal.grows
         if isinstance(proposal.command, bytes):
             self._fixed_bytes -= len(proposal.command)
         else:
             del self._open[proposal.command]
         if proposal.producer:
-            _, count = self._producers.pop(proposal.producer)
+            producer = (proposal.producer, proposal.grows)
+            _, count = self._producers.pop(producer)
             if count > 1:
-                self._producers[proposal.producer] = (line, count - 1)
+                self._producers[producer] = (line, count - 1)
         return proposal
 
     def _forget_lines(self) -> None:
         """Reset the virtual times: the queue is empty, so no line is owed anything."""
         self._lines.clear()
-        self._turns.clear()
+        for turns in self._turns:
+            turns.clear()
         self._turn = 0
 
 

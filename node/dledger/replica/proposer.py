@@ -9,6 +9,7 @@ a full one does not wait for that, and a few may be in flight together.
 from __future__ import annotations
 
 import asyncio
+import math
 from dataclasses import dataclass
 from typing import Final
 
@@ -27,9 +28,12 @@ from dledger.replica.proposals import (
     Waiters,
     closed,
 )
+from dledger.replica.room_keeper import RoomKeeper, late_for_room
 from dledger.types import EntryKind
 
 _PIPELINE_ENTRIES: Final = 4
+ROOM_WAIT_S: Final = 5.0
+"""How long users' data waits for room at most; its caller's deadline may end before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,23 +68,27 @@ class Proposer:
         log_clock: LogClock,
         metrics: NodeMetrics,
         max_queued_bytes: int,
+        room: RoomKeeper,
         sizes: EntrySizes = EntrySizes(),
     ) -> None:
+        self._room = room
         self._core, self._clock, self._log_clock, self._metrics = core, clock, log_clock, metrics
         self._sizes = sizes
         self.queue = ProposalQueue(max_queued_bytes, max_entry_bytes=sizes.max_bytes)
         self.waiters = Waiters(self._answered)
 
     def push(
-        self, command: Command, *, line: str = "", producer: str = ""
+        self, command: Command, *, line: str = "", producer: str = "", grows: bool = False
     ) -> asyncio.Future[object]:
         """Queue one framed command in a line; the future returns the result of applying it.
+
+        One that *grows* the log with users' data waits for room, and may be refused with DiskFull.
 
         Raises:
             Overloaded: The queue is full.
         """
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self.queue.push(Proposal(command, result, self._clock.monotonic_s(), line, producer))
+        self.queue.push(Proposal(command, result, self._clock.monotonic_s(), line, producer, grows))
         return result
 
     def propose(self, *, disk_idle: bool) -> None:
@@ -90,8 +98,15 @@ class Proposer:
         ones could go in once there is room, and one producer's batches would be out of order.
         """
         while self.queue.count and self._may_propose(disk_idle=disk_idle):
-            batch = self.queue.take_batch()
+            room_bytes = self._room.room_bytes() if self.queue.growing_count else 0
+            batch = self.queue.take_batch(room_bytes)
+            if self.queue.held_bytes:
+                self._hold(self.queue.held_bytes)
+            elif self._room.is_awaited:
+                self._room.satisfied()
             if not batch:
+                if self.queue.held_bytes:
+                    return
                 continue
             data = b"".join([closed(proposal.command) for proposal in batch])
             term, index = self._core.propose(
@@ -100,8 +115,24 @@ class Proposer:
                 crc32c=crc32c(data),
                 timestamp_ms=self._log_clock.now_ms(),
             )
+            self._room.takes(index, len(data))
             self.waiters.add(term, index, batch)
             self._metrics.batch(len(batch), len(data))
+
+    def _hold(self, size_bytes: int) -> None:
+        """Let users' data wait for room; where none can be made, refuse what waits for it."""
+        refusal = self._room.waits(size_bytes)
+        if refusal is not None:
+            self.queue.refuse_growing(refusal, proposed_before_s=math.inf)
+            self._room.satisfied()
+
+    def look(self, now_s: float) -> None:
+        """Refuse what has waited for room for too long; called at each tick."""
+        if self.queue.held_bytes:
+            late = late_for_room(ROOM_WAIT_S)
+            self.queue.refuse_growing(late, proposed_before_s=now_s - ROOM_WAIT_S)
+            if not self.queue.held_bytes:
+                self._room.satisfied()
 
     def leap(self, to_ms: int) -> int:
         """Propose that the log's time leaps to *to_ms*, Unix milliseconds, later than it is.
@@ -137,4 +168,5 @@ class Proposer:
     def refuse(self, error: DledgerError) -> None:
         """Refuse the queued commands with *error*; those in an entry have an unknown outcome."""
         self.queue.fail_all(error)
+        self._room.satisfied()
         self.waiters.fail_all()

@@ -22,24 +22,15 @@ class RetentionPolicy:
 
     Attributes:
         hours: Lived hours after which messages are dropped; 0: never.
-        disk_watermark_percent: How full the disk may be before messages are dropped earlier; 0: no
-            such limit.
         group_hours: How long an unused consumer group is kept; 0: for ever.
     """
 
     hours: int
-    disk_watermark_percent: int
     group_hours: int = 0
 
     def unused_before_ms(self, active_ms: int) -> int:
         """Return the time (Unix ms) before which a group's last use expires it; 0: none expires."""
         return max(0, active_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
-
-    def excess_bytes(self, *, used_bytes: int, total_bytes: int) -> int:
-        """Return the bytes by which the disk exceeds its watermark; 0 if it does not."""
-        if not self.disk_watermark_percent:
-            return 0
-        return max(0, used_bytes - total_bytes * self.disk_watermark_percent // 100)
 
 
 def keep_from(

@@ -297,6 +297,11 @@ class Snapshots:
 
     # -- sending ---------------------------------------------------------------------------------
 
+    @property
+    def disk_bytes(self) -> int:
+        """What the snapshots on the disk take, unfinished ones included."""
+        return self._files.disk_bytes
+
     def newest(self) -> SnapshotInfo | None:
         """Return the newest snapshot; None while the log still has every entry."""
         found = self._files.newest

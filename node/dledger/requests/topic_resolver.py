@@ -1,14 +1,14 @@
-"""Topics and groups by name: found in the state, or created through the log if allowed."""
+"""Topics, groups and filters: found in the state, or put there through the log if allowed."""
 
 from __future__ import annotations
 
 import asyncio
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Final
 
-from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret
+from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret, UseFilter
 from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
@@ -46,7 +46,7 @@ class TopicResolver:
         self.auto_creates = config.auto_create_topics
         self.group_retention_hours = config.group_retention_hours
         self._used_s: dict[str, float] = {}
-        self._creating: dict[tuple[str, str], asyncio.Task[object]] = {}
+        self._creating: dict[tuple[str, Hashable], asyncio.Task[object]] = {}
         self._budgets = {
             what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
             for what in ("topic", "group")
@@ -68,9 +68,14 @@ class TopicResolver:
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
-            raise UnknownTopic(name)
+            raise UnknownTopic(name, node=self._own_address())
         self._used_s[name] = time.monotonic()
         return found
+
+    def _own_address(self) -> str:
+        """Return this node's client port, as clients are told it."""
+        own = (e for e in self._engine.endpoints() if e.node_id == self._engine.node_id)
+        return next((f"{each.host}:{each.port}" for each in own), "HOST:PORT")
 
     def is_in_use(self, topic: str) -> bool:
         """Whether a client sent to a topic, or asked for its messages or routes, lately."""
@@ -107,6 +112,22 @@ class TopicResolver:
         else:
             await self._make("group", name, command, lambda: groups.exists(name))
 
+    async def use_filter(self, group: str, topic: str, tags: tuple[str, ...] | None) -> None:
+        """Ensure, before a poll waits, that the log has the use of its filter.
+
+        What a group's other filters pass over is kept for a filter that is in use. A poll that
+        finds nothing writes nothing to the log; so the first one with a filter is recorded, and
+        now and then another if the group has several filters for this topic.
+
+        Raises:
+            LimitReached: The filter is new, and there are too many.
+            UnknownTopic, UnknownGroup: The topic or group was deleted meanwhile.
+        """
+        if self._engine.state.groups.is_filter_said(group, topic, tags, self._engine.now_ms()):
+            return
+        command = UseFilter(group=group, topic=topic, tags=tags).encode()
+        await self._propose("filter", (group, topic, tags), command)
+
     async def secret(self) -> bytes:
         """Return the secret that signs receipt handles, creating it if there is none yet."""
         if not self._engine.state.secret:
@@ -117,13 +138,14 @@ class TopicResolver:
     async def _make(self, what: str, name: str, command: bytes, exists: Callable[[], bool]) -> None:
         """Create what a client has named, if the rate limit allows it."""
         check_name(what, name)
+        endpoint = self._own_address() if what == "topic" else "HOST:20911"
         now_s = asyncio.get_running_loop().time()
-        option = "--endpoint HOST:PORT"
         if (what, name) not in self._creating and not self._budgets[what].take(now_s):
             raise RateLimited(
                 f"{what} {name!r} does not exist, and {self._config.made_at_once} {what}s at once, "
                 f"then {self._config.made_per_s:g} a second, are created on their first use: "
-                f"create it with `dledger {what} create {name} {option}`, or try again later"
+                f"create it with `dledger {what} create {name} --endpoint {endpoint}`, or try "
+                "again later"
             )
         try:
             await self._propose(what, name, command)
@@ -131,7 +153,7 @@ class TopicResolver:
             if not exists():  # another request created it with other settings, which is fine
                 raise
 
-    async def _propose(self, what: str, name: str, command: bytes) -> None:
+    async def _propose(self, what: str, name: Hashable, command: bytes) -> None:
         """Propose *command* once, however many concurrent requests need it."""
         task = self._creating.get((what, name))
         if task is None:
@@ -140,7 +162,7 @@ class TopicResolver:
             task.add_done_callback(lambda done: self._created((what, name), done))
         await asyncio.shield(task)
 
-    def _created(self, key: tuple[str, str], done: asyncio.Task[object]) -> None:
+    def _created(self, key: tuple[str, Hashable], done: asyncio.Task[object]) -> None:
         self._creating.pop(key, None)
         if not done.cancelled():
             done.exception()  # mark it retrieved: all requests that would raise it may be gone

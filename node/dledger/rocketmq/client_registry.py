@@ -30,7 +30,7 @@ from typing import Any, Final
 import grpc
 
 from dledger.broker.commands import LeaseRef, Receive, Release, Renew
-from dledger.broker.deliveries import Lease
+from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
 from dledger.common.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS

@@ -1,11 +1,12 @@
 """Long polls: which waiting consumer poll may propose a RECEIVE next.
 
 The polls of one consumer group compete for each message, and polls that cannot be served should
-not be woken. So they wait in lines, one for each (group, topic, queue id or any queue), first come,
-first served. A turn is the right to propose one RECEIVE. The first poll of a line gets a turn only
-if there are more messages than the polls with a turn, whose RECEIVE is not applied yet, will take.
-It must give the turn back, used or not; then the next poll is considered. So one message costs a
-group one turn, however many polls wait. Used by `receiving`.
+not be woken. So they wait in lines, one for each (group, topic, queue id or any queue, filter),
+first come, first served. A turn is the right to propose one RECEIVE. The first poll of a line gets
+a turn only if there are more messages than the polls with a turn, whose RECEIVE is not applied yet,
+will take. It must give the turn back, used or not; then the next poll is considered. So one message
+costs a group one turn, however many polls wait; where the group's filters differ, one for each that
+names it. Used by `receiving`.
 """
 
 from __future__ import annotations
@@ -14,9 +15,11 @@ import asyncio
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 from types import TracebackType
 from typing import Final, TypeAlias
 
+from dledger.broker.kept_messages import Codes
 from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import Topic
 from dledger.common.limits import MAX_WAITING_POLLS
@@ -28,6 +31,7 @@ MAX_TURNS: Final = 64
 """The most turns of waiting polls at a time. When very many polls can be served together, as when
 the leases of a whole group end, the event loop serves this many at a time."""
 _LOOK_AGAIN_S: Final = 0.1
+_LOOK_RARELY_S: Final = 3.2
 
 _Attempt: TypeAlias = tuple[str, str, str]
 
@@ -41,6 +45,7 @@ class Want:
         queue_ids: The queue it may be answered from; None: any that its topic has by then.
         limit: The most messages it takes.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
+        codes: The tag codes that its filter names; None: it takes every message.
     """
 
     group: str
@@ -49,6 +54,7 @@ class Want:
     queue_ids: range | None
     limit: int
     attempt_id: str
+    codes: Codes
 
 
 class _Waiter:
@@ -66,12 +72,12 @@ class _Waiter:
 
 
 class _Line:
-    """The polls of a group that may be answered from the same queues.
+    """The polls of a group that may be answered with the same messages.
 
     A line that is *over* is in no list any more: its topic or group was deleted.
     """
 
-    __slots__ = ("claimed", "over", "timer", "timer_ms", "waiters", "want")
+    __slots__ = ("again_s", "claimed", "over", "timer", "timer_ms", "waiters", "want")
 
     def __init__(self, want: Want) -> None:
         self.want = want
@@ -80,6 +86,7 @@ class _Line:
         self.over = False
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ms = 0.0
+        self.again_s = _LOOK_AGAIN_S
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -114,12 +121,16 @@ class Turn:
             self._turns.end(self._line, self._limit, counted=self._counted)
 
 
+_Lines: TypeAlias = dict[str, dict[Codes, _Line]]
+"""The lines of one queue, by group and filter."""
+
+
 class LongPollQueue:
     """All lines of a node. Single-threaded, on the event loop."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._lines: defaultdict[tuple[str, int], dict[str, _Line]] = defaultdict(dict)
+        self._lines: defaultdict[tuple[str, int], _Lines] = defaultdict(dict)
         self._attempts: defaultdict[_Attempt, set[_Waiter]] = defaultdict(set)
         self._due: OrderedDict[_Line, None] = OrderedDict()
         self._over = Herd()
@@ -190,12 +201,12 @@ class LongPollQueue:
             self._end_lines(changes)
         for topic, queue_id in changes.arrived:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
-                if lines := self._lines.get(place):
+                for lines in self._lines.get(place, {}).values():
                     self._due.update(dict.fromkeys(lines.values()))
         for group, topic, queue_id in changes.leases:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
-                if line := self._lines.get(place, {}).get(group):
-                    self._due[line] = None
+                own_lines = self._lines.get(place, {}).get(group, {})
+                self._due.update(dict.fromkeys(own_lines.values()))
         for attempt in changes.attempts:
             for waiter in self._attempts.get(attempt, ()):
                 waiter.wake(Turn(self, None, 0, counted=False))
@@ -204,12 +215,13 @@ class LongPollQueue:
     def _end_lines(self, changes: StateChanges) -> None:
         for topic, queues in changes.topics_gone:
             for queue_id in range(ANY_QUEUE, queues):
-                self._end_all(self._lines.pop((topic, queue_id), {}).values())
+                for lines in self._lines.pop((topic, queue_id), {}).values():
+                    self._end_all(lines.values())
         if changes.groups_gone:
-            for place, lines in list(self._lines.items()):
-                gone = changes.groups_gone.intersection(lines)
-                self._end_all([lines.pop(group) for group in gone])
-                if not lines:
+            for place, groups in list(self._lines.items()):
+                for group in changes.groups_gone.intersection(groups):
+                    self._end_all(groups.pop(group).values())
+                if not groups:
                     del self._lines[place]
 
     def _end_all(self, lines: Iterable[_Line]) -> None:
@@ -222,8 +234,8 @@ class LongPollQueue:
 
     def look_again(self) -> None:
         """Wake all polls: leadership changed, or the node is shutting down."""
-        for lines in self._lines.values():
-            for line in lines.values():
+        for groups in self._lines.values():
+            for line in chain.from_iterable(lines.values() for lines in groups.values()):
                 for waiter in line.waiters:
                     waiter.wake()
 
@@ -268,7 +280,12 @@ class LongPollQueue:
             return False
         queue_ids = want.queue_ids or range(topic.queues)
         return enough <= state.groups.available(
-            want.group, topic.name, queue_ids, self._lived_ms(), enough=enough
+            want.group,
+            topic.name,
+            queue_ids,
+            self._lived_ms(),
+            enough=enough,
+            codes=want.codes,
         )
 
     def _set_timer(self, line: _Line) -> None:
@@ -282,9 +299,12 @@ class LongPollQueue:
         line.stop_timer()
         if expiry_ms == float("inf"):
             return
-        # Expired leases are left to the polls that have a turn, unless one of them hangs.
+        # Expired leases are left to the polls that have a turn, unless one of them hangs, and to
+        # those whose filter names them, which may be away: so the looks become rarer.
         remaining_s = (expiry_ms - self._lived_ms()) / 1000
-        delay_s = max(remaining_s, 0.001) if remaining_s > 0 else _LOOK_AGAIN_S
+        delay_s = max(remaining_s, 0.001) if remaining_s > 0 else line.again_s
+        is_same = line.timer_ms == expiry_ms and remaining_s <= 0
+        line.again_s = min(2 * line.again_s, _LOOK_RARELY_S) if is_same else _LOOK_AGAIN_S
         line.timer_ms = expiry_ms
         line.timer = asyncio.get_running_loop().call_later(delay_s, self._time_is_up, line)
 
@@ -296,10 +316,10 @@ class LongPollQueue:
     # -- standing in line ------------------------------------------------------------------------
 
     def _line(self, want: Want) -> _Line:
-        lines = self._lines[want.topic.name, want.queue_id]
-        line = lines.get(want.group)
+        lines = self._lines[want.topic.name, want.queue_id].setdefault(want.group, {})
+        line = lines.get(want.codes)
         if line is None:
-            line = lines[want.group] = _Line(want)
+            line = lines[want.codes] = _Line(want)
         return line
 
     def _enter(self, waiter: _Waiter) -> None:
@@ -327,10 +347,13 @@ class LongPollQueue:
             return
         line.stop_timer()
         self._due.pop(line, None)
-        place = (line.want.topic.name, line.want.queue_id)
-        self._lines[place].pop(line.want.group, None)
-        if not self._lines[place]:
-            del self._lines[place]
+        want, groups = line.want, self._lines[line.want.topic.name, line.want.queue_id]
+        lines = groups.get(want.group, {})
+        lines.pop(want.codes, None)
+        if not lines:
+            groups.pop(want.group, None)
+        if not groups:
+            del self._lines[want.topic.name, want.queue_id]
 
     def _holds_attempt(self, want: Want) -> bool:
         """Whether the poll repeats one whose response was lost, and messages wait for it."""

@@ -11,7 +11,7 @@ from typing import Any
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
-from dledger.broker.filters import parse_tags
+from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
@@ -69,6 +69,7 @@ class _Poll:
             topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=None if command.any_queue else range(first, first + 1),
+            codes=tag_codes(command.tags),
             limit=command.limit,
             attempt_id=command.attempt_id,
         )
@@ -139,6 +140,7 @@ class Receiver:
                 Code.BAD_REQUEST,
                 f"topic {name!r} has queues 0 to {topic.queues - 1}: {request.message_queue.id}",
             )
+        await self._resolver.use_filter(group, name, tags)
         command = Receive(
             group=group,
             topic=name,

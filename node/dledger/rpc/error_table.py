@@ -62,6 +62,13 @@ def _by_argument(kind: Callable[[str], DledgerError], _: str, argument: str) -> 
     return kind(argument)
 
 
+def _of_topic(kind: type[errors.UnknownTopic], sentence: str, topic: str) -> errors.UnknownTopic:
+    """Return the error as the node said it: it names a node that can be asked."""
+    error = kind(topic)
+    error.args = (sentence,)
+    return error
+
+
 def _told_rows(error: errors.MessageIdConflict) -> str:
     return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
 
@@ -84,10 +91,10 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.LimitReached: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.Unsupported: ErrorRow("NOT_IMPLEMENTED", StatusCode.UNIMPLEMENTED),
     errors.UnknownTopic: ErrorRow(
-        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("topic")
+        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _of_topic, attrgetter("topic")
     ),
     errors.TopicMadeAnew: ErrorRow(
-        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("topic")
+        "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _of_topic, attrgetter("topic")
     ),
     errors.UnknownGroup: ErrorRow(
         "CONSUMER_GROUP_NOT_FOUND", StatusCode.NOT_FOUND, _by_argument, attrgetter("group")

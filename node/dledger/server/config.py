@@ -66,7 +66,7 @@ class Settings:
             more.
         election_handicap_ticks: How much longer than others this node waits before it campaigns:
             its election priority; 0 is the highest.
-        segment_bytes: Size of a commit log segment.
+        segment_bytes: Largest size of a commit log segment; on a small volume it is a 32nd of that.
         scrub_bytes_per_s: How fast the log is read to look for rot; 0 turns that off.
         durability: ``sync``, or ``osBuffer`` to acknowledge from the page cache.
         auto_create_topics: Whether topics are created on first use; consumer groups always are.
@@ -74,9 +74,11 @@ class Settings:
         snapshot_bytes: Log between two snapshots of the broker's state; a restart replays at most
             about that much.
         snapshot_entries: Entries that there must be between two, too.
+        storage_bytes: What this node was given of the disk, which it may share with others: the
+            watermark is a part of this; 0: the whole file system.
         retention_hours: Age at which messages go, whole segments at a time; 0: they never do.
-        disk_watermark_percent: How full the disk may be before the oldest segments go early; 0: no
-            such limit.
+        disk_watermark_percent: How much of its storage a node may use before the oldest segments go
+            early; 0: messages never go for lack of room.
         group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
         leader_follows_clients: Whether leadership goes to the node that most requests come to.
         drain_s: How long a node that is told to stop goes on serving, not ready and not leading:
@@ -114,6 +116,7 @@ class Settings:
     default_queues: int = 8  # as GatewayConfig.default_queues
     snapshot_bytes: int = 256 << 20  # what a restart replays at most (`make bench-restart`: 1.6 s)
     snapshot_entries: int = 1000  # a state is worth some; else large messages would snapshot often
+    storage_bytes: int = 0
     retention_hours: int = 72  # as RocketMQ's brokers: a weekend
     disk_watermark_percent: int = 85  # likewise; the rest is for what comes until segments go
     group_retention_hours: int = 720  # 30 days: who comes back later is a new group
@@ -180,6 +183,7 @@ _BOUNDS: Final[dict[str, tuple[int, int]]] = {
     "default_queues": (1, 1024),
     "snapshot_bytes": (1 << 20, 1 << 40),
     "snapshot_entries": (1, 1 << 40),
+    "storage_bytes": (0, 1 << 60),
     "retention_hours": (0, 1_000_000),
     "disk_watermark_percent": (0, 99),
     "group_retention_hours": (0, 1_000_000),

@@ -158,12 +158,14 @@ class NodeEngine:
             await self._driver.wait_change(timeout_s)
 
     def hand_over(self, target: NodeId) -> bool:
-        """Start a transfer to *target*; False if it lags or a transfer is not possible now."""
+        """Start a transfer to *target*; False if it lags, has no room, or cannot lead now."""
         core = self._joined().core
         progress = core.progress().get(target)
         behind = core.last_index - progress.match_index if progress else CAUGHT_UP_ENTRIES + 1
         if behind > CAUGHT_UP_ENTRIES or not self._peers.connected(target):
             return False
+        if not self._joined().room.is_roomy(target):
+            return False  # it would hand leadership on, or let messages go for its own disk
         try:
             self._joined().transfer_leadership(target)
         except DledgerError:

@@ -23,6 +23,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
+from dledger.rocketmq.filter_watch import FilterWatch
 from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
 from dledger.rocketmq.polls import HeldPolls
@@ -101,6 +102,7 @@ class Gateway:
         )
         self.turns = LongPollQueue(engine)
         self.clients = ClientRegistry(engine)
+        self.filters = FilterWatch(engine, self.metrics)
         self.sender = Sender(engine, self.context.resolver, self.metrics.message_id_conflicts)
         self.receiver = Receiver(
             engine,
@@ -194,6 +196,7 @@ class Gateway:
         self.context.resolver.notify(changes)
         self.queue_followers.notify(changes)
         self.turns.notify(changes)
+        self.filters.notify(changes)
 
     async def _watch(self) -> None:
         """Wake waiting polls whenever leadership changes."""

@@ -20,6 +20,7 @@ logger = logging.getLogger(__name__)
 LOOK_S: Final = 5.0
 LIVE: Final = (
     "auto_create_topics",
+    "storage_bytes",
     "retention_hours",
     "disk_watermark_percent",
     "group_retention_hours",

@@ -71,6 +71,7 @@ from dledger.types import Member, NodeId, Role
 logger = logging.getLogger(__name__)
 
 _HOUSEKEEPING_S: Final = 1.0
+_LEAST_REST_S: Final = 0.05
 _PUBLISH_S: Final = 1.0
 _STALLED_S: Final = 5.0
 _TRANSFER_DEADLINE_S: Final = 3.0
@@ -154,7 +155,7 @@ class Node:
         )
         self._stopping = self._closing = False
         self._burial: asyncio.Task[None] | None = None
-        self._usage = shutil.disk_usage(self._directory)
+        self._usage = _usage(self._directory)
         self._tasks: list[asyncio.Task[None]] = []
         self._loop_turns = LoopProfile(self._metrics.loop_turn_seconds.observe)
         self._health = HealthServer(
@@ -286,6 +287,7 @@ class Node:
             metrics=self._metrics,
             clock=self._clock,
             levels=self._levels,
+            usage=self._look_at_disk,
             watchdog=self._watchdog,
             on_fatal=self._on_fatal,
             on_removed=self._end,
@@ -461,8 +463,8 @@ class Node:
             group_id=self._joining.group_id,
             not_ready_reason=self._ready_problem(),
             version=VERSION,
-            storage_used_bytes=self._usage.used,
-            storage_capacity_bytes=self._usage.total,
+            storage_used_bytes=self._usage.total_bytes - self._usage.free_bytes,
+            storage_capacity_bytes=self._usage.total_bytes,
             recovered_to=self._joining.identity.recovered_to,
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
@@ -493,24 +495,47 @@ class Node:
     async def _check_disk(self) -> None:
         """Every second: check the disk, and prepare the next segment."""
         while True:
-            self._usage = await asyncio.to_thread(shutil.disk_usage, self._directory)
             if self._replica is not None:
-                self._replica.driver.set_free_bytes(self._usage.free)
+                await self._replica.maintenance.measure()
                 await self._replica.prepare()
+            else:
+                await asyncio.to_thread(self._look_at_disk)
             await asyncio.sleep(_HOUSEKEEPING_S)
 
+    def _look_at_disk(self) -> DiskUsage:
+        """Return how full the disk is. Blocks."""
+        self._usage = _usage(self._directory)
+        return self._usage
+
     async def _keep_log_short(self) -> None:
-        """Every second: take a snapshot and drop old segments, if they are due."""
+        """Take a snapshot and drop old segments, if due: every second, and when room is wanted."""
+        loop = asyncio.get_running_loop()
         while True:
+            next_s = loop.time() + _HOUSEKEEPING_S
             if self._replica is not None:
-                usage = self._usage  # of what is ours to use, as `df` counts
-                await self._replica.maintenance.run(DiskUsage(usage.used + usage.free, usage.free))
-            await asyncio.sleep(_HOUSEKEEPING_S)
+                await self._replica.maintenance.run()
+            while self._replica is not None and await self._room_wanted(next_s):
+                await self._replica.maintenance.run(by_need=True)
+            await asyncio.sleep(max(0.0, next_s - loop.time()))
+
+    async def _room_wanted(self, until_s: float) -> bool:
+        """Return whether room is wanted on the disk before *until_s*; never at once."""
+        await asyncio.sleep(_LEAST_REST_S)
+        if self._replica is None or asyncio.get_running_loop().time() >= until_s:
+            return False
+        wanted = self._replica.driver.room.wanted
+        try:
+            async with asyncio.timeout_at(until_s):
+                await wanted.wait()
+        except TimeoutError:
+            return False
+        wanted.clear()
+        return True
 
     async def _publish_metrics(self) -> None:
         """Publish gauges every second, even while maintenance waits for the disk."""
         while True:
-            status, load, free = self.status(), self._gateway.load(), self._usage.free
+            status, load, free = self.status(), self._gateway.load(), self._usage.free_bytes
             sample = node_sample(
                 status,
                 self._driver,
@@ -518,6 +543,7 @@ class Node:
                 load,
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
+                filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 peer_tls=self._peer_tls,
                 doors=self._servers.serving_doors,
             )
@@ -536,3 +562,9 @@ class Node:
                 if self._front is not None:
                     self._front.refuse_plain()
                 self._peers.refuse_plain()
+
+
+def _usage(directory: Path) -> DiskUsage:
+    """Return how full a file system is: of what is ours to use, as `df` counts."""
+    found = shutil.disk_usage(directory)
+    return DiskUsage(found.used + found.free, found.free)

@@ -132,12 +132,14 @@ def node_sample(
     *,
     free_bytes: int,
     remembered_ids: int,
+    filter_kept_bytes: int = 0,
     peer_tls: PeerTls | None = None,
     doors: int | None = None,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
     leads = core is not None and core.role is Role.LEADER
+    disk = driver.room.disk if driver else None
     others = [row for row in status.members if row.member.id != status.node_id]
     return Sample(
         role=status.role,
@@ -162,12 +164,15 @@ def node_sample(
         log_bytes=log.size_bytes if log else 0,
         storage_free_bytes=free_bytes,
         storage_capacity_bytes=status.storage_capacity_bytes,
+        storage_own_bytes=disk.own_bytes if disk else None,
+        storage_new_foreign_bytes=disk.new_foreign_bytes if disk else None,
         held_request_bytes=load.held_request_bytes,
         waiting_polls=load.waiting_polls,
         telemetry_streams=load.telemetry_streams,
         door_processes=doors,
         remembered_message_ids=remembered_ids,
         remembered_message_ids_limit=MAX_IDS,
+        filter_kept_bytes=filter_kept_bytes,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
     )

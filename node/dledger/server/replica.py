@@ -17,7 +17,7 @@ from dledger.common.features import MemberLevels
 from dledger.common.metrics import NodeMetrics
 from dledger.common.watchdog import Watchdog
 from dledger.errors import StorageError
-from dledger.files.files import Files
+from dledger.files.files import DiskUsage, Files
 from dledger.peers.peers import Peers
 from dledger.peers.records import RecordsClient
 from dledger.raft.config import RaftConfig
@@ -27,6 +27,8 @@ from dledger.replica.log_clock import Clock
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.repair import LogRepairer
 from dledger.replica.retention import RetentionPolicy
+from dledger.replica.room import SMALL_FILES_BYTES, segment_bytes_for
+from dledger.replica.room_keeper import RoomConfig
 from dledger.replica.scrubber import Scrubber
 from dledger.replica.snapshots import Snapshots
 from dledger.server.bootstrap import Bootstrap
@@ -37,8 +39,6 @@ from dledger.store.identity import LOG_DIRECTORY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import HardState
 
-_RESERVE_BYTES: Final = 16 << 20
-"""Free space that segments never use, so that the hard state can always be saved."""
 _MAX_QUEUED_BYTES: Final = 32 << 20
 """Limit of the commands waiting to become an entry, and that of uncommitted entries."""
 
@@ -48,6 +48,7 @@ class MemberDependencies:
     """What a replica needs from its node.
 
     Attributes:
+        usage: How full the file system of the data directory is, without what is root's alone.
         watchdog: The process's watchdog; it is told about long work.
         on_fatal: Called when nothing that this node sends can be trusted any more.
         levels: The members' feature levels; commands above the lowest stay out of the log.
@@ -63,6 +64,7 @@ class MemberDependencies:
     metrics: NodeMetrics
     clock: Clock
     levels: MemberLevels
+    usage: Callable[[], DiskUsage]
     watchdog: Watchdog
     on_fatal: Callable[[BaseException], None]
     on_removed: Callable[[int], None]
@@ -118,6 +120,9 @@ class Replica:
     def take_over(self, settings: Settings) -> None:
         """Go by settings that changed while the node runs; see `live_settings.LIVE`."""
         self.maintenance.retain_by(_retention(settings))
+        self.driver.room.configure(
+            budget_bytes=settings.storage_bytes, percent=settings.disk_watermark_percent
+        )
 
     async def prepare(self) -> None:
         """Prepare the next segment."""
@@ -148,7 +153,6 @@ class Replica:
 def _retention(settings: Settings) -> RetentionPolicy:
     return RetentionPolicy(
         hours=settings.retention_hours,
-        disk_watermark_percent=settings.disk_watermark_percent,
         group_hours=settings.group_retention_hours,
     )
 
@@ -158,10 +162,17 @@ def _open_log(given: MemberDependencies) -> CommitLog:
         given.files,
         given.directory / LOG_DIRECTORY,
         identity=given.joining.identity,
-        segment_bytes=given.settings.segment_bytes,
-        reserve_bytes=_RESERVE_BYTES,
+        segment_bytes=_first_segment_bytes(given),
+        reserve_bytes=SMALL_FILES_BYTES,
         durability=given.settings.durability,
     )
+
+
+def _first_segment_bytes(given: MemberDependencies) -> int:
+    """Return the size of segments until the other members' volumes are known."""
+    total_bytes, settings = given.usage().total_bytes, given.settings
+    volume_bytes = min(settings.storage_bytes or total_bytes, total_bytes)
+    return segment_bytes_for([volume_bytes], most=settings.segment_bytes)
 
 
 def _found(log: CommitLog, hard_state_file: HardStateFile, founding: BootstrapRecord) -> HardState:
@@ -176,7 +187,7 @@ def _found(log: CommitLog, hard_state_file: HardStateFile, founding: BootstrapRe
 
 def _snapshots(given: MemberDependencies, log: CommitLog) -> Snapshots:
     files = SnapshotFiles(
-        given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=_RESERVE_BYTES
+        given.files, given.directory / SNAPSHOT_DIRECTORY, reserve_bytes=SMALL_FILES_BYTES
     )
     return Snapshots(
         files,
@@ -200,7 +211,11 @@ def _driver(
         config=DriverConfig(
             tick_s=settings.tick_ms / 1000,
             max_queued_bytes=_MAX_QUEUED_BYTES,
-            min_free_bytes=settings.segment_bytes + _RESERVE_BYTES,
+            room=RoomConfig(
+                segment_bytes=settings.segment_bytes,
+                budget_bytes=settings.storage_bytes,
+                percent=settings.disk_watermark_percent,
+            ),
         ),
         raft=RaftConfig(
             id=given.joining.node_id,
@@ -240,5 +255,6 @@ def _maintenance(
             size_bytes=settings.snapshot_bytes, entries=settings.snapshot_entries
         ),
         metrics=given.metrics,
+        usage=given.usage,
         now_s=given.clock.monotonic_s,
     )

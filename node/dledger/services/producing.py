@@ -66,7 +66,7 @@ class _Batch:
     def lost(self) -> BaseException | None:
         """Return why the outcome is unknown, if it is; call once *result* is done."""
         error = self.result.exception()
-        return None if isinstance(error, Refused) or not self.taken else error
+        return None if isinstance(error, Refused | DiskFull) or not self.taken else error
 
 
 class Producing:
@@ -253,7 +253,10 @@ class Producing:
             self._bytes -= oldest.size_bytes
             self._messages -= oldest.messages
             answers.append(_answer(oldest))
-            self._answered(_error_of(oldest))
+            self._answered(error := _error_of(oldest))
+            if isinstance(error, DiskFull):  # what is behind it waited for room as well
+                self._close()
+                self._drop()
         self._room.set()
         return answers
 

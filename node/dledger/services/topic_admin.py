@@ -136,6 +136,11 @@ class _Turns:
 
 
 def _backlog(backlog: Backlog) -> pb.Backlog:
-    return pb.Backlog(
+    response = pb.Backlog(
         group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
     )
+    for each in backlog.filters:
+        # JSON in the log allows lone surrogates, which a protobuf text does not.
+        said = each.filter.encode("utf-8", "replace").decode()
+        response.filters.add(filter=said, unread=each.unread, waits=each.waits)
+    return response

@@ -12,7 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import telling_full_disk
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
@@ -91,7 +92,7 @@ class RejectedFile:
             encode_record(encode_message(message), sequence=sequence, stamp=self._identity.stamp)
             for sequence, message in rejected
         )
-        with disk_full_on_enospc("keep a rejected message"):
+        with telling_full_disk("keep a rejected message"):
             file = self._file or self._create(rejected[0].sequence)
             file.pwritev([data], self._end)
             file.fdatasync()

@@ -7,7 +7,6 @@ during each write leaves.
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections import Counter
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Final, NamedTuple
 
 from dledger.errors import DiskFull, SpoolFull, StorageError
 from dledger.files.files import File, Files, Mode
+from dledger.files.full import is_full
 from dledger.spool.format import FILE_HEADER_BYTES, Gap, Message, encode_message, encode_record
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.reader import Chunk, Reader, Spooled
@@ -154,7 +154,7 @@ class Spool:
             handle.pwritev(records, file.end)
             handle.fdatasync()
         except OSError as error:
-            if error.errno != errno.ENOSPC:
+            if not is_full(error):
                 raise
             self._give_up(file, handle, sum(map(len, records)))
             raise DiskFull(f"no room to spool {len(records)} messages: {error}") from error
@@ -274,7 +274,11 @@ class Spool:
             if len(self._spool_files) == 1:
                 self._seal()
             if file.damaged:
-                target = set_aside(self._files, file.path)
+                try:
+                    target = set_aside(self._files, file.path)
+                except DiskFull as error:
+                    _log.warning("spool file %s has damage and stays: %s", file.path, error)
+                    return  # the next message that is replayed tries again
                 self._set_aside_bytes += file.capacity
                 _log.warning("spool file %s has damage; it is kept as %s", file.path, target)
             else:

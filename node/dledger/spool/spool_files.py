@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from dledger.files.files import Files, Mode, disk_full_on_enospc
+from dledger.files.files import Files, Mode
+from dledger.files.full import making, telling_full_disk
 from dledger.spool.format import FILE_HEADER_BYTES, FileHeader, encode_file_header
 from dledger.spool.identity import SpoolIdentity
 
@@ -69,9 +70,9 @@ def create_file(
     """
     path = directory / file_name(first)
     temporary = path.with_name(path.name + NEW_SUFFIX)
-    with disk_full_on_enospc(f"preallocate a spool file of {capacity} bytes"):
+    with making(files, temporary, f"make a spool file of {capacity} bytes"):
         _prepare(files, temporary, _header(identity, first), capacity)
-    files.rename(temporary, path)
+        files.rename(temporary, path)
     files.fsync_dir(directory)
     return SpoolFile(
         path=path, first=first, last=first - 1, end=FILE_HEADER_BYTES, capacity=capacity
@@ -86,13 +87,9 @@ def _header(identity: SpoolIdentity, first: int) -> bytes:
 
 def _prepare(files: Files, path: Path, header: bytes, capacity: int) -> None:
     with closing(files.open(path, Mode.CREATE)) as file:
-        try:
-            file.preallocate(capacity)
-            file.pwritev([header], 0)
-            file.fdatasync()
-        except OSError:
-            files.remove(path)
-            raise
+        file.preallocate(capacity)
+        file.pwritev([header], 0)
+        file.fdatasync()
 
 
 def remove_leftovers(files: Files, directory: Path) -> None:
@@ -103,11 +100,12 @@ def remove_leftovers(files: Files, directory: Path) -> None:
 
 
 def set_aside(files: Files, path: Path) -> Path:
-    """Move a damaged file into ``quarantine/``; return its new path. Raises OSError."""
+    """Move a damaged file into ``quarantine/``; return its new path. Raises DiskFull, OSError."""
     directory = path.parent / QUARANTINE
-    files.make_dirs(directory)
-    target = directory / unused_name(files, directory, path.name)
-    files.rename(path, target)
+    with telling_full_disk(f"set {path} aside"):
+        files.make_dirs(directory)
+        target = directory / unused_name(files, directory, path.name)
+        files.rename(path, target)
     files.fsync_dir(directory)
     files.fsync_dir(path.parent)
     return target

@@ -15,7 +15,8 @@ from typing import Literal
 
 from dledger.common.features import FEATURES
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
-from dledger.files.files import Files, refuse_full_disk
+from dledger.files.files import Files
+from dledger.files.full import refuse_full_disk
 from dledger.store.format import Base, encode_records, record_size
 from dledger.store.identity import Identity
 from dledger.store.log_index import LogIndex
@@ -115,6 +116,7 @@ class CommitLog(LogReader):
             check(found)
             has_rows = repair(files, directory, found, watermark, identity)
         except OSError as error:
+            refuse_full_disk(error, f"recover the log in {directory}")
             raise StorageError(f"cannot recover the log in {directory}: {error}") from error
         disk = SegmentFiles(
             files, directory, segment_bytes=segment_bytes, reserve_bytes=reserve_bytes
@@ -227,8 +229,7 @@ class CommitLog(LogReader):
         file = self._disk.open(segment)
         segment.sync(file)
         segment.drop_cached(file)
-        if not write_index(self._disk.files, segment, self._index.runs, self._index.special):
-            raise DiskFull(f"no room for the index file of segment {segment.name}")
+        write_index(self._disk.files, segment, self._index.runs, self._index.special)
 
     def cut_behind(self, last: int) -> None:
         """Remove all entries after *last*, durably on return; do nothing if there are none.
@@ -258,14 +259,14 @@ class CommitLog(LogReader):
         recovery no longer expects the records. Then the later segments are removed. Last, the
         rest of the segment is zeroed, so that recovery can never read it as records again.
         """
-        with self._state.lock:
+        crossing = any(segment.first_index > last for segment in self._index.segments)
+        if last < self._watermark.mark.index or crossing:
+            self._lower_watermark(last, with_rows=crossing and last >= self.first_index)
+        with self._state.lock:  # only now: without room for the above nothing has changed
             self._state.truncations += 1
             self._index.forget_behind(last)
             self._state.synced_index = min(self._state.synced_index, last)
             self._recent.truncate(last)
-        crossing = any(segment.first_index > last for segment in self._index.segments)
-        if last < self._watermark.mark.index or crossing:
-            self._lower_watermark(last, with_rows=crossing and last >= self.first_index)
         with self._state.lock:
             dropped = self._index.cut_segments(last)
         self._disk.remove(dropped, self._index.segments[-1:])
@@ -289,10 +290,11 @@ class CommitLog(LogReader):
         if with_rows:
             segment = self._index.segment_of(last)
             has_room = has_room_for_rows(self._watermark, segment)
-            self._state.rows_index = last if has_room else 0
+            self._state.rows_index = 0
             if has_room:
                 rows = self._index.rows(segment, segment.first_index, last)
                 self._watermark.advance(index=index, chain=chain, rows=rows)
+                self._state.rows_index = last
 
     def drop_before(self, index: int) -> int:
         """Remove the sealed segments that lie wholly below *index*; return the new first index.
@@ -407,6 +409,12 @@ class CommitLog(LogReader):
             return False
         with self._state.poisoning():
             return self._disk.prepare()
+
+    def fit(self, *, segment_bytes: int, reserve_bytes: int, makes_spares: bool) -> None:
+        """Go by other sizes from the next segment on; those that exist stay. From any thread."""
+        self._disk.fit(
+            segment_bytes=segment_bytes, reserve_bytes=reserve_bytes, makes_spares=makes_spares
+        )
 
     def close(self) -> None:
         """Close all files; with durability "osBuffer", sync first."""

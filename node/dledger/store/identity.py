@@ -16,6 +16,7 @@ from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
 from dledger.files import checked_json
 from dledger.files.atomic import load_file, replace_file
 from dledger.files.files import File, Files
+from dledger.files.full import telling_full_disk
 from dledger.store.hard_state import HardStateFile
 from dledger.store.watermark import format_log
 from dledger.types import HardState, NodeId
@@ -62,10 +63,12 @@ def lock_directory(files: Files, directory: Path) -> File:
 
     Raises:
         DirectoryLocked: Another process uses it.
+        DiskFull: There is no room for the lock of a new directory.
     """
-    files.make_dirs(directory)
     try:
-        return files.lock(directory / LOCK_NAME)
+        with telling_full_disk(f"lock {directory}"):
+            files.make_dirs(directory)
+            return files.lock(directory / LOCK_NAME)
     except BlockingIOError as error:
         raise DirectoryLocked(str(directory)) from error
 
@@ -173,7 +176,8 @@ def _format_unnamed(files: Files, directory: Path) -> None:
     remains = [n for n in files.list(directory / LOG_DIRECTORY) if n.endswith(".seg")]
     if remains:
         raise CorruptFile(str(path), f"missing, but {LOG_DIRECTORY}/{remains[0]} exists")
-    files.make_dirs(directory)
+    with telling_full_disk(f"format {directory}"):
+        files.make_dirs(directory)
     hard_state = HardStateFile(files, directory)
     if hard_state.exists() and hard_state.load() != HardState():
         raise CorruptFile(str(path), "missing, but a hard state exists")

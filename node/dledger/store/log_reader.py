@@ -16,6 +16,8 @@ from dledger.store.segment import Span, span
 from dledger.types import Entry, Membership
 
 _MOST_READ_AGAIN: Final = 64
+_INDEX_BYTES: Final = 4096  # its header and the rest of a block
+_ROW_BYTES: Final = 12
 
 
 class LogReader:
@@ -52,6 +54,29 @@ class LogReader:
         """What the segment files take on disk, preallocated space included."""
         with self._state.lock:
             return sum(segment.capacity_bytes for segment in self._index.segments)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """What was taken of the disk for segments since the log was opened; it only grows."""
+        return self._state.disk.allocated_bytes
+
+    @property
+    def sealed_bytes(self) -> int:
+        """What all segments but the last take: those that can be dropped."""
+        with self._state.lock:
+            return sum(segment.capacity_bytes for segment in self._index.segments[:-1])
+
+    @property
+    def disk_bytes(self) -> int:
+        """What all files take: segments, the spare one, index files, the watermark.
+
+        It goes through all segments: not for the event loop.
+        """
+        with self._state.lock:
+            segments = list(self._index.segments)
+        indexes = sum(_INDEX_BYTES + _ROW_BYTES * len(one.positions) for one in segments[:-1])
+        files = sum(one.capacity_bytes for one in segments) + self._state.disk.spare_bytes
+        return files + indexes + self._state.watermark.size_bytes
 
     @property
     def needed_from(self) -> int:

@@ -8,11 +8,13 @@ from a peer; a damaged second copy is rewritten from memory.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from dledger.errors import CorruptRecord, StorageError
+from dledger.errors import CorruptRecord, DiskFull, StorageError
 from dledger.files.files import Mode
+from dledger.files.full import telling_full_disk
 from dledger.store.format import SEGMENT_HEADER_BYTES
 from dledger.store.log_scan import load_index
 from dledger.store.log_state import LogState
@@ -66,7 +68,10 @@ class LogScrubber:
             if index > min(self._state.synced_index, self._index.last_index):
                 return _OVER
             segment = self._index.segment_of(index)
-        copies = self._scrub_copies(segment) if index == segment.first_index else 0
+        copies = 0
+        if index == segment.first_index:
+            with suppress(DiskFull):  # the next round finds the damage again
+                copies = self._scrub_copies(segment)
         found = self._scrub_records(index, max_bytes)
         return found._replace(size_bytes=found.size_bytes + copies)
 
@@ -130,7 +135,8 @@ class LogScrubber:
     def _write_header(self, segment: Segment) -> None:
         _tell(f"header of {segment.name}")
         file = self._disk.open(segment)
-        file.pwritev([header_of(segment, self._identity)], 0)
+        with telling_full_disk(f"write the header of segment {segment.name}"):
+            file.pwritev([header_of(segment, self._identity)], 0)
         file.fdatasync()
 
     def _index_is_good(self, segment: Segment) -> bool:
@@ -140,8 +146,8 @@ class LogScrubber:
 
     def _write_index(self, segment: Segment) -> None:
         _tell(segment.index_path.name)
-        if write_index(self._disk.files, segment, self._index.runs, self._index.special):
-            self._disk.files.fsync_dir(segment.directory)
+        write_index(self._disk.files, segment, self._index.runs, self._index.special)
+        self._disk.files.fsync_dir(segment.directory)
 
     def _watermark_is_good(self, segment: Segment) -> bool:
         rows = self._durable_rows(segment)

@@ -7,13 +7,14 @@ record was never acknowledged, so the log is truncated there. Called by `CommitL
 
 from __future__ import annotations
 
-import errno
 import logging
 from collections.abc import Collection
+from contextlib import closing, suppress
 from pathlib import Path
 
 from dledger.errors import CorruptRecord, DiskFull
 from dledger.files.files import Files, Mode
+from dledger.files.full import making
 from dledger.store.format import SegmentHeader, encode_index, encode_segment_header
 from dledger.store.identity import Identity
 from dledger.store.log_scan import LogScan, load_index
@@ -134,10 +135,14 @@ def _restore_indexes(files: Files, directory: Path, found: LogScan) -> bool:
         for segment in found.segments[:-1]
         if load_index(files, segment.index_path) != to_index(segment, found.runs, found.memberships)
     ]
-    written = [write_index(files, each, found.runs, found.memberships) for each in lacking]
-    if any(written):
+    written = 0
+    with suppress(DiskFull):
+        for each in lacking:
+            write_index(files, each, found.runs, found.memberships)
+            written += 1
+    if written:
         files.fsync_dir(directory)
-    return all(written)
+    return written == len(lacking)
 
 
 def _renew_watermark(found: LogScan, watermark: Watermark, *, with_rows: bool) -> bool:
@@ -197,24 +202,17 @@ def _settle(files: Files, segment: Segment, synced: int) -> None:
 
 def write_index(
     files: Files, segment: Segment, runs: TermRuns, memberships: Collection[int]
-) -> bool:
-    """Write the index file of a sealed segment, atomically; False if the disk has no room for it.
+) -> None:
+    """Write the index file of a sealed segment, atomically.
 
     Raises:
-        OSError: It failed for another reason than lack of space.
+        DiskFull: The disk has no room for it; there is nothing of it.
+        OSError: It failed for another reason.
     """
     path = segment.index_path
     temporary = path.with_name(path.name + NEW_SUFFIX)
-    file = files.open(temporary, Mode.CREATE)
-    try:
-        file.pwritev([encode_index(to_index(segment, runs, memberships))], 0)
-        file.fdatasync()
+    with making(files, temporary, f"write the index file of segment {segment.name}"):
+        with closing(files.open(temporary, Mode.CREATE)) as file:
+            file.pwritev([encode_index(to_index(segment, runs, memberships))], 0)
+            file.fdatasync()
         files.rename(temporary, path)
-    except OSError as error:
-        if error.errno != errno.ENOSPC:
-            raise
-        files.remove(temporary)
-        return False
-    finally:
-        file.close()
-    return True

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dledger.errors import CorruptRecord
-from dledger.files.files import File, disk_full_on_enospc
+from dledger.files.files import File
+from dledger.files.full import telling_full_disk
 from dledger.store.format import (
     ALIGNMENT_BYTES,
     RECORD_HEADER_BYTES,
@@ -222,7 +223,7 @@ class Segment:
         """
         if self.dirty_end <= self.end:
             return
-        with disk_full_on_enospc(f"zero segment {self.name}"):
+        with telling_full_disk(f"zero segment {self.name}"):
             write_zeros(file, self.end, self.dirty_end)
         file.fdatasync()
         self.dirty_end = self.end

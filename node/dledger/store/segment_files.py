@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from dledger.errors import DiskFull
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import making
 from dledger.store.format import SEGMENT_HEADER_BYTES, SegmentHeader, encode_segment_header
 from dledger.store.identity import Identity
 from dledger.store.segment import NEW_SUFFIX, Segment
@@ -24,6 +25,10 @@ class SegmentFiles:
     """The segment files of one log directory.
 
     `open` may be called by any thread, `prepare` by one at a time, the rest by the writer only.
+
+    Attributes:
+        allocated_bytes: What was taken of the disk for segments so far; it only grows.
+        spare_bytes: What the spare file takes.
     """
 
     def __init__(
@@ -33,11 +38,18 @@ class SegmentFiles:
         self._directory = directory
         self._segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES)
         self._reserve_bytes = reserve_bytes
+        self._makes_spares = True
+        self.allocated_bytes = self.spare_bytes = 0
         self._handles: OrderedDict[int, File] = OrderedDict()
         self._lock = threading.Lock()
-        self._spare: tuple[Path, File] | None = None
+        self._spare: tuple[Path, File, int] | None = None
         self._spares_made = 0
         self._preparing = threading.Lock()
+
+    def fit(self, *, segment_bytes: int, reserve_bytes: int, makes_spares: bool) -> None:
+        """Make new segments of another size, leave other room free; from any thread."""
+        self._segment_bytes = max(segment_bytes, SEGMENT_HEADER_BYTES)
+        self._reserve_bytes, self._makes_spares = reserve_bytes, makes_spares
 
     def open(self, segment: Segment) -> File:
         """Return the segment's file; the most recently used ones stay open.
@@ -76,19 +88,22 @@ class SegmentFiles:
             )
         )
         temporary, file = self._take_spare(capacity) or self._preallocated(segment)
-        file.pwritev([header], 0)
-        file.fdatasync()
-        file.close()
-        self.files.rename(temporary, segment.path)
+        with making(self.files, temporary, f"make segment {segment.name}"):
+            try:
+                file.pwritev([header], 0)
+                file.fdatasync()
+            finally:
+                file.close()
+            self.files.rename(temporary, segment.path)
         self.files.fsync_dir(self._directory)
         return segment
 
     def _take_spare(self, capacity: int) -> tuple[Path, File] | None:
-        if capacity != self._segment_bytes:
-            return None
         with self._lock:
-            spare, self._spare = self._spare, None
-        return spare
+            if self._spare is None or self._spare[2] != capacity:
+                return None
+            (path, file, _), self._spare, self.spare_bytes = self._spare, None, 0
+        return path, file
 
     def _preallocated(self, segment: Segment) -> tuple[Path, File]:
         path = segment.path.with_name(segment.name + NEW_SUFFIX)
@@ -101,14 +116,15 @@ class SegmentFiles:
                 f"no room for a segment of {size} bytes in {self._directory}: "
                 f"{free} bytes are free, {self._reserve_bytes} stay reserved"
             )
-        with disk_full_on_enospc(f"preallocate a segment of {size} bytes"):
+        with making(self.files, path, f"preallocate a segment of {size} bytes"):
             file = self.files.open(path, Mode.CREATE)
             try:
                 file.preallocate(size)
             except OSError:
                 file.close()
-                self.files.remove(path)
                 raise
+        with self._lock:
+            self.allocated_bytes += size
         return file
 
     def prepare(self) -> bool:
@@ -118,21 +134,34 @@ class SegmentFiles:
             OSError: The disk failed.
         """
         with self._preparing:
-            if self._spare is None:
-                spare = self._new_spare()
+            size = self._segment_bytes
+            self._drop_spare_but(size)
+            if self._spare is None and self._makes_spares:
+                spare = self._new_spare(size)
                 with self._lock:
-                    self._spare = spare
+                    self._spare, self.spare_bytes = spare, size if spare else 0
             return self._spare is not None
 
-    def _new_spare(self) -> tuple[Path, File] | None:
+    def _drop_spare_but(self, size: int) -> None:
+        """Remove a spare file of another size than segments have now."""
+        with self._lock:
+            spare = self._spare
+            if spare is None or spare[2] == size:
+                return
+            self._spare, self.spare_bytes = None, 0
+        spare[1].close()
+        self.files.remove(spare[0])
+
+    def _new_spare(self, size: int) -> tuple[Path, File, int] | None:
         self._spares_made += 1
         path = self._directory / f"spare-{self._spares_made}{NEW_SUFFIX}"
         try:
-            file = self._allocate(path, self._segment_bytes)
+            file = self._allocate(path, size)
+            with making(self.files, path, "sync a spare segment"):
+                file.fdatasync()
         except DiskFull:
             return None
-        file.fdatasync()
-        return path, file
+        return path, file, size
 
     def remove(self, segments: Iterable[Segment], unsealed: Iterable[Segment]) -> None:
         """Remove *segments*, newest first, and the index files of *unsealed* ones, durably."""

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from crc32c import crc32c
 
-from dledger.files.files import disk_full_on_enospc
+from dledger.files.full import telling_full_disk
 from dledger.store.format import encode_records
 from dledger.store.log_index import LogIndex
 from dledger.store.segment import Segment
@@ -69,7 +69,7 @@ def write_back(disk: SegmentFiles, slots: Iterable[Mended]) -> list[Mended]:
     slots = list(slots)
     files = {slot.segment.first_index: disk.open(slot.segment) for slot in slots}
     for slot in slots:
-        with disk_full_on_enospc(f"repair segment {slot.segment.name}"):
+        with telling_full_disk(f"repair segment {slot.segment.name}"):
             files[slot.segment.first_index].pwritev([slot.record], slot.start)
     for file in files.values():
         file.fdatasync()

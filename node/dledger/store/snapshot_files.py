@@ -20,7 +20,8 @@ from crc32c import crc32c
 
 from dledger.errors import CorruptFile, DiskFull, OffsetOutOfRange, StorageError
 from dledger.files.atomic import load_file, replace_file, replace_file_by_parts
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import refuse_full_disk
 from dledger.store.snapshot_file import Snapshot, decode_snapshot, encode_snapshot
 from dledger.types import SnapshotInfo
 
@@ -49,7 +50,14 @@ class SnapshotFiles:
         self._reserve_bytes = reserve_bytes
         self._whole: list[tuple[SnapshotInfo, str]] = []
         self._incoming: File | None = None
-        self._unfinished = 0
+        self._unfinished = self._incoming_bytes = 0
+        self._written = _Tally()
+
+    @property
+    def disk_bytes(self) -> int:
+        """What the files take, those being written or received included; from any thread."""
+        whole = sum(info.size_bytes for info, _ in self._whole)
+        return whole + self._written.size_bytes + self._incoming_bytes
 
     @property
     def unfinished(self) -> int:
@@ -130,15 +138,18 @@ class SnapshotFiles:
             DiskFull: The disk is full; nothing changed.
             StorageError: The disk failed.
         """
-        name, written = _name(snapshot), _Tally()
+        name = _name(snapshot)
+        written = self._written = _Tally()
         self._make_directory()
         try:
             pieces = written.of(encode_snapshot(snapshot, body))
             replace_file_by_parts(self._files, self._directory / name, pieces)
         except DiskFull:
-            self._remove([f"{name}.new", _TAKING])
+            self._written = _Tally()
+            self._remove([_TAKING])
             raise
         info = written.info(snapshot)
+        self._written = _Tally()
         self._add(info, name)
         self._remove([_TAKING])
         self._unfinished = 0
@@ -181,8 +192,8 @@ class SnapshotFiles:
                 if offset == 0:
                     self._begin(info)
                 if self._incoming is not None:
-                    with disk_full_on_enospc("receive a snapshot"):
-                        self._incoming.pwritev([data], offset)
+                    self._incoming.pwritev([data], offset)
+                    self._incoming_bytes = offset + len(data)
         except DiskFull:
             self.discard()
             raise
@@ -219,15 +230,18 @@ class SnapshotFiles:
         not the new one.
 
         Raises:
-            StorageError: The disk failed.
+            DiskFull: There is no room for its name; the same call works once there is.
+            StorageError: The disk failed; so it did if there is no room for what it had taken.
         """
         name = _name(snapshot)
-        with _storage_errors(f"install snapshot {name}"):
-            if self._incoming is not None:
+        if self._incoming is not None:
+            with _storage_errors(f"sync snapshot {name}", takes_room=False):
                 self._incoming.fdatasync()
-            self._files.rename(self._directory / _INCOMING, self._directory / name)
+            with _storage_errors(f"install snapshot {name}"):
+                self._files.rename(self._directory / _INCOMING, self._directory / name)
+            self._close_incoming()
+        with _storage_errors(f"sync the name of snapshot {name}", takes_room=False):
             self._files.fsync_dir(self._directory)
-        self._close_incoming()
         self._add(info, name)
 
     def settle(self) -> None:
@@ -241,6 +255,7 @@ class SnapshotFiles:
 
     def _close_incoming(self) -> None:
         incoming, self._incoming = self._incoming, None
+        self._incoming_bytes = 0
         if incoming is not None:
             incoming.close()
 
@@ -270,10 +285,13 @@ def _name(snapshot: Snapshot) -> str:
 
 
 @contextmanager
-def _storage_errors(what: str) -> Iterator[None]:
+def _storage_errors(what: str, *, takes_room: bool = True) -> Iterator[None]:
+    """Raise DiskFull for lack of room, unless what failed is a sync; else StorageError."""
     try:
         yield
     except OSError as error:
+        if takes_room:
+            refuse_full_disk(error, what)
         raise StorageError(f"cannot {what}: {error}") from error
 
 
@@ -281,12 +299,12 @@ class _Tally:
     """Counts the bytes written to a file and computes their CRC32C."""
 
     def __init__(self) -> None:
-        self._size_bytes = self._crc = 0
+        self.size_bytes = self._crc = 0
 
     def of(self, parts: Iterable[bytes]) -> Iterator[bytes]:
         """Yield *parts* unchanged, and count them."""
         for part in parts:
-            self._size_bytes += len(part)
+            self.size_bytes += len(part)
             self._crc = crc32c(part, self._crc)
             yield part
 
@@ -296,7 +314,7 @@ class _Tally:
             last_index=snapshot.base.index,
             last_term=snapshot.base.term,
             last_chain=snapshot.base.chain,
-            size_bytes=self._size_bytes,
+            size_bytes=self.size_bytes,
             crc32c=self._crc,
         )
 

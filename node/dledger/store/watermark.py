@@ -8,10 +8,12 @@ why there is a watermark. Owned by `CommitLog`; only its writer thread changes i
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from dledger.errors import CorruptFile
-from dledger.files.files import File, Files, Mode, disk_full_on_enospc
+from dledger.files.files import File, Files, Mode
+from dledger.files.full import making, telling_full_disk
 from dledger.store.format import (
     SLOT_BYTES,
     SLOT_STRIDE_BYTES,
@@ -34,16 +36,15 @@ def format_log(files: Files, directory: Path) -> None:
     Part of formatting a disk, before the identity is written (`identity.load_or_format`). So on a
     formatted disk a missing watermark means that it was lost, not that there never was one.
     """
-    files.make_dirs(directory)
+    with telling_full_disk(f"make {directory}"):
+        files.make_dirs(directory)
     files.fsync_dir(directory.parent)
     temporary = directory / f"{NAME}.new"
-    file = files.open(temporary, Mode.CREATE)
-    try:
-        file.pwritev([encode_mark(EMPTY).ljust(WATERMARK_BYTES, b"\0")], 0)
-        file.fdatasync()
-    finally:
-        file.close()
-    files.rename(temporary, directory / NAME)
+    with making(files, temporary, f"make a log in {directory}"):
+        with closing(files.open(temporary, Mode.CREATE)) as file:
+            file.pwritev([encode_mark(EMPTY).ljust(WATERMARK_BYTES, b"\0")], 0)
+            file.fdatasync()
+        files.rename(temporary, directory / NAME)
     files.fsync_dir(directory)
 
 
@@ -69,6 +70,11 @@ class Watermark:
             raise CorruptFile(str(path), "missing; formatting the disk created it") from error
         return cls(file, _newest(file, path))
 
+    @property
+    def size_bytes(self) -> int:
+        """The length of the file."""
+        return self._size
+
     def rows(self) -> bytes:
         """Return the bytes of the identity rows; empty if the disk cannot read them."""
         try:
@@ -86,7 +92,7 @@ class Watermark:
         missing = WATERMARK_BYTES + count * ROW_BYTES - self._size
         if missing > 0:
             growth = bytes(-(-missing // _GROWTH_BYTES) * _GROWTH_BYTES)
-            with disk_full_on_enospc("keep the identities of records"):
+            with telling_full_disk("keep the identities of records"):
                 self._file.pwritev([growth], self._size)
             self._size += len(growth)
 
@@ -96,10 +102,12 @@ class Watermark:
         It may move down, before a truncation.
 
         Raises:
+            DiskFull: A copy-on-write file system has no room; the watermark stays.
             OSError: The write or sync failed; nothing may be assumed about the disk.
         """
         if rows:
-            self._file.pwritev([rows], WATERMARK_BYTES + at * ROW_BYTES)
+            with telling_full_disk("keep the identities of records"):
+                self._file.pwritev([rows], WATERMARK_BYTES + at * ROW_BYTES)
         self._write(self.mark.base, index=index, chain=chain)
 
     def rebase(self, base: Base, *, index: int, chain: int) -> None:
@@ -149,7 +157,8 @@ class Watermark:
         self.mark = mark
 
     def _put(self, mark: Mark) -> None:
-        self._file.pwritev([encode_mark(mark)], mark.sequence % 2 * SLOT_STRIDE_BYTES)
+        with telling_full_disk("move the watermark"):
+            self._file.pwritev([encode_mark(mark)], mark.sequence % 2 * SLOT_STRIDE_BYTES)
         self._file.fdatasync()
 
     def close(self) -> None:

@@ -408,7 +408,7 @@ def bounded(said: NodeStatus) -> NodeStatus:
 
 
 def _coarse(apart_ms: int) -> int:
-    """Return how far a clock is apart, in steps that a drifting one takes seldom; 0 if it is not."""
+    """Return how far a clock is apart, in steps that drift takes seldom; 0 if it is not."""
     step_ms = 2 * CLOCK_APART_MS if apart_ms < _LONG_MS else _LONG_MS
     return 0 if apart_ms <= CLOCK_APART_MS else max(apart_ms // step_ms * step_ms, step_ms)
 

@@ -63,6 +63,8 @@ ACTED_ON: Final = frozenset(
 """Leaves of the spec that something acts on; any other must be at its default."""
 
 _NAME: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?")
+LEAST_STORAGE: Final = "64Mi"
+"""On less a node has no room for its log, a snapshot beside the last one, and the largest entry."""
 _LEAST_MEMORY: Final = "1Gi"
 """Of a driver or executor: half of that is the JVM's, which needs 450 MiB to start."""
 _FOUNDED_ONCE: Final = "bootstrap is immutable: delete the BrokerGroup and create it again"
@@ -87,6 +89,7 @@ def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
         *_recovery_problems(group),
         *_tls_problems(group),
         *_volume_contradictions(group, observed),
+        *_small_storage(group, observed),
         *_topic_contradictions(group, observed),
         *_not_built_yet(group),
         *_too_early(group, observed),
@@ -376,6 +379,24 @@ def _topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Pr
                 f"{path}.type={topic.type}: the topic is {seen.type}, and so are its messages; "
                 f"set it back to {seen.type}"
             )
+
+
+def too_little_storage(group: BrokerGroup) -> str:
+    """Return that the group's volumes are too small to work by; empty if they are not."""
+    size = group.spec.storage.size
+    if _compare(size, LEAST_STORAGE) >= 0:
+        return ""
+    return (
+        f"spec.storage.size={size} is less than {LEAST_STORAGE}: a node has no room on it for its "
+        "log, a snapshot beside the last one, and the largest messages"
+    )
+
+
+def _small_storage(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
+    """Yield that a new group's volumes are too small; one that exists goes on, and is told so."""
+    exists = group.bootstrapped or ("StatefulSet", group.name) in observed.children
+    if not exists and (said := too_little_storage(group)):
+        yield _invalid(said)
 
 
 def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:

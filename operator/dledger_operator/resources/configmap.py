@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from dledger_operator.api import names
+from dledger_operator.api import names, quantity
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources.certificates import CLIENT_TLS_DIR, PEER_TLS_DIR
 from dledger_operator.resources.common import metadata
@@ -39,6 +39,7 @@ def config_map(group: BrokerGroup) -> Manifest:
         "drain_s": DRAIN_S,
         "durability": group.spec.durability,
         "auto_create_topics": group.spec.auto_create_topics,
+        "storage_bytes": int(quantity.parse(group.spec.storage.size)),
         "retention_hours": group.spec.retention.hours,
         "disk_watermark_percent": group.spec.retention.disk_watermark_percent,
         "group_retention_hours": group.spec.retention.group_hours,

@@ -17,7 +17,7 @@ from dledger_operator.decisions.bootstrap_state import (
     NotRestored,
     Waiting,
 )
-from dledger_operator.decisions.checks import verdict
+from dledger_operator.decisions.checks import too_little_storage, verdict
 from dledger_operator.decisions.disruptions import Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.growth import growing
@@ -232,6 +232,8 @@ def _storage_healthy(facts: Facts) -> Finding:
         return "False", Reason.WRITES_REFUSED, "; ".join(refusing)
     if foreign := facts.observed.foreign:
         return "False", Reason.FOREIGN_VOLUME, each_said(foreign, "is")
+    if said := too_little_storage(facts.group):
+        return "False", Reason.VOLUMES_TOO_SMALL, said
     volumes = facts.observed.volumes
     claims = [names.claim(facts.group.name, n) for n in range(len(facts.wanted))]
     pending = [c for c in claims if c not in volumes or volumes[c].phase != "Bound"]

@@ -19,7 +19,7 @@ from dledger.store.snapshot_file import Snapshot, decode_snapshot
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SNAPSHOT_SUFFIX
 from dledger_pipeline.archive.archive import create_once
 from dledger_pipeline.archive.manifest import BaseRow, base_name
-from dledger_pipeline.errors import CorruptObject
+from dledger_pipeline.errors import CorruptObject, NewerBackup
 from dledger_pipeline.log.export_client import ExportClient
 from dledger_pipeline.object_store.store import Store
 
@@ -119,7 +119,9 @@ def _row(snapshot: Snapshot, data: bytes, *, as_of_ms: int) -> BaseRow:
 def _decoded(name: str, group_id: str, data: bytes) -> Snapshot:
     try:
         snapshot = decode_snapshot(data)
-    except (ValueError, NewerFormat) as error:
+    except NewerFormat as error:
+        raise NewerBackup(name, found=error.found, known=error.known) from error
+    except ValueError as error:
         raise CorruptObject(name, f"not a snapshot: {error}") from error
     if snapshot.group_id != group_id:
         raise CorruptObject(name, f"it is of group {snapshot.group_id!r:.80}")

@@ -34,6 +34,7 @@ from dledger_pipeline.archive.hashed_json import (
     decode_hashed,
     encode_hashed,
     field,
+    resign,
     row_of,
     signature_of,
 )
@@ -57,6 +58,7 @@ from dledger_pipeline.errors import (
     LostManifest,
     NoBackup,
     ObjectMissing,
+    StoreError,
     VersionConflict,
 )
 from dledger_pipeline.object_store.store import Store
@@ -69,6 +71,8 @@ _MAX_CHUNK_BYTES: Final = 32 << 20
 _MAX_CRC: Final = (1 << 32) - 1
 _ATTEMPTS: Final = 100
 """To move HEAD: each failure means that another run moved it, so more is a fault of the store."""
+_UNMOVED: Final = 4
+"""So often HEAD may be refused to be moved though nobody else has moved it."""
 _NUMBER: Final = re.compile(r"manifests/(\d{10})\.json")
 _ZSTD: Final = "zstd"
 _OF_TOPICS: Final = ("applied_index", "made", "others_gone_by")
@@ -84,23 +88,33 @@ def publish(store: Store, manifest: Manifest) -> Manifest:
 
     Raises:
         VersionConflict: Another run has published this number; nothing was published.
+        StoreError: The store failed; or it has no compare and swap, which HEAD needs: then the
+            manifest is published all the same.
         BrokenBackup: Ranges do not join; names the file.
         TargetNotAvailable: No base reaches its last entry, so that it could not be restored.
         ObjectMissing, CorruptObject: A file is not there, or not as long as it was. Nothing was
             published.
-        StoreError: The store failed.
     """
     check_joins(manifest)
     manifest.start_for(manifest.last_index)
     stored = replace(manifest, chunks=tuple(_stored(store, manifest, c) for c in manifest.chunks))
     _check_present(store, stored)
     name = f"{manifest.group_id}/{manifest.name}"
+    data = _encode(stored, store.manifest_key)
     try:
-        store.create(name, _encode(stored, store.manifest_key))
+        store.create(name, data)
     except AlreadyExists as error:
-        raise VersionConflict(name) from error
+        if not _is_there(store, name, data):  # else the answer to an earlier try was lost
+            raise VersionConflict(name) from error
     _advance_head(store, stored)
     return stored
+
+
+def _is_there(store: Store, name: str, data: bytes) -> bool:
+    try:
+        return bytes(store.get(name, max_bytes=MAX_JSON_BYTES)) == data
+    except (ObjectMissing, CorruptObject):
+        return False
 
 
 def load(
@@ -191,10 +205,7 @@ def sign(store: Store, manifest: Manifest) -> None:
         StoreError: The store failed.
         CorruptManifest, ObjectMissing: It is damaged, or not there.
     """
-    name = f"{manifest.group_id}/{manifest.name}"
-    stored = store.get_versioned(name, max_bytes=MAX_JSON_BYTES)
-    signed = encode_hashed(decode_hashed(name, stored.data), store.manifest_key)
-    store.replace(name, signed, stored.version)
+    resign(store, f"{manifest.group_id}/{manifest.name}")
 
 
 # -- HEAD ---------------------------------------------------------------------------------------
@@ -203,6 +214,7 @@ def sign(store: Store, manifest: Manifest) -> None:
 def _advance_head(store: Store, manifest: Manifest) -> None:
     name = f"{manifest.group_id}/{_HEAD}"
     data = encode_hashed({"group_id": manifest.group_id, "number": manifest.number})
+    before, unmoved = b"", 0
     for _ in range(_ATTEMPTS):
         try:
             try:
@@ -210,10 +222,19 @@ def _advance_head(store: Store, manifest: Manifest) -> None:
             except ObjectMissing:
                 store.create(name, data)
                 return
-            if _number_in(name, manifest.group_id, stored.data) < manifest.number:
-                store.replace(name, data, stored.version)
+            if _number_in(name, manifest.group_id, stored.data) >= manifest.number:
+                return
+            unmoved = unmoved + 1 if stored.data.to_pybytes() == before else 0
+            before = stored.data.to_pybytes()
+            store.replace(name, data, stored.version)
             return
         except (AlreadyExists, VersionConflict):
+            if unmoved >= _UNMOVED:
+                raise StoreError(
+                    f"{manifest.name} is published, but {name} cannot be moved to it: the store "
+                    "says that it was replaced, and it was not; does a proxy in front of the store "
+                    "rewrite ETags? (If-Match with the ETag of a GET must work)"
+                ) from None
             continue  # another run moved it; read where it is now
     raise VersionConflict(name)
 

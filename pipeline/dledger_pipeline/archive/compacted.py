@@ -7,13 +7,16 @@
         <last>-<topics>/<first>-<last>-<sha256>.parquet messages of entries [first, last] that stay
 
 *last* is the last index of the backup that was compacted, *topics* the beginning of a hash of the
-topics' names. A compaction does not change its backup. Contents depend on the log and the topics
-only, so that a rerun finds what it would write. Used by the compaction job and the data source.
+topics' names. A compaction does not change its backup. A rerun finds what it would write; where it
+writes something else, since the backup was cut anew, lost its oldest entries or got a key, its
+manifest replaces the one before, and objects that no manifest names are left to `gc`. Used by the
+jobs `compact`, `sign` and `gc`, and by the data source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import sha256
 from typing import Any, Final
@@ -27,15 +30,26 @@ from dledger_pipeline.archive.hashed_json import (
     decode_hashed,
     encode_hashed,
     field,
+    resign,
     row_of,
 )
 from dledger_pipeline.archive.parquet_sizes import inflated_bytes
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
-from dledger_pipeline.errors import CorruptManifest, NoBackup
+from dledger_pipeline.errors import (
+    AlreadyExists,
+    CorruptManifest,
+    CorruptObject,
+    NoBackup,
+    ObjectMissing,
+    VersionConflict,
+)
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
 FOLDER: Final = "compacted"
+_MANIFEST: Final = re.compile(rf"/{FOLDER}/\d{{20}}-([0-9a-f]{{16}})\.json$")
+_ATTEMPTS: Final = 5
+"""To write a manifest that others write, too, or that `gc` deletes at the same time."""
 _ROW_GROUP_ROWS: Final = 1 << 16
 """Some 64 MiB of messages of 1 KiB."""
 
@@ -175,14 +189,41 @@ def _parquet(messages: pa.Table) -> pa.Buffer:
 
 
 def publish(store: Store, compaction: Compaction) -> None:
-    """Write the manifest, which makes the compaction visible.
+    """Write the manifest, which makes the compaction visible, in place of one of the same name.
 
     Raises:
-        CorruptObject: There is another one of the same backup and topics.
+        ObjectMissing, CorruptObject: One of its objects is not there any more, or not as it was.
+        VersionConflict: Others wrote it all the time.
         StoreError: It could not be written.
     """
+    _check_present(store, compaction)
+    name = f"{compaction.group_id}/{compaction.name}"
     data = encode_hashed(asdict(compaction), store.manifest_key)
-    create_once(store, f"{compaction.group_id}/{compaction.name}", data)
+    for _ in range(_ATTEMPTS):
+        try:
+            try:
+                store.create(name, data)
+            except AlreadyExists:
+                store.replace(name, data, _version(store, name))
+        except (ObjectMissing, VersionConflict):
+            continue  # another run wrote it, or gc deleted it, meanwhile
+        return
+    raise VersionConflict(name)
+
+
+def _version(store: Store, name: str) -> str:
+    return store.get_versioned(name, max_bytes=MAX_JSON_BYTES).version
+
+
+def _check_present(store: Store, compaction: Compaction) -> None:
+    listed = store.listed(f"{compaction.group_id}/{compaction.folder}")
+    sizes = {each.name: each.size_bytes for each in listed}
+    for file in compaction.files:
+        name = f"{compaction.group_id}/{file.name}"
+        if name not in sizes:
+            raise ObjectMissing(name)
+        if sizes[name] != file.object_bytes:
+            raise CorruptObject(name, f"it has {sizes[name]} of {file.object_bytes} bytes")
 
 
 def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
@@ -192,16 +233,50 @@ def load(store: Store, group_id: str, topics: Collection[str]) -> Compaction:
         NoBackup: There is none.
         CorruptManifest, NotSigned: Its manifest is damaged, or not ours.
     """
-    ending = f"-{_digest(topics)}.json"
-    found = [name for name in store.list(f"{group_id}/{FOLDER}") if name.endswith(ending)]
-    if not found:
+    name = newest(store.list(f"{group_id}/{FOLDER}")).get(_digest(topics))
+    if name is None:
         raise NoBackup(
             f"group {group_id} has no compaction of the topics {', '.join(sorted(topics))}; "
             "`dledger-pipeline compact` makes one"
         )
-    name = found[-1]
+    return read(store, name)
+
+
+def topics_hash(name: str) -> str:
+    """Return the hash of the topics in a compaction manifest's name; "" if it is no such name."""
+    match = _MANIFEST.search(name)
+    return match[1] if match else ""
+
+
+def newest(names: Iterable[str]) -> dict[str, str]:
+    """Return the manifest of the newest compaction by its topics' hash, out of names ascending."""
+    return {found: name for name in names if (found := topics_hash(name))}
+
+
+def read(store: Store, name: str) -> Compaction:
+    """Return the compaction whose manifest is *name*. Raises like `load`."""
     content = decode_hashed(name, store.get(name, max_bytes=MAX_JSON_BYTES), store.manifest_key)
     return _decode(content, name)
+
+
+def sign(store: Store, group_id: str) -> int:
+    """Sign the newest compaction of each choice of topics, all of whose objects are read first.
+
+    Returns:
+        How many.
+
+    Raises:
+        ObjectMissing, CorruptObject, CorruptManifest: One is not whole, and was not signed.
+        StoreError: The store failed.
+    """
+    plain = store.trusted()
+    names = newest(store.list(f"{group_id}/{FOLDER}")).values()
+    for name in names:
+        for file in read(plain, name).files:
+            for _ in CompactedRange(store=plain, group_id=group_id, file=file).read():
+                pass
+        resign(store, name)
+    return len(names)
 
 
 def _decode(content: dict[str, Any], name: str) -> Compaction:

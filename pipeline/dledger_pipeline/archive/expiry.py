@@ -11,9 +11,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from dledger.errors import InvalidArgument
+from dledger_pipeline.archive import compacted_expiry
 from dledger_pipeline.archive.catalog import load, numbers, publish
 from dledger_pipeline.archive.manifest import Chunk, ChunkRow, Manifest, manifest_name
-from dledger_pipeline.errors import BackupError, ObjectMissing, StoreDenied, VersionConflict
+from dledger_pipeline.errors import (
+    BackupError,
+    NewerBackup,
+    ObjectMissing,
+    StoreDenied,
+    VersionConflict,
+)
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Listed, Removal
 
@@ -31,20 +39,27 @@ Freed = Callable[[int], None]
 class Retention:
     """How far back a restore must be possible: *keep_days*, and to the newest *keep_last* backups.
 
-    Without both, nothing expires. A manifest is kept until a day after the next one came, so that a
-    restore that reads it has a day, and so are the newest *keep_last*: the newest alone restores to
-    any time that is kept, older ones are there should it be damaged.
+    Without both, nothing expires, unless *drop_copies* asks for all times and nothing twice: then
+    manifests expire, and no entry does. A manifest is kept until a day after the next one came, so
+    that a restore that reads it has a day, and so are the newest *keep_last*: the newest alone
+    restores to any time that is kept, older ones are there should it be damaged.
     """
 
     keep_days: float = 0
     keep_last: int = 0
+    drop_copies: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse what asks for all times and for some."""
+        if self.drop_copies and self.keep_days:
+            raise InvalidArgument("--drop-copies keeps all times: it goes without --keep-days")
 
     def keeps(self, place: int, replaced_s: float) -> bool:
         """Whether a manifest is kept that is the *place*-th newest, counting from 0.
 
         The one after it is *replaced_s* seconds old.
         """
-        forever = not (self.keep_days or self.keep_last)
+        forever = not (self.keep_days or self.keep_last or self.drop_copies)
         return forever or place < self.keep_last or replaced_s <= _DAY_S
 
     def oldest_ms(self, kept: Sequence[Manifest]) -> int:
@@ -52,7 +67,7 @@ class Retention:
 
         *kept* are the newest backups, newest first; to any, if they are fewer than *keep_last*.
         """
-        if len(kept) < self.keep_last:
+        if len(kept) < self.keep_last or self.drop_copies:
             return 0
         times_ms = [manifest.as_of_ms for manifest in kept[: self.keep_last]]
         if self.keep_days:
@@ -101,6 +116,7 @@ def expire(
     Raises:
         NoBackup, LostManifest: There is nothing to go by; nothing was deleted.
         CorruptManifest, ObjectMissing: A kept backup is damaged; nothing was deleted.
+        NewerBackup: A newer version wrote it.
         VersionConflict: Another backup was published meanwhile; what is left to delete stays.
         StoreError: The store failed.
     """
@@ -126,6 +142,7 @@ def expire(
     unneeded = [
         each for each in listed if each.name not in names and each.modified_s < deletion.before_s
     ]
+    unneeded += compacted_expiry.unneeded(store, group_id, deletion.before_s, told)
     told(f"{len(expired)} backups and {len(unneeded)} objects are not needed any more")
     swept = 0
     if not dry_run:
@@ -163,6 +180,8 @@ def _readable(
     for number in numbers:
         try:
             yield load(store, group_id, number, chunks=chunks)
+        except NewerBackup:
+            raise
         except (BackupError, ObjectMissing) as error:
             told(f"stays, and cannot be read: {error}")
 

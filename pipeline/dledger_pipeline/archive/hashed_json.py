@@ -1,8 +1,9 @@
 """JSON objects that carry the SHA-256 of their own fields, and a signature where there is a key.
 
-The hash shows damage. Anyone who can write to the store can compute it, too; only the signature, an
-HMAC-SHA256 with a key that is not in the store, shows that a backup is ours. If there is a key, an
-object without a signature is refused, or a forger could remove it.
+The hash shows damage; every format has it alike, so that a newer format is told from damage. Anyone
+who can write to the store can compute it, too; only the signature, an HMAC-SHA256 with a key that
+is not in the store, shows that a backup is ours. If there is a key, an object without a signature
+is refused, or a forger could remove it.
 
 Fields are checked one by one, since a manifest is input like any other. Used for manifests, HEAD
 and compactions.
@@ -20,7 +21,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import CorruptManifest, NotSigned
+from dledger_pipeline.errors import CorruptManifest, NewerBackup, NotSigned
+from dledger_pipeline.object_store.store import Store
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -61,7 +63,8 @@ def decode_hashed(name: str, data: pa.Buffer, key: bytes | None = None) -> dict[
     """Return the content of an object that `encode_hashed` returned.
 
     Raises:
-        CorruptManifest: *name* is not as it was written, or of another format.
+        CorruptManifest: *name* is not as it was written, or of an older format.
+        NewerBackup: It is as a newer version wrote it.
         NotSigned: There is a key, and *name* has no signature, or one by another key.
     """
     return _opened(name, data, key)[0]
@@ -83,6 +86,8 @@ def _opened(name: str, data: pa.Buffer, key: bytes | None) -> tuple[dict[str, An
     if found != _sha256(content):
         raise CorruptManifest(name, f"its SHA-256 is {_sha256(content)}, it states {found!r:.80}")
     version = content.get("format_version")
+    if type(version) is int and version > FORMAT_VERSION:
+        raise NewerBackup(name, found=version, known=FORMAT_VERSION)
     if version != FORMAT_VERSION:
         raise CorruptManifest(name, f"format version {version!r:.80}, this reads {FORMAT_VERSION}")
     if key is None:
@@ -92,6 +97,13 @@ def _opened(name: str, data: pa.Buffer, key: bytes | None) -> tuple[dict[str, An
     if not hmac.compare_digest(str(signature).encode(), _hmac(content, key).encode()):
         raise NotSigned(name, "it was signed with another key")
     return content, Signature.VALID
+
+
+def resign(store: Store, name: str) -> None:
+    """Sign *name* as it is in the store with the store's key. Raises like `decode_hashed`."""
+    stored = store.get_versioned(name, max_bytes=MAX_JSON_BYTES)
+    signed = encode_hashed(decode_hashed(name, stored.data), store.manifest_key)
+    store.replace(name, signed, stored.version)
 
 
 def field(name: str, content: Mapping[str, Any], key: str, kind: type) -> Any:

@@ -8,7 +8,7 @@ and writes them. Used by all jobs and the data source.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -218,13 +218,11 @@ class Manifest:
 
     def runs(self) -> list[tuple[int, int]]:
         """Return the stretches [first, last] of entries without a gap, ascending."""
-        found: list[tuple[int, int]] = []
-        for row in self.files:
-            if found and row.first_index == found[-1][1] + 1:
-                found[-1] = (found[-1][0], row.last_index)
-            else:
-                found.append((row.first_index, row.last_index))
-        return found
+        return stretches(self.files)
+
+    def gaps(self) -> list[tuple[int, int]]:
+        """Return what is missing between the runs: nodes had dropped it before it was backed up."""
+        return [(before[1] + 1, run[0] - 1) for before, run in pairwise(self.runs())]
 
     # -- making the next one -------------------------------------------------------------------
 
@@ -328,7 +326,7 @@ class Manifest:
         follows from the state before it; older ones are known if the state still refers to them.
         So the base is the newest that includes nothing of the range, else the run's oldest.
         """
-        first, last = self._run_up_to(last_index)
+        first, last = self.run_up_to(last_index)
         bases = [
             base
             for base in self.bases
@@ -343,15 +341,13 @@ class Manifest:
         return MessageFiles(base=base, files=tuple(files))
 
     def files_in(self, first_index: int, last_index: int) -> tuple[ManifestRow, ...]:
-        """Return the files of entries [*first_index*, *last_index*] that `message_files` is about.
+        """Return the files that have any of the entries [*first_index*, *last_index*]."""
+        return tuple(
+            r for r in self.files if first_index <= r.last_index and r.first_index <= last_index
+        )
 
-        That is of the newest run that begins at or below *last_index*.
-        """
-        first, last = self._run_up_to(last_index)
-        low, high = max(first, first_index), min(last, last_index)
-        return tuple(r for r in self.files if low <= r.last_index and r.first_index <= high)
-
-    def _run_up_to(self, last_index: int) -> tuple[int, int]:
+    def run_up_to(self, last_index: int) -> tuple[int, int]:
+        """Return the newest run that begins at or below *last_index*, else the oldest."""
         runs = self.runs()
         return next((run for run in reversed(runs) if run[0] <= last_index), runs[0])
 
@@ -402,6 +398,17 @@ def chunked(rows: Sequence[ManifestRow]) -> Iterator[Chunk]:
     """Yield *rows* in chunks that are full, but for the last."""
     for at in range(0, len(rows), CHUNK_FILES):
         yield Chunk(tuple(rows[at : at + CHUNK_FILES]))
+
+
+def stretches(files: Iterable[ManifestRow]) -> list[tuple[int, int]]:
+    """Return the stretches [first, last] of entries that *files*, ascending, have without a gap."""
+    found: list[tuple[int, int]] = []
+    for row in files:
+        if found and row.first_index == found[-1][1] + 1:
+            found[-1] = (found[-1][0], row.last_index)
+        else:
+            found.append((row.first_index, row.last_index))
+    return found
 
 
 def small_tail(files: Sequence[ManifestRow], new_bytes: int, target_bytes: int) -> int:

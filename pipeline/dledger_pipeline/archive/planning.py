@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import ArchivedRange, archived
-from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.manifest import Manifest, stretches
 from dledger_pipeline.archive.message_ranges import MessageRange, StoredPlaces
 from dledger_pipeline.archive.queue_offsets import message_ranges
 from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Selection, overlap
@@ -24,8 +24,9 @@ def archived_messages(
 ) -> Iterator[MessageRange]:
     """Yield the messages of a backup that are asked for, in ranges that may have none of them.
 
-    They are those of the newest run that begins at or below the last index: all whose places the
-    manifest knows, else those from the run's oldest base on.
+    They are all whose places the manifest knows, on both sides of a gap, and in the newest run that
+    begins at or below the last index also the others, from the run's oldest base on. What that
+    leaves out is `left_out`.
 
     Raises:
         LogIncomplete: No base stands for what is missing before a run.
@@ -44,7 +45,7 @@ def archived_messages(
         return
     rows = [
         row
-        for row in manifest.files_in(first_index, last_index)
+        for row in _shown(manifest, (first_index, last_index))
         if overlap(_range(store, manifest, row).bounds, selection.of_entries())
     ]
     unknown = [row for row in rows if row.places is None]
@@ -60,6 +61,45 @@ def archived_messages(
                 topics=row.places.generations(topics),
             )
             yield MessageRange(_range(store, manifest, row), places, selection)
+
+
+def left_out(manifest: Manifest, selection: Selection = EVERYTHING) -> list[tuple[int, int]]:
+    """Return the entries before a gap whose messages `archived_messages` does not show.
+
+    No node told where they are, or which topics exist, and a replay would need what is missing.
+    """
+    last_index = min(selection.last_index, manifest.last_index)
+    topics = manifest.topics.existing(last_index, selection.topic)
+    newest_first, _ = manifest.run_up_to(last_index)
+    older = manifest.files_in(selection.first_index, newest_first - 1)
+    if topics is None:
+        return stretches(older)
+    return stretches(row for row in older if row.places is None) if topics else []
+
+
+def entries_left_out(manifest: Manifest) -> int:
+    """Return how many entries `left_out` returns."""
+    return sum(last - first + 1 for first, last in left_out(manifest))
+
+
+def _shown(manifest: Manifest, entries: tuple[int, int]) -> list[ManifestRow]:
+    newest_first, _ = manifest.run_up_to(entries[1])
+    return [
+        row
+        for row in manifest.files_in(*entries)
+        if row.places is not None or row.first_index >= newest_first
+    ]
+
+
+def gaps_told(manifest: Manifest, selection: Selection = EVERYTHING) -> Iterator[str]:
+    """Yield what a reader of messages has to know of the gaps of a backup, for people."""
+    for first, last in manifest.gaps():
+        yield f"entries [{first}, {last}] are not in this backup: nodes had dropped them before it"
+    for first, last in left_out(manifest, selection):
+        yield (
+            f"messages in entries [{first}, {last}] are not shown: no node told where they are, "
+            "and that cannot be found out before a gap; view entries has the entries"
+        )
 
 
 def _range(store: Store, manifest: Manifest, row: ManifestRow) -> ArchivedRange:

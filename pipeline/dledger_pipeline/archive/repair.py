@@ -21,7 +21,7 @@ from dledger_pipeline.archive.manifest import (
 )
 from dledger_pipeline.archive.places_objects import describe_places
 from dledger_pipeline.archive.topics import Topics
-from dledger_pipeline.errors import BackupError, NoBackup, StoreError
+from dledger_pipeline.errors import BackupError, NewerBackup, NoBackup, StoreError
 from dledger_pipeline.object_store.store import Store
 
 _PLACES: Final = re.compile(r"places/(\d{20})-(\d{20})-[0-9a-f]{64}\.parquet")
@@ -37,6 +37,7 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
 
     Raises:
         NoBackup: The objects hold nothing that can be restored.
+        NewerBackup: A newer version's manifests are there, which know more than the objects say.
         StoreError: The store failed.
     """
     rows = _rows(store, group_id, told)
@@ -54,7 +55,7 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
         number=max([head_number(store, group_id), *numbers(store, group_id)]) + 1,
         bases=tuple(base for base in bases if _covers(runs, base)),
     )
-    as_of_ms = made.last_timestamp_ms
+    as_of_ms = _as_of_ms(made, known)
     starts = [base.first_index for base in made.bases if base.applied_index <= made.last_index]
     point = RestorePoint(
         last_index=made.last_index, kept_from=max(starts, default=1), as_of_ms=as_of_ms
@@ -151,6 +152,15 @@ def _readable(store: Store, group_id: str) -> Manifest | None:
     for number in reversed(numbers(store, group_id)):
         try:
             return load(store, group_id, number)
+        except NewerBackup:
+            raise
         except (BackupError, StoreError):
             continue
     return None
+
+
+def _as_of_ms(made: Manifest, known: Manifest | None) -> int:
+    """Return up to which time *made* is whole: not less than was *known*, if it has as much."""
+    if known is None or made.last_index < known.last_index:
+        return made.last_timestamp_ms
+    return max(made.last_timestamp_ms, known.as_of_ms)

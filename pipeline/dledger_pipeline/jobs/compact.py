@@ -30,7 +30,8 @@ from dledger_pipeline.archive.compaction import (
     winners,
 )
 from dledger_pipeline.archive.message_ranges import MessageRange
-from dledger_pipeline.archive.planning import archived_messages
+from dledger_pipeline.archive.planning import archived_messages, entries_left_out, gaps_told
+from dledger_pipeline.errors import GapInBackup
 from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.jobs.progress import Done, Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
@@ -57,11 +58,13 @@ class CompactRequest(SparkRequest):
 
     Attributes:
         topics: Their names.
+        allow_gaps: Whether to compact a backup in which entries are missing.
         runner: See `runner`.
         local_threshold_bytes: Below so many bytes of records AUTO does without Spark.
     """
 
     topics: tuple[str, ...]
+    allow_gaps: bool = False
     runner: RunnerName = RunnerName.AUTO
     local_threshold_bytes: int = THRESHOLD_BYTES
 
@@ -94,6 +97,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     """Write the compaction of the newest backup; return what stayed.
 
     Raises:
+        GapInBackup: Entries are missing, and nobody said that this is known.
         StoreError, BackupError: The store failed, or its backup is damaged.
         MessageError: Messages cannot be read out of the backup.
         SparkFailed, WorkerFailed: Tasks were not run.
@@ -101,6 +105,10 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     store = request.store
     progress.at(Phase.PLANNING)
     manifest = load(store, request.group_id)
+    if manifest.gaps() and not request.allow_gaps:
+        raise GapInBackup(manifest.name, manifest.gaps())
+    for line in gaps_told(manifest):
+        progress(line)
     ranges = list(archived_messages(store, manifest))
     cut = count(len(ranges), "range")
     progress(f"found queue offsets of entries up to {manifest.last_index} in {cut}")
@@ -131,7 +139,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     compaction = replace(compaction, files=in_order)
     publish(store, compaction)
     progress(f"published {compaction.name} of group {compaction.group_id}")
-    return _result(compaction)
+    return _result(compaction) | {"entriesNotShown": entries_left_out(manifest)}
 
 
 @contextmanager

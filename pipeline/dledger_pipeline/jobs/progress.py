@@ -64,6 +64,7 @@ class Progress:
         self._phase = Phase.PLANNING
         self._ranges = self._done = 0
         self._record_bytes = self._object_bytes = 0
+        self._before, self._done_before = Done(0, 0), 0
 
     def __call__(self, line: str) -> None:
         """Say a line."""
@@ -75,9 +76,14 @@ class Progress:
             self._phase = phase
 
     def working(self, ranges: int = 0) -> None:
-        """Begin the work on so many ranges in all, 0 if nobody knows yet; rates count from here."""
+        """Begin the work on so many ranges in all, 0 if nobody knows yet; rates count from here.
+
+        A job that begins again counts anew; in metrics it goes on, with as many ranges more.
+        """
         with self._lock:
             self._phase, self._ranges, self._working_s = Phase.WORKING, ranges, self._now_s()
+            self._before = Done(self._record_bytes, self._object_bytes)
+            self._done_before = self._done
 
     def finished(self, done: Done, of: int | None = None) -> None:
         """Count a range that is done, *of* so many, and say how far it is."""
@@ -85,9 +91,12 @@ class Progress:
             self._ranges = self._ranges if of is None else of
             self._done += 1
             self._count(done)
-            rate = self._record_bytes / 1e6 / max(self._now_s() - self._working_s, 1e-3)
-            told = size(self._record_bytes)
-            line = f"{self._done} of {self._ranges} ranges: {told} of records, {rate:.1f} MB/s"
+            read = self._record_bytes - self._before.record_bytes
+            rate = read / 1e6 / max(self._now_s() - self._working_s, 1e-3)
+            line = (
+                f"{self._done - self._done_before} of {self._ranges} ranges: "
+                f"{size(read)} of records, {rate:.1f} MB/s"
+            )
         self._say(line)
 
     def freed(self, object_bytes: int) -> None:
@@ -103,8 +112,9 @@ class Progress:
         """Yield the metrics as they are now; docs/monitoring.md has them."""
         with self._lock:
             phase, seconds = self._phase, self._now_s() - self._began_s
+            ranges = self._done_before + self._ranges if self._ranges else 0
             gauges = {
-                "ranges": (self._ranges, "Ranges of entries that this run works on; 0 until known"),
+                "ranges": (ranges, "Ranges of entries that this run works on; 0 until known"),
                 "running_seconds": (seconds, "How long this run has taken so far"),
             }
             counters = {

@@ -10,7 +10,7 @@ import tempfile
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
-from dledger_pipeline.archive import catalog, expiry
+from dledger_pipeline.archive import catalog, compacted, expiry
 from dledger_pipeline.archive import repair as repairing
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
@@ -102,12 +102,27 @@ def restore(
     return result_of(found)
 
 
-def list_backups(store: Store, group_id: str | None) -> list[Result]:
-    """Return what each backup holds, oldest first; of a damaged one what is wrong with it."""
+def list_backups(store: Store, group_id: str | None, *, last: int = 0) -> list[Result]:
+    """Return what each backup holds, oldest first; of a damaged one what is wrong with it.
+
+    *last*: only the newest so many of each group, without reading the others; 0: all.
+    """
     groups = [group_id] if group_id else catalog.groups(store)
     return [
-        _row(store, group, number) for group in groups for number in catalog.numbers(store, group)
+        _row(store, group, number)
+        for group in groups
+        for number in catalog.numbers(store, group)[-last:]
     ]
+
+
+def list_objects(store: Store, group_id: str | None, number: int | None) -> list[str]:
+    """Return the names, from the store's URL on, of all objects that a backup needs.
+
+    Those of `data/` have each of its entries once. *number* None: the newest. Raises like
+    `catalog.load`.
+    """
+    manifest = catalog.load(store, group_id, number)
+    return [f"{manifest.group_id}/{name}" for name in (*manifest.objects, manifest.name)]
 
 
 def _row(store: Store, group_id: str, number: int) -> Result:
@@ -167,7 +182,7 @@ def repair(store: Store, group_id: str | None, progress: Progress) -> Result:
 
 
 def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
-    """Sign the newest backup with the store's key, after verifying that it is complete.
+    """Sign the newest backup and compactions with the store's key, after verifying all of them.
 
     It signs whatever is in the store now: call it only if you know who wrote that.
 
@@ -180,6 +195,7 @@ def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
     found = _verified(store.trusted(), group_id, progress)
     manifest = catalog.load(store.trusted(), found.group_id, found.number)
     catalog.sign(store, manifest)
+    compactions = compacted.sign(store, found.group_id)
     return {
         "phase": COMPLETED,
         "groupId": found.group_id,
@@ -187,4 +203,5 @@ def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
         "firstIndex": found.first_index,
         "lastIndex": found.last_index,
         "signature": catalog.signature(store, manifest),
+        "compactions": compactions,
     }

@@ -14,7 +14,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from dledger.files.files import Files, disk_full_on_enospc
+from dledger.files.files import Files
+from dledger.files.full import telling_full_disk
 from dledger.store.format import ALIGNMENT_BYTES, Base, EncodedRecords
 from dledger.store.identity import Identity
 from dledger.store.recovery import write_index
@@ -77,7 +78,7 @@ class SegmentWriter:
             stop = int(np.searchsorted(ends, min(room, start + _PIECE_BYTES), "right"))
             stop = max(stop, at + 1)
             end = int(ends[stop - 1])
-            with disk_full_on_enospc(f"write segment {segment.name}"):
+            with telling_full_disk(f"write segment {segment.name}"):
                 piece = memoryview(encode(batch.slice(at, stop - at)))
                 self._disk.open(segment).pwritev([piece], segment.end)
             starts = np.concatenate(([start], ends[at : stop - 1])) - start + segment.end

@@ -40,14 +40,21 @@ _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)
 """Kubernetes retries a Job, so obstore need not wait out a longer failure."""
 _CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
 """The second is for a whole object: 128 MiB at half a megabyte a second."""
+_ANSWERING: Final[Any] = {"read_timeout": "15s"}
+"""How long a server may say nothing: until it answers, and between two pieces of what it sends. It
+counts while a request's body is sent, too, so large objects are written without."""
+_SMALL_BYTES: Final = 1 << 20
+"""What is sent within that time even over a slow line."""
 
 
 class RemoteObjects:
     """Objects of one obstore store, which keeps connections and retries by itself."""
 
-    def __init__(self, url: str, store: Any) -> None:
+    def __init__(self, url: str, store: Any, writing: Any) -> None:
+        """Take the store for all requests but large writes, and one for these."""
         self._url = url.rstrip("/")
         self._store = store
+        self._writing = writing
 
     @classmethod
     def s3(
@@ -71,14 +78,17 @@ class RemoteObjects:
             config["region"] = credentials.region
         if endpoint:
             config["endpoint"] = endpoint
-        store = obstore.store.S3Store(
-            parts.netloc,
-            prefix=parts.path.strip("/") or None,
-            client_options=_CONNECTION | {"allow_http": allow_http},
-            retry_config=_RETRIES,
-            **config,
+        store, writing = (
+            obstore.store.S3Store(
+                parts.netloc,
+                prefix=parts.path.strip("/") or None,
+                client_options=options,
+                retry_config=_RETRIES,
+                **config,
+            )
+            for options in _client_options(allow_http=allow_http)
         )
-        return cls(url, store)
+        return cls(url, store, writing)
 
     @classmethod
     def other(cls, url: str, *, allow_http: bool) -> RemoteObjects:
@@ -88,11 +98,13 @@ class RemoteObjects:
             StoreError: obstore does not support the URL.
         """
         try:
-            options = _CONNECTION | {"allow_http": allow_http}
-            store = obstore.store.from_url(url, client_options=options, retry_config=_RETRIES)
+            store, writing = (
+                obstore.store.from_url(url, client_options=options, retry_config=_RETRIES)
+                for options in _client_options(allow_http=allow_http)
+            )
         except (exceptions.BaseError, ValueError, TypeError) as error:
             raise StoreError(f"{url} is not the URL of a store: {error}") from error
-        return cls(url, store)
+        return cls(url, store, writing)
 
     def get(self, name: str, max_bytes: int) -> Stored:
         """Return an object and its version."""
@@ -115,17 +127,20 @@ class RemoteObjects:
     def put(self, name: str, data: memoryview) -> None:
         """Write an object, replacing one of the same name."""
         with self._reported(name):
-            self._store.put(name, data)
+            self._for(data).put(name, data)
 
     def create(self, name: str, data: memoryview) -> None:
         """Write an object unless there is one."""
         with self._reported(name):
-            self._store.put(name, data, mode="create")
+            self._for(data).put(name, data, mode="create")
 
     def replace(self, name: str, data: memoryview, version: str) -> None:
         """Write an object if it has this version."""
         with self._reported(name):
-            self._store.put(name, data, mode=json.loads(version))
+            self._for(data).put(name, data, mode=json.loads(version))
+
+    def _for(self, data: memoryview) -> Any:
+        return self._store if data.nbytes <= _SMALL_BYTES else self._writing
 
     def list(self, prefix: str) -> Iterator[Listed]:
         """Yield the objects below the folder, in any order."""
@@ -192,6 +207,12 @@ class RemoteObjects:
         if isinstance(error, FileNotFoundError):
             return ObjectMissing(name)
         return StoreUnavailable(f"{where}: {reason}")
+
+
+def _client_options(*, allow_http: bool) -> tuple[Any, Any]:
+    """Return the options for all requests but large writes, and those for these."""
+    options = _CONNECTION | {"allow_http": allow_http}
+    return options | _ANSWERING, options
 
 
 def _first(pattern: re.Pattern[str], text: str) -> str:

@@ -7,6 +7,7 @@ other writers: on S3 by conditional writes, on file systems by links and locks. 
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 from collections.abc import Iterator
@@ -30,7 +31,12 @@ MIN_KEY_BYTES: Final = 32
 MAX_OBJECT_BYTES: Final = 4 << 30
 """No object of ours is larger, so one that is was not written by us."""
 
+logger = logging.getLogger(__name__)
+
 _NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+
+_TOLD: Final = 10
+"""Foreign names in a listing that are told, each once; more are only told to be there."""
 
 
 class Objects(Protocol):
@@ -84,6 +90,7 @@ class Store:
         self.manifest_key = _manifest_key()
         self._objects = objects
         self._allow_http = allow_http
+        self._foreign: set[str] = set()
 
     @classmethod
     def open(
@@ -106,8 +113,8 @@ class Store:
                 change; default: whether the environment's DLEDGER_STORE_ALLOW_HTTP is 1.
 
         Raises:
-            StoreError: The URL is not a store's, or is unencrypted, or DLEDGER_MANIFEST_KEY is too
-                short.
+            StoreError: The URL is not a store's, has a # or a ?, or is unencrypted, or
+                DLEDGER_MANIFEST_KEY is too short.
             StoreDenied: An S3 server needs credentials and none are set.
         """
         parts = urlsplit(url)
@@ -119,6 +126,11 @@ class Store:
                     f"{address} is not encrypted: anyone on the network path can read messages; "
                     "use https://, or allow it by --allow-http (store.allowHttp: true)"
                 )
+        if "#" in url or "?" in url:
+            raise StoreError(
+                f"the URL of a store has no # and no ?: what follows one in {url} would be lost; "
+                "in a path write %23 and %3F"
+            )
         if parts.scheme == "file":
             if parts.netloc or not parts.path.startswith("/"):
                 raise StoreError(f"{url} does not have the form file:///absolute/path")
@@ -184,8 +196,25 @@ class Store:
         yield from sorted(listed.name for listed in self.listed(prefix))
 
     def listed(self, prefix: str = "") -> Iterator[Listed]:
-        """Yield all objects below the folder *prefix*, with sizes and times, in any order."""
-        return self._objects.list(_checked(prefix) if prefix else "")
+        """Yield all objects below the folder *prefix*, with sizes and times, in any order.
+
+        What others put there under a name that no object of ours can have is left out, and told.
+        """
+        for listed in self._objects.list(_checked(prefix) if prefix else ""):
+            if _NAME.fullmatch(listed.name):
+                yield listed
+            else:
+                self._tell_foreign(listed.name)
+
+    def _tell_foreign(self, name: str) -> None:
+        """Log a name once, and of many only some."""
+        if name in self._foreign or len(self._foreign) > _TOLD:
+            return
+        self._foreign.add(name)
+        if len(self._foreign) > _TOLD:
+            logger.warning("left out of %s: more names that are none of ours", self.url)
+        else:
+            logger.warning("left out of %s: %r is no name of ours", self.url, name)
 
     def folders(self) -> Iterator[str]:
         """Yield the names of the folders directly below the URL that can hold objects, sorted.
@@ -227,6 +256,11 @@ def _manifest_key() -> bytes | None:
             "`openssl rand -hex 32` makes one"
         )
     return key or None
+
+
+def is_folder(name: str) -> bool:
+    """Whether a folder right below the URL can have this name, as a group's has its id."""
+    return "/" not in name and _NAME.fullmatch(name) is not None
 
 
 def _checked(name: str) -> str:

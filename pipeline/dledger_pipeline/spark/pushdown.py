@@ -1,6 +1,6 @@
 """Conditions of a query as a selection: which of Spark's filters need no second look. Pure.
 
-Used by the data source with the option ``pushdown``.
+Used by the data source for a table that is read once.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -59,10 +59,28 @@ _OPTIONS: Final = (
     *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "topics", "columns"),
     *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
-    "pushdown",
 )
+READ_ONCE: Final = "readOnce"
+"""What `jobs.query` alone says of a table: one plan reads it, once, and nothing does afterwards.
+
+Spark below 5 keeps the rows that were selected for one use of a table for all its other uses, and a
+reader is not told. So this is no option of users, who use a DataFrame as often as they like.
+"""
+_REFUSED: Final = {
+    "pushdown": "this Spark would keep the conditions of one use of a DataFrame for all its others;"
+    " say by options what is to be read (topic, queue, from, to, fromTime, toTime, firstIndex), or"
+    " ask `dledger-pipeline query`, which pushes down where a statement reads a table once",
+}
 _OF_MESSAGES: Final = ("topic", "queue", "from", "to")
 """Options that mean nothing to entries."""
+
+_NO_STREAM: Final = (
+    "the format dledger is no stream: read it by spark.read, and what is new by option firstIndex"
+)
+_NO_WRITE: Final = (
+    "the format dledger is read only: messages are sent to a group by its clients, and backups are "
+    "made by `dledger-pipeline backup`"
+)
 
 _SPARK_TYPES: Final = {
     pa.uint8(): pa.int16(),
@@ -101,7 +119,7 @@ class ReadOptions:
         topics: Of a compaction: which one.
             columns: Which columns of the view, in which order.
         selection: Which rows.
-        pushdown: Whether Spark may narrow the selection by a query's conditions.
+        read_once: Whether Spark may narrow the selection by a query's conditions: `READ_ONCE`.
     """
 
     store: str | None
@@ -115,7 +133,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     columns: tuple[str, ...]
     selection: Selection
-    pushdown: bool
+    read_once: bool
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -125,6 +143,7 @@ class ReadOptions:
             InvalidArgument: One is unknown, malformed or missing; names it.
         """
         given = _with_path({name.lower(): value for name, value in options.items() if value})
+        read_once = given.pop(READ_ONCE.lower(), "").lower() == "true"
         view = _view(given.get("view", View.MESSAGES))
         _check_names(given, view)
         return cls(
@@ -139,7 +158,7 @@ class ReadOptions:
             topics=_list(given.get("topics", "")),
             columns=_columns(given, view),
             selection=_selection(given),
-            pushdown=given.get("pushdown", "").lower() == "true",
+            read_once=read_once,
         )
 
     def schema(self) -> pa.Schema:
@@ -164,6 +183,8 @@ def _with_path(given: dict[str, str]) -> dict[str, str]:
 def _check_names(given: Mapping[str, str], view: View) -> None:
     known = {name.lower() for name in _OPTIONS}
     for name in given:
+        if name in _REFUSED:
+            raise InvalidArgument(f"option {name} is refused: {_REFUSED[name]}")
         if name not in known:
             raise InvalidArgument(f"unknown option {name!r}; the options are {', '.join(_OPTIONS)}")
     sources = [name for name in _SOURCES if name in given]
@@ -271,8 +292,24 @@ class LedgerDataSource(DataSource):
         own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
         if given != own:
             raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
-        kind = PushdownReader if options.pushdown else LedgerReader
+        kind = PushdownReader if options.read_once else LedgerReader
         return kind(options, to_arrow_schema(schema))
+
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002, Spark's name
+        """Refuse. Raises InvalidArgument."""
+        raise InvalidArgument(_NO_STREAM)
+
+    def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002, Spark's
+        """Refuse. Raises InvalidArgument."""
+        raise InvalidArgument(_NO_STREAM)
+
+    def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
+        """Refuse. Raises InvalidArgument."""
+        raise InvalidArgument(_NO_WRITE)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002
+        """Refuse. Raises InvalidArgument."""
+        raise InvalidArgument(_NO_WRITE)
 
 
 def _ddl(schema: StructType) -> str:
@@ -302,8 +339,8 @@ class LedgerReader(DataSourceReader):
 class PushdownReader(LedgerReader):
     """Has conditions of SQL pushed down.
 
-    A reader that has `pushFilters` fails every query while Spark's setting
-    spark.sql.python.filterPushdown.enabled is false, as it is by default: so it takes an option.
+    For a table that is read once: see `READ_ONCE`. A reader that has `pushFilters` fails every
+    query while Spark's setting spark.sql.python.filterPushdown.enabled is false, as by default.
     """
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name

@@ -582,16 +582,28 @@ class SnapshotResponse(_message.Message):
     def __init__(self, last_index: _Optional[int] = ...) -> None: ...
 
 class Backlog(_message.Message):
-    __slots__ = ("group", "topic", "unread", "held")
+    __slots__ = ("group", "topic", "unread", "held", "filters")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     UNREAD_FIELD_NUMBER: _ClassVar[int]
     HELD_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
     group: str
     topic: str
     unread: int
     held: int
-    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., unread: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+    filters: _containers.RepeatedCompositeFieldContainer[FilterBacklog]
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., unread: _Optional[int] = ..., held: _Optional[int] = ..., filters: _Optional[_Iterable[_Union[FilterBacklog, _Mapping]]] = ...) -> None: ...
+
+class FilterBacklog(_message.Message):
+    __slots__ = ("filter", "unread", "waits")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    WAITS_FIELD_NUMBER: _ClassVar[int]
+    filter: str
+    unread: int
+    waits: bool
+    def __init__(self, filter: _Optional[str] = ..., unread: _Optional[int] = ..., waits: _Optional[bool] = ...) -> None: ...
 
 class DescribeTopicRequest(_message.Message):
     __slots__ = ("name",)

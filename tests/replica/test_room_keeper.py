@@ -1,0 +1,246 @@
+"""What one member knows of the room on the group's disks, and what it does with that."""
+
+from __future__ import annotations
+
+import pytest
+
+from dledger.common.reports import Room
+from dledger.errors import DiskFull
+from dledger.replica.room import HAND_OVER_EVERY_S, SETTLED_S, Verdict
+from dledger.replica.room_keeper import Measured, RoomConfig
+from dledger.types import Entry, EntryKind, NodeId
+from tests.replica.room_harness import MIB, Keeping
+
+B, C = NodeId("b"), NodeId("c")
+
+
+def _look(free_mib: int, *, own_mib: int = 500, total_mib: int = 1024, **more: int) -> Measured:
+    return Measured(
+        total_bytes=total_mib * MIB,
+        free_bytes=free_mib * MIB,
+        own_bytes=own_mib * MIB,
+        droppable_bytes=more.get("droppable_mib", max(0, own_mib - 64)) * MIB,
+        snapshot_bytes=more.get("snapshot_mib", 0) * MIB,
+        allocated_bytes=more.get("allocated_bytes", 0),
+    )
+
+
+def _room(free_mib: int, *, own_mib: int = 500, total_mib: int = 1024) -> Room:
+    return Room(
+        total_bytes=total_mib * MIB,
+        free_bytes=free_mib * MIB,
+        own_bytes=own_mib * MIB,
+        budget_bytes=0,
+    )
+
+
+def _entry(index: int, size_bytes: int) -> Entry:
+    return Entry(
+        term=1,
+        index=index,
+        kind=EntryKind.DATA,
+        timestamp_ms=0,
+        crc32c=0,
+        data=bytes(size_bytes),
+    )
+
+
+def test_everything_is_taken_before_the_first_look() -> None:
+    """A node starts whatever is on its disk; the look comes within a second."""
+    keeper = Keeping().keeper
+
+    assert keeper.room_bytes() > 1 << 40
+    assert keeper.decision().verdict is Verdict.TAKE
+
+
+def test_a_segment_made_since_the_look_counts() -> None:
+    """The look comes once a second, and a fast writer fills several segments in one."""
+    keeping = Keeping()
+    keeping.keeper.measured(_look(260))
+    roomy = keeping.keeper.room_bytes()
+
+    keeping.allocated_bytes = 64 * MIB
+
+    assert roomy - keeping.keeper.room_bytes() == 64 * MIB
+    keeping.allocated_bytes = 128 * MIB  # below the point at which messages go
+    assert roomy - keeping.keeper.room_bytes() == 128 * MIB
+    keeping.allocated_bytes = 193 * MIB
+    assert keeping.keeper.room_bytes() == -1
+    assert keeping.keeper.decision().drop_bytes > 0
+
+
+def test_entries_on_their_way_to_the_disk_count() -> None:
+    """Until they are there: those that replace them, in their place."""
+    keeping = Keeping()
+    keeper = keeping.keeper
+    keeper.measured(_look(260))
+    roomy = keeper.room_bytes()
+
+    keeper.takes(5, 20 * MIB)
+    keeper.writes([_entry(5, 20 * MIB), _entry(6, 20 * MIB)])
+    two = keeper.room_bytes()
+    keeper.writes([_entry(6, 20 * MIB)])
+    same = keeper.room_bytes()
+    keeper.wrote(6)
+
+    assert two == same == roomy - 128 * MIB
+    assert keeper.room_bytes() == roomy
+
+
+def test_the_snapshot_counts_twice() -> None:
+    """The next one is written beside it."""
+    keeper = Keeping().keeper
+    keeper.measured(_look(500))
+    before = keeper.limits
+
+    keeper.measured(_look(500, snapshot_mib=92))
+
+    assert keeper.limits.reserve_bytes - before.reserve_bytes == 184 * MIB
+
+
+def test_a_group_has_segments_for_its_smallest_volume() -> None:
+    """Also of a member that is silent now; not of one that is a member no more."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(100, own_mib=10, total_mib=300), C: _room(900)})
+    keeping.keeper.measured(_look(900, own_mib=60))
+    assert keeping.keeper.segment_bytes == 8 * MIB
+
+    keeping.clock.now_s += 60
+    keeping.keeper.measured(_look(900, own_mib=60))
+    assert keeping.keeper.segment_bytes == 8 * MIB
+
+    keeping.others.remove(B)
+    keeping.keeper.measured(_look(900, own_mib=60))
+    assert keeping.keeper.segment_bytes == 32 * MIB
+
+
+def test_a_majority_without_room_holds_sends_back() -> None:
+    """Its disks are those that an entry must be on."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(10, own_mib=1000), C: _room(20, own_mib=1000)})
+    keeping.keeper.measured(_look(500))
+
+    assert keeping.keeper.room_bytes() == -1
+    assert keeping.keeper.waits(100) is None
+    assert keeping.keeper.decision().drop_bytes > 0
+
+
+def test_a_minority_without_room_holds_nobody_back() -> None:
+    """And lets no message go."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(10, own_mib=1000), C: _room(500)})
+    keeping.keeper.measured(_look(500))
+
+    assert keeping.keeper.room_bytes() > 64 * MIB
+    assert keeping.keeper.decision().drop_bytes == 0
+
+
+def test_a_neighbours_files_refuse_sends_by_name_and_cost_messages_after_an_hour(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Told at once, with how much came and when messages go for it."""
+    keeping = Keeping()
+    keeper = keeping.keeper
+    keeper.measured(_look(524))
+
+    keeper.measured(_look(24))
+    assert keeper.decision().drop_bytes == 0
+    assert "468.0 MiB of this node's disk within the last hour" in str(keeper.refusal)
+    assert any("other programs' files took" in line for line in caplog.messages)
+
+    for _ in range(int(SETTLED_S) // 60 + 1):
+        keeping.clock.now_s += 60
+        keeper.measured(_look(24))
+    assert keeper.refusal is None
+    assert keeper.decision().verdict is Verdict.WAIT
+    assert keeper.decision().drop_bytes == keeper.limits.drop_bytes - 24 * MIB
+
+
+def test_a_leader_without_room_hands_over_once_in_five_minutes_and_not_back() -> None:
+    """To the member with most room, if it is enough for two segments."""
+    keeping = Keeping((B, C))
+    keeper = keeping.keeper
+    keeper.leads(B)
+    keeping.tell({B: _room(900), C: _room(500)})
+    keeper.measured(_look(10, own_mib=60))
+
+    assert keeper.heir() == C
+    keeper.handed_over()
+    assert keeper.heir() is None
+    keeping.clock.now_s += HAND_OVER_EVERY_S
+    keeping.tell({B: _room(900), C: _room(500)})
+    assert keeper.heir() == B
+
+
+def test_who_is_known_to_have_no_room_is_not_made_leader() -> None:
+    """Not even for its clients: messages would go for its disk."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(10)})
+    keeping.keeper.measured(_look(500))
+
+    assert not keeping.keeper.is_roomy(B)
+    assert keeping.keeper.is_roomy(C)
+
+
+def test_a_leader_with_room_hands_over_to_nobody() -> None:
+    """However much more another one has."""
+    keeping = Keeping((B, C))
+    keeping.tell({B: _room(900), C: _room(900)})
+    keeping.keeper.measured(_look(100))
+
+    assert keeping.keeper.heir() is None
+
+
+def test_a_follower_without_room_is_told_once_that_lasts() -> None:
+    """The group goes on without it, and makes no room for it alone."""
+    keeping = Keeping((B, C))
+    keeper = keeping.keeper
+    told = []
+    for _ in range(3):
+        keeping.tell({B: _room(900), C: _room(900)})
+        keeper.measured(_look(10, own_mib=60))
+        told.append(keeper.shortage is not None)
+        keeping.clock.now_s += 6
+    keeper.measured(_look(900, own_mib=60))
+
+    assert told == [False, False, True]
+    assert keeper.shortage is None
+
+
+def test_messages_never_go_for_room_where_that_is_turned_off() -> None:
+    """Then nothing can make any, and sends are refused."""
+    keeping = Keeping(config=RoomConfig(percent=0))
+    keeping.keeper.measured(_look(10, own_mib=1000))
+
+    assert keeping.keeper.refusal is not None
+    assert keeping.keeper.decision().drop_bytes == 0
+
+
+def test_a_write_that_waits_for_room_keeps_users_data_out() -> None:
+    """However much is free by another count: until it was written, or nothing waits any more."""
+    keeper = Keeping().keeper
+    keeper.measured(_look(500))
+    keeper.write_refused(DiskFull("no room"))
+
+    keeper.measured(_look(500), retrying=True)
+    keeper.write_succeeded(retrying=True)
+    assert keeper.refusal is not None
+    assert keeper.room_bytes() == -1
+    assert keeper.waits(1) is keeper.refusal
+
+    keeper.write_succeeded(retrying=False)
+    assert keeper.refusal is None
+    keeper.write_refused(DiskFull("no room"))
+    keeper.measured(_look(500), retrying=False)  # what waited may have been given up
+    assert keeper.refusal is None
+
+
+def test_no_spare_segment_is_made_at_the_refusal_point() -> None:
+    """It would be what takes the room that sends need."""
+    keeper = Keeping().keeper
+    keeper.measured(_look(80))
+    assert keeper.limits.refuse_bytes == 68 * MIB
+    assert not keeper.has_room_for_spare
+
+    keeper.measured(_look(100))
+    assert keeper.has_room_for_spare
