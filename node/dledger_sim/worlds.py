@@ -95,7 +95,7 @@ def _full(drawn: Options, rng: Random) -> Options:
 
 def _small(drawn: Options, rng: Random) -> Options:
     """Volumes so small that retention by their watermark must make room all the time."""
-    return replace(_busy(drawn), volume_kib=rng.choice(_SMALL_KIB), faulty_s=20)
+    return replace(_busy(drawn), volume_kib=rng.choice(_SMALL_KIB), faulty_s=12)
 
 
 def _neighbour(drawn: Options, rng: Random) -> Options:
@@ -131,8 +131,13 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
 }
 """By the name that ``--world`` takes."""
 
-DRAWN: Final[Mapping[str, float]] = {}
-"""Which part of the runs that are no storms each seed makes one of each world."""
+DRAWN: Final[Mapping[str, float]] = {
+    "clocks": 0.1,
+    "full": 0.05,
+    "small": 0.03,
+    "neighbour": 0.03,
+}
+"""Which part of the runs that are no storms seeds make one of each world."""
 
 
 def draw_world(seed: int) -> str:
