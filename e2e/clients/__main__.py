@@ -1,7 +1,8 @@
 """``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
 
-Three parts: cases, which are written once for all languages; a follower that is dead or frozen;
-and the leader killed every five seconds under four writers and a consumer.
+Four parts: cases, which are written once for all languages; a follower that is dead or frozen;
+answers that are swallowed between nodes and client; and the leader killed every five seconds under
+four writers and a consumer.
 
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
@@ -22,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -34,17 +36,20 @@ from e2e.clients.failover import failover
 from e2e.clients.judging import Figures, lines
 from e2e.clients.sdks import SDKS
 from e2e.clients.stage import CaseFailed, Stage, TlsGroup, with_tls
+from e2e.clients.swallowed import WALL_HOST, swallowed, walled
 from e2e.clients.table import CaseVerdict, Result, exit_code, failover_table, table, verdict
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import default_layout
 from e2e.harness import command as harness
 from e2e.harness.checks import Check, failed
 from e2e.harness.checks import table as table_of_lines
+from e2e.harness.ports import HOST
 from e2e.harness.waiting import HarnessError
 
 _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"
-PARTS: Final = (*CASES, *away.CASES, _FAILOVER)
+_SWALLOWED: Final = "swallowed"
+PARTS: Final = (*CASES, *away.CASES, _SWALLOWED, _FAILOVER)
 _CASE_S: Final = 240.0
 _AT_ONCE: Final = 2
 """Cases at once: most of their time they wait."""
@@ -120,6 +125,17 @@ async def _cases(
                     found.add(await one(name, away.CASES[name], stage))
 
 
+async def _swallowed(commands: Mapping[str, Sequence[str]], work: Path, found: Found) -> None:
+    for language, command in commands.items():
+        settings = f"advertise_host={WALL_HOST}", f"peer_host={HOST}"
+        async with (
+            with_tls(work / f"{_SWALLOWED}-{language}", *settings) as at,
+            walled(at) as walls,
+        ):
+            stage = _stage(language, command, at, work, tls=False)
+            found.add(await one(_SWALLOWED, partial(swallowed, walls=walls), stage))
+
+
 async def _failovers(
     commands: Mapping[str, Sequence[str]], seconds: float, work: Path, found: Found
 ) -> None:
@@ -176,8 +192,10 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, work: Path) -> Found:
     found = Found([], [], {})
     commands = _commands(languages, found)
-    if commands and set(names) - {_FAILOVER}:
+    if commands and set(names) - {_FAILOVER, _SWALLOWED}:
         await _cases(names, commands, work, found)
+    if _SWALLOWED in names:
+        await _swallowed(commands, work, found)
     if _FAILOVER in names:
         await _failovers(commands, seconds, work, found)
     return found

@@ -40,12 +40,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, Self
+from typing import Self
 
 from dledger.types import Appended, NodeId
-
-NOTHING_DONE: Final = "; nothing was done"
-"""How a sentence ends that says so: it goes where another attempt may have done something."""
 
 
 class DledgerError(Exception):
@@ -256,13 +253,17 @@ class Unavailable(DledgerError):
 
 
 class NotLeader(Unavailable):
-    """Only the leader can do this; *leader* names it when known."""
+    """Only the leader can do this; *leader* names it when known.
+
+    The sentence does not say that nothing was done: of a caller's earlier attempts, which may have
+    been carried out, a node knows nothing, and clients show the error of the last one alone.
+    """
 
     def __init__(self, leader: NodeId | None) -> None:
         super().__init__(
-            f"the group has no leader at the moment: try again{NOTHING_DONE}"
+            "the group has no leader at the moment: try again"
             if leader is None
-            else f"this node does not lead the group, node {leader} does{NOTHING_DONE}"
+            else f"this node does not lead the group, node {leader} does"
         )
         self.leader = leader
 

@@ -12,6 +12,9 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from zlib import crc32
 
+from dledger.broker.command_frame import HEADER_BYTES, CommandType, frame_type
+from dledger.broker.commands import Leap, decode
+from dledger.broker.lived_time import LivedTime
 from dledger.errors import OffsetOutOfRange
 from dledger.raft import invariants
 from dledger.raft.membership import memberships_in
@@ -54,13 +57,23 @@ class OneHistory:
 
 
 class LogTime:
-    """The times of committed DATA entries never fall, whatever the wall clocks do."""
+    """The times of committed DATA entries never fall, and no more is lived than there was.
+
+    Whatever the wall clocks do: what they jump by is a leap, and ages nothing.
+    """
 
     def __init__(self) -> None:
         self._newest = (0, 0)
+        self._time = LivedTime()
+        self._first_ms: int | None = None
 
-    def applied(self, entry: Entry) -> None:
-        """Check a DATA entry that is applied, for the first time or again."""
+    def applied(self, entry: Entry, world_ms: int) -> None:
+        """Check a DATA entry that is applied, for the first time or again.
+
+        Args:
+            entry: The entry.
+            world_ms: How long the world has been there.
+        """
         index, time_ms = self._newest
         if entry.index <= index:
             return
@@ -70,6 +83,19 @@ class LogTime:
                 f"and entry {index} before it of {time_ms} ms"
             )
         self._newest = (entry.index, entry.timestamp_ms)
+        self._time.advance(entry.timestamp_ms)
+        data = entry.data  # a leap is alone in its entry
+        if len(data) > HEADER_BYTES and frame_type(data[:HEADER_BYTES]) == CommandType.LEAP:
+            leap = decode(CommandType.LEAP, data[HEADER_BYTES:])
+            if isinstance(leap, Leap):
+                self._time.leap(leap.from_ms, leap.to_ms)
+        lived_ms = self._time.lived_ms
+        self._first_ms = lived_ms if self._first_ms is None else self._first_ms
+        if lived_ms - self._first_ms > world_ms:
+            raise ViolationError(
+                f"entry {entry.index}: {lived_ms - self._first_ms} ms were lived since the first "
+                f"one, in a world of {world_ms} ms"
+            )
 
     def forget_behind(self, index: int) -> None:
         """Forget entries that a lost majority has taken along: their times are nobody's."""

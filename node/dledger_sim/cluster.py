@@ -432,7 +432,7 @@ class Cluster:
         """Check what is applied."""
         self.note(f"{process.id} applies {entry.index} of term {entry.term}")
         self.commitment.applied(process, entry, results)
-        self.log_time.applied(entry)
+        self.log_time.applied(entry, self.clock.now_us // 1000)
         self._went(process, entry)
 
     def _went(self, process: Process, entry: Entry) -> None:

@@ -12,7 +12,8 @@ counts then, of the halves of each membership that may decide: a quorum of it ma
 the entry. So of every committed entry a whole copy survives, as long as no voters leave. A group
 that shrinks afterwards may be left with damaged copies alone; then it stands still, rightly
 (`Cluster.lost_entry`). Until the first entry is committed nothing is damaged: the founder's disk
-may hold the only copy. What is damaged was synced: flipped bits, a write that went to another
+may hold the only copy. What is damaged was synced: flipped bits (also in one of the two copies of a
+state file, which has to cost nothing), a write that went to another
 place, or a sync that lied, so that the power takes what it should have kept.
 """
 
@@ -336,6 +337,7 @@ def _sentence(change: MemberChange) -> str:
 
 _STRETCH: Final = 8
 _NEWEST: Final = 3
+_OF_STATE: Final = 0.3
 
 Place = tuple[Path, int, int]
 """A record: its file, the offset there and the length, in bytes."""
@@ -371,13 +373,24 @@ class Rot:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._rng = cluster.random("rot")
+        self._state_files = cluster.random("state files")
         self._atlas = Atlas()
 
     def flip(self, process: Process) -> None:
-        """Flip a bit of one record."""
+        """Flip a bit of one record, and at times one of a state file."""
         for path, offset, size in self._draw(process, 1):
             at = offset + self._rng.randrange(size)
             process.files.contents(path)[at] ^= 1 << self._rng.randrange(8)
+        if self._state_files.random() < _OF_STATE:
+            self._flip_state(process)
+
+    def _flip_state(self, process: Process) -> None:
+        """Flip a bit of the hard state or the identity, while its other copy is whole."""
+        rng = self._state_files
+        contents = process.state_file(rng.choice(process.STATE_FILES))
+        if len(contents) == 2 and contents[0] == contents[1]:
+            damaged = rng.choice(contents)
+            damaged[rng.randrange(len(damaged))] ^= 1 << rng.randrange(8)
 
     def misdirect(self, process: Process) -> None:
         """Put the bytes of one record into the place of another."""

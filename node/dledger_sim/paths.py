@@ -28,7 +28,7 @@ from typing import Any, Final, TypeAlias
 import dledger
 from dledger.broker.commands import CreateTopic
 from dledger.broker.topics import NORMAL
-from dledger.door.contract import BidiStream, Code, Headers, Pairs, Unary
+from dledger.door.contract import Arrival, BidiStream, Code, Headers, Pairs, Unary
 from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
 from dledger.requests.config import GatewayConfig
@@ -165,6 +165,9 @@ class _Stream:
 
     def send_now(self, message: bytes) -> None:
         self.answers.append(message)
+
+    def prove(self, arrival: Arrival) -> None:
+        arrival.proved()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -38,9 +39,12 @@ from dledger.replica.snapshots import Snapshots
 from dledger.server.config import ELECTION_TIMEOUT_TICKS, HEARTBEAT_TICKS
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import NAME as HARD_STATE
-from dledger.store.hard_state import HardStateFile, decode_hard_state
-from dledger.store.identity import LOG_DIRECTORY, join, load_identity, load_or_format
+from dledger.store.hard_state import HardStateFile, decode_hard_state, newer
+from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.identity import NAME as IDENTITY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
+from dledger.store.two_copies import both
+from dledger.store.witness_file import WitnessFile
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
 from dledger_sim.disk import SimFiles
 from dledger_sim.loop import Clock, ProcessLoop
@@ -198,6 +202,8 @@ class ObservedState:
 class Process:
     """A node; between `crash` and `start` it has a disk only."""
 
+    STATE_FILES: Final = (HARD_STATE, IDENTITY)
+
     def __init__(
         self, member: Member, world: World, rng: Random, *, founding: Entry | None
     ) -> None:
@@ -255,12 +261,11 @@ class Process:
             job_us=partial(self._world.job_us, self),
             after_step=partial(self._world.stepped, self),
         )
-        identity = load_identity(self.files, _DIRECTORY)
-        if identity is None:
-            raise StorageError("the identity is gone")
-        self._identity = identity
+        self._identity = load_or_format(self.files, _DIRECTORY, self.member.name, new_id=_lost)
         hard_state_file = HardStateFile(self.files, _DIRECTORY)
         hard_state = hard_state_file.load()
+        witness_file = WitnessFile(self.files, _DIRECTORY)
+        marks = witness_file.load()
         self.log = self._open_log()
         self.state = ObservedState(
             lambda entry, got: self._world.applied(self, entry, got),
@@ -300,6 +305,9 @@ class Process:
             snapshots=self.snapshots,
             thread=LoopWorker,
             incarnation=f"{self.id}.{self.lives}",
+            witness_file=witness_file,
+            marks=marks,
+            asks=self.lives > 1,
         )
         self._upkeep = Maintenance(
             self.driver,
@@ -322,6 +330,7 @@ class Process:
         self.loop.run(self.driver.start)
         self._keep_doing(self._check_disk)
         self._keep_doing(self._keep_log_short)
+        self._keep_doing(self.driver.witness.keep)
         refetcher = LogRepairer(
             self.log,
             self._world.records(self),
@@ -422,8 +431,18 @@ class Process:
         self.files.cut_after(0)
 
     def hard_state_on_disk(self) -> HardState:
-        """Return term and vote as they would be after a power cut."""
-        return decode_hard_state(self.files.after_power_cut(_DIRECTORY / HARD_STATE))
+        """Return term and vote as each whole copy of them would have it after a power cut."""
+        kept = []
+        for path in both(_DIRECTORY / HARD_STATE):
+            with suppress(ValueError, KeyError):
+                kept.append(decode_hard_state(self.files.after_power_cut(path)))
+        return min(kept, key=newer)
+
+    def state_file(self, name: str) -> list[bytearray]:
+        """Return the bytes of each copy that there is of a file that is kept twice."""
+        here = self.files.list(_DIRECTORY)
+        paths = both(_DIRECTORY / name)
+        return [self.files.contents(path) for path in paths if path.name in here]
 
     def membership(self) -> tuple[int, Membership]:
         """Return the members that this node goes by, or would after a start, and since when."""
@@ -444,6 +463,10 @@ class Process:
         if not isinstance(error, StorageError):
             raise error
         self._world.died(self, error)
+
+
+def _lost() -> NodeId:
+    raise StorageError("the identity is gone")
 
 
 def _ignore_membership(membership: Membership) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.raft.quorum import Electorate
+from dledger.replica.witness_keeper import ASK_WAIT_S
 from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
@@ -28,7 +29,7 @@ from dledger_sim.process import Process
 _LEADER_S = 3
 _PROGRESS_S = 10
 _WHOLE_S = 30
-_STALLED_S = 2
+_STALLED_S = 2 + int(ASK_WAIT_S)
 _STUCK_S = 10
 """A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3

@@ -77,7 +77,7 @@ def _step(log: Log, rng: random.Random) -> None:
         change = ChangeInvisible(group=group, topic=topic, lease=lease, invisible_ms=50)
         log.append(change.encode())
     elif choice == 7:
-        renewal = Renew(group=group, topic=topic, leases=(lease,), invisible_ms=900)
+        renewal = Renew(group=group, topic=topic, leases=(lease,), invisible_ms=900, arrived=True)
         log.append(renewal.encode())
     elif rng.random() < 0.1:
         log.append(ExpireGroups(before_ms=log.now_ms - rng.choice([0, 5_000])).encode())

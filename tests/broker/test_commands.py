@@ -20,7 +20,7 @@ _COMMANDS = [
     commands.Receive(group="g", topic="t", queue_id=0, any_queue=False, limit=1, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=_LEASES),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASES[0], invisible_ms=5),
-    commands.Renew(group="g", topic="t", leases=_LEASES, invisible_ms=5),
+    commands.Renew(group="g", topic="t", leases=_LEASES, invisible_ms=5, arrived=True),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1 << 40),
     commands.ExpireGroups(before_ms=1 << 40),

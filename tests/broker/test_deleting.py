@@ -120,7 +120,7 @@ def test_what_is_held_of_a_deleted_topic_does_not_hit_its_successor() -> None:
 
     acked, renewed, changed = log.append(
         Ack(group="g", topic="t", leases=(lease,)).encode(),
-        Renew(group="g", topic="t", leases=(lease,), invisible_ms=5).encode(),
+        Renew(group="g", topic="t", leases=(lease,), invisible_ms=5, arrived=True).encode(),
         ChangeInvisible(group="g", topic="t", lease=lease, invisible_ms=0).encode(),
     )
 

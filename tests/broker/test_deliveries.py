@@ -139,9 +139,17 @@ def test_changing_the_invisible_time_needs_a_handle_that_counts(log: Log) -> Non
     assert isinstance(_change(log, received, 0, 10), InvalidReceiptHandle)
 
 
-def _renew(log: Log, received: Received, *more: LeaseRef) -> None:
+def _renew(
+    log: Log, received: Received, *more: LeaseRef, invisible_ms: int = 1000, arrived: bool = True
+) -> None:
     leases = tuple(LeaseRef(0, d.offset, received.receive_id) for d in received.deliveries)
-    command = Renew(group="g", topic="t", leases=(*leases, *more), invisible_ms=1000)
+    command = Renew(
+        group="g",
+        topic="t",
+        leases=(*leases, *more),
+        invisible_ms=invisible_ms,
+        arrived=arrived,
+    )
     log.append(command.encode())
 
 
@@ -161,6 +169,23 @@ def test_renewed_messages_stay_with_a_live_client(log: Log) -> None:
     log.now_ms += 999
     assert due == [(0, "alive"), (1, "alive")]
     assert offsets(log.receive(9)) == [2, 3, 4]
+
+
+def test_what_still_moves_is_prolonged_and_not_taken_for_arrived(log: Log) -> None:
+    """And what has arrived meanwhile keeps its longer lease."""
+    received = log.receive(1, invisible_ms=1000, client_id="alive")
+    log.now_ms += 900
+    _renew(log, received, arrived=False)
+    log.now_ms += 900
+    assert _due(log, within_ms=200) == []
+    assert offsets(log.receive(1)) == [1]
+
+    _renew(log, received, invisible_ms=5000)
+    _renew(log, received, arrived=False)
+
+    log.now_ms += 1001
+    assert 0 not in offsets(log.receive(9))
+    assert _due(log, within_ms=4000) == [(0, "alive")]
 
 
 def test_what_may_not_have_arrived_is_not_renewed_unasked(log: Log) -> None:
@@ -550,7 +575,7 @@ def test_ends_that_are_none_any_more_do_not_pile_up() -> None:
     found = _many_leases("c")
     for until_ms in range(20, 40):
         for offset in range(1_000):
-            found.renew(offset, 0, until_ms)
+            found.renew(offset, 0, until_ms, arrived=True)
     renewed = len(found._expiry) + len(found._ended)
     for offset in range(1_000):
         found.ack(offset, 0)

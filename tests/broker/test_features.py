@@ -32,7 +32,7 @@ _COMMANDS: list[commands.Command] = [
     commands.Receive(group="g", topic="t", queue_id=2, any_queue=True, limit=3, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=(_LEASE,)),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASE, invisible_ms=5),
-    commands.Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=5),
+    commands.Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=5, arrived=True),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1),
     commands.ExpireGroups(before_ms=1),

@@ -30,7 +30,9 @@ _USES: list[Callable[[Log], object]] = [
     lambda log: log.append(
         ChangeInvisible(group="g", topic="t", lease=_LEASE, invisible_ms=1).encode()
     ),
-    lambda log: log.append(Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=1).encode()),
+    lambda log: log.append(
+        Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=1, arrived=True).encode()
+    ),
     lambda log: log.append(Release(group="g", client_id="c").encode()),
 ]
 

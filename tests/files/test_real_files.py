@@ -17,6 +17,7 @@ from dledger.files.memory_files import MemoryFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import Identity, join, load_or_format, lock_directory
+from dledger.store.two_copies import both
 from dledger.types import HardState, NodeId
 from tests.store.harness import entries, entry, everything, format_disk
 
@@ -120,7 +121,8 @@ def test_log_without_identity_is_not_formatted_over(tmp_path: Path) -> None:
     files = RealFiles()
     log = open_log(tmp_path, format_disk(files, tmp_path))
     log.append([entry(1)])
-    (tmp_path / "identity.json").unlink()
+    for path in both(tmp_path / "identity.json"):
+        path.unlink()
 
     with pytest.raises(CorruptFile, match=r"identity.json: missing, but log/0+1.seg exists"):
         load_or_format(files, tmp_path, "orders-0")
@@ -131,7 +133,8 @@ def test_vote_without_identity_is_not_formatted_over(tmp_path: Path) -> None:
     files = RealFiles()
     format_disk(files, tmp_path)
     HardStateFile(files, tmp_path).save(HardState(1, None))
-    (tmp_path / "identity.json").unlink()
+    for path in both(tmp_path / "identity.json"):
+        path.unlink()
 
     with pytest.raises(CorruptFile, match="a hard state exists"):
         load_or_format(files, tmp_path, "orders-0")
@@ -142,7 +145,8 @@ def test_foreign_files_do_not_keep_a_disk_from_being_formatted(tmp_path: Path) -
     files = RealFiles()
     (tmp_path / "lost+found").mkdir()
     interrupted = load_or_format(files, tmp_path, "orders-0")
-    (tmp_path / "identity.json").unlink()
+    for path in both(tmp_path / "identity.json"):
+        path.unlink()
 
     assert load_or_format(files, tmp_path, "orders-0").node_id != interrupted.node_id
 

@@ -337,7 +337,8 @@ class JsonFiles(Target):
         if name == FILE_NAME or not isinstance(fields, dict):
             made = json_bytes(fields)
         else:
-            version = 1 if way < 0.95 else any_value(rng, 1)
+            own = identity.FORMAT_VERSION if name == identity.NAME else 1
+            version = own if way < 0.95 else any_value(rng, 1)
             made = checked_json.encode(version, fields)
         return mutated(rng, made, 1) if way > 0.97 else made
 

@@ -282,7 +282,9 @@ class Entries(Target):
         commands.ChangeInvisible(
             group="g", topic="t", lease=LeaseRef(0, 0, 1), invisible_ms=5
         ).encode(),
-        commands.Renew(group="g", topic="t", leases=(LeaseRef(0, 0, 1),), invisible_ms=5).encode(),
+        commands.Renew(
+            group="g", topic="t", leases=(LeaseRef(0, 0, 1),), invisible_ms=5, arrived=True
+        ).encode(),
         commands.Release(group="g", client_id="client").encode(),
         commands.Retain(before_index=3).encode(),
         commands.ExpireGroups(before_ms=1).encode(),

@@ -178,7 +178,7 @@ ANSWERS: dict[str, tuple[Callable[[], DledgerError], int, Said]] = {
     "a lost leader": (
         lambda: NotLeader(None),
         50002,
-        Said("the group has no leader at the moment: try again; nothing was done", "try again"),
+        Said("the group has no leader at the moment: try again", "try again"),
     ),
     "a full disk": (
         _full_disk,

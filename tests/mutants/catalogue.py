@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -19,12 +20,14 @@ from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
+from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
 MUTANTS: tuple[Mutant, ...] = (
     *RAFT_MUTANTS,
     *DISCARD_MUTANTS,
     *FORCE_MUTANTS,
     *STORE_MUTANTS,
+    *WITNESS_MUTANTS,
     *NODE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
@@ -32,6 +35,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
     *FILTER_MUTANTS,
+    *ANSWER_MUTANTS,
     *DOOR_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,

@@ -204,7 +204,7 @@ RAFT_MUTANTS = (
     Mutant(
         name="a heartbeat commits what was not compared",
         file="raft/leader.py",
-        old="is_behind = peer.match_index < self._log.commit_index",
+        old="is_behind = peer.match_index < told",
         new="is_behind = False",
         why="a follower whose log differs applies its own entries",
         checks=(_CORE, _PAPER, _SCENARIOS),

@@ -65,6 +65,30 @@ STORE_MUTANTS = (
         checks=(_RULES,),
     ),
     Mutant(
+        name="write one of the two copies of a vote",
+        file="store/two_copies.py",
+        old="        for path in self.paths:\n            replace_file(",
+        new="        for path in self.paths[:1]:\n            replace_file(",
+        why="one damaged byte costs the member for ever",
+        checks=(_FAULTS,),
+    ),
+    Mutant(
+        name="take the older copy of a vote",
+        file="store/two_copies.py",
+        old="newest = max(whole, key=self._rank)",
+        new="newest = min(whole, key=self._rank)",
+        why="a vote that the newer copy has is forgotten",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="start with one whole copy of a vote",
+        file="store/two_copies.py",
+        old="            if copy != newest:\n",
+        new="            if copy is None:\n",
+        why="the next damaged byte brings back the time before a vote that was told since",
+        checks=(_RULES,),
+    ),
+    Mutant(
         name="forget the directory sync of a vote",
         file="files/atomic.py",
         old="    try:\n        files.fsync_dir(path.parent)\n    except OSError as error:\n"

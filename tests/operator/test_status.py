@@ -50,6 +50,7 @@ def _seen(**changes: Any) -> Observed:
 
 WELL = _seen()
 FULL_DISK = _seen(nodes=joined(0, 1, 2, writes_refused_reason="disk is full"))
+OLDER_DISK = _seen(nodes=joined(0, 1, 2, older_copy="others know that it had entry 9"))
 LEADERLESS = _seen(nodes=joined(0, 1, 2, leader=None))
 UNREACHABLE = _seen(nodes={})
 WAITING = _seen(nodes=unjoined(0), pods=pods(0, leader=None))
@@ -120,6 +121,7 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("StorageHealthy", OLD, WELL, "True", Reason.VOLUMES_BOUND),
     ("StorageHealthy", OLD, _seen(volumes={}), "Unknown", Reason.VOLUMES_PENDING),
     ("StorageHealthy", OLD, FULL_DISK, "False", Reason.WRITES_REFUSED),
+    ("StorageHealthy", OLD, OLDER_DISK, "False", Reason.OLDER_COPY),
     ("StorageHealthy", SMALL, WELL, "False", Reason.VOLUMES_TOO_SMALL),
     ("Paused", PAUSED, WELL, "True", Reason.PAUSED_BY_USER),
     ("Paused", OLD, WELL, "False", Reason.NOT_PAUSED),

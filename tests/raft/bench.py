@@ -163,6 +163,16 @@ class ListDisk:
         """Make everything written durable."""
         self._durable = list(self._entries)
 
+    def copied(self) -> tuple[list[Entry], HardState]:
+        """Return a copy of what is durable."""
+        return list(self._durable), self.hard_state
+
+    def put_back(self, copied: tuple[list[Entry], HardState]) -> None:
+        """Hold what a copy of this disk had; it begins where it began then."""
+        entries, self.hard_state = copied
+        self._durable = list(entries)
+        self.crash()
+
     def crash(self) -> None:
         """Lose what was not synced."""
         self._entries = list(self._durable)
@@ -249,6 +259,7 @@ class Alone:
         applied_index: Where applying goes on.
         snapshots: The node's own; None: it neither sends nor takes any.
         in_memory: Whether old entries can be read at once.
+        asks: Whether it asks the others first.
         config: Settings of `RaftConfig`.
     """
 
@@ -262,6 +273,7 @@ class Alone:
         applied_index: int = 0,
         in_memory: Callable[[], bool] = lambda: True,
         snapshots: SnapshotReader | None = None,
+        asks: bool = False,
         **config: Any,
     ) -> None:
         entries = [] if terms is None else log_of(*terms, voters=voters)
@@ -282,6 +294,7 @@ class Alone:
             rng=Random(1),
             applied_index=applied_index,
             snapshots=snapshots,
+            asks=asks,
         )
 
     def do(self, action: Callable[[Raft], T]) -> T:

@@ -44,6 +44,7 @@ from typing import TypeAlias, TypeVar
 
 from crc32c import crc32c
 
+from dledger.common.reports import Mark
 from dledger.errors import DledgerError
 from dledger.raft import invariants
 from dledger.raft.core import Raft, RaftConfig, Ready
@@ -112,10 +113,12 @@ class _Node:
         self.disk = disk
         self.snapshots = ModelSnapshots()
         self.is_up = False
+        self.marks: dict[NodeId, Mark] = {}
+        self.copy: tuple[list[Entry], HardState] | None = None
         self._group = group
 
-    def start(self) -> None:
-        """Start the process from what the disk holds."""
+    def start(self, *, asks: bool = False) -> None:
+        """Start the process from what the disk holds; *asks*: the others are asked first."""
         self.is_up = True
         self._hard_states: deque[HardState] = deque()
         self._writes: deque[_Write] = deque()
@@ -132,13 +135,17 @@ class _Node:
             rng=Random(self.id),
             applied_index=self.disk.first_index - 1,
             snapshots=self.snapshots,
+            asks=asks,
+            marks=self.marks,
         )
         self._seen = invariants.check(self.raft)
         self.do(lambda _: None)
 
     def crash(self) -> None:
-        """Stop at once, and lose all that was not synced."""
+        """Stop at once, and lose all that was not synced; what it knows of others is kept."""
         self.is_up = False
+        self.raft.told_marks()
+        self.marks = dict(self.raft.witness.known)
         self.disk.crash()
 
     def do(self, action: Callable[[Raft], T]) -> T:
@@ -426,6 +433,37 @@ class Scenario:
 
     def _do_restart(self, name: str) -> None:
         self.nodes[name].start()
+
+    def _do_copy(self, name: str) -> None:
+        self.nodes[name].copy = self.nodes[name].disk.copied()
+
+    def _do_put_back(self, name: str) -> None:
+        """Stop a node, and put its disk back to the copy; nothing that it sent is under way."""
+        node = self.nodes[name]
+        node.crash()
+        assert node.copy is not None, "there is a copy"
+        node.disk.put_back(node.copy)
+        self._on_the_way = [each for each in self._on_the_way if each.sender != node.id]
+
+    def _do_report(self, name: str) -> None:
+        """Let a node tell all others that are up what it knows of members."""
+        told = self.nodes[name].raft.told_marks()
+        for each in self._up():
+            each.do(lambda raft: raft.note_marks(told))
+
+    def _do_return(self, name: str) -> None:
+        """Start a node that asks all others that are up; each hears that it started anew."""
+        node = self.nodes[name]
+        node.start(asks=True)
+        others = [each for each in self._up() if each is not node]
+        answers = {each.id: each.raft.told_marks() for each in others}
+        for each in others:
+            each.do(lambda raft: raft.peer_restarted(node.id))
+        node.do(lambda raft: raft.answered(answers))
+        owed = node.raft.abstains
+        if owed is not None:
+            said = f"(term {owed.last_term}, index {owed.last_index}), in term {owed.term}"
+            self.tell(f"{name} abstains: it had {said}")
 
     def _do_evict(self) -> None:
         self._evicted = True

@@ -26,8 +26,11 @@ from tests.replica.group import IDS, TestGroup, command, eventually
 class NoEvents:
     """Hears what the disk says, and does nothing."""
 
+    durable: HardState | None = None
+
     def hard_state_durable(self, hard_state: HardState) -> None:
         """Note a hard state."""
+        self.durable = hard_state
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"not expected: {name}")
@@ -68,12 +71,12 @@ async def test_answers_that_wait_for_a_hanging_disk_are_bounded(tmp_path: Path) 
 async def test_the_newest_vote_is_written_after_a_hanging_one(tmp_path: Path) -> None:
     """Only the newest hard state waits: it covers those before it."""
     files = GatedFiles()
-    hard_state_file = HardStateFile(files, tmp_path)
+    hard_state_file, events = HardStateFile(files, tmp_path), NoEvents()
     disk = Persister(
         log=cast("Any", None),
         hard_state_file=hard_state_file,
         send=lambda _: None,
-        events=NoEvents(),
+        events=events,
         now_s=lambda: 0.0,
         metrics=NodeMetrics("test", "n1"),
     )
@@ -82,7 +85,8 @@ async def test_the_newest_vote_is_written_after_a_hanging_one(tmp_path: Path) ->
         disk.submit(Ready(hard_state=HardState(term=term)))
     files.gate.set()
 
-    await eventually(lambda: hard_state_file.exists() and hard_state_file.load().term == 99)
+    await eventually(lambda: events.durable == HardState(term=99))
+    assert hard_state_file.load() == HardState(term=99)
     assert files.syncs < 10
     await disk.close()
 

@@ -28,6 +28,8 @@ BEAT = HeartbeatResponse(sender=SELF, recipient=OTHER, term=2, round=1)
 class SmallStore:
     """A log and a hard state file in one, with or without room."""
 
+    last_index = 0
+
     def __init__(self) -> None:
         self.has_room = False
         self.gate = threading.Event()

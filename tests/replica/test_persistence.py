@@ -39,6 +39,8 @@ ACK = AppendResponse(
 class GatedStore:
     """A log and a hard state file in one, whose syncs wait at a gate of their own each."""
 
+    last_index = 0
+
     def __init__(self) -> None:
         self.log_gate, self.state_gate = threading.Event(), threading.Event()
         self.saved: list[HardState] = []
@@ -250,13 +252,47 @@ class Noted:
 
 
 @pytest.mark.parametrize(
+    "cuts",
+    [
+        Ready(hard_state=HardState(3), entries=(one(2, term=3),)),
+        Ready(hard_state=HardState(3), cut_behind=1),
+    ],
+)
+async def test_a_log_is_cut_only_once_the_term_of_that_is_durable(
+    bench: Bench, cuts: Ready
+) -> None:
+    """Else a start could take what a later leader cut for what the disk has forgotten."""
+    bench.store.last_index = 3
+    bench.store.log_gate.set()
+
+    bench.disk.submit(cuts)
+    await asyncio.sleep(0.05)
+    assert bench.store.calls == []
+    bench.store.state_gate.set()
+
+    await eventually(lambda: bench.store.calls)
+    assert bench.store.saved == [HardState(3)]
+
+
+async def test_entries_that_take_no_others_place_wait_for_no_vote(bench: Bench) -> None:
+    """A vote and data are written side by side."""
+    bench.store.last_index = 1
+    bench.store.log_gate.set()
+
+    bench.disk.submit(Ready(hard_state=HardState(3), entries=(one(2, term=3),)))
+
+    await eventually(lambda: bench.store.calls == ["append to 2"])
+    assert bench.store.saved == []
+
+
+@pytest.mark.parametrize(
     ("size_bytes", "order"), [(16 << 10, [BEAT, "write"]), ((16 << 10) + 1, ["write", BEAT])]
 )
 def test_a_small_write_begins_behind_what_is_sent(size_bytes: int, order: list[object]) -> None:
     """The writer would only wait for Python's lock; a large one takes longer than that."""
     notes: list[object] = []
     disk = Persister(
-        log=cast("CommitLog", None),
+        log=cast("CommitLog", GatedStore()),
         hard_state_file=cast("HardStateFile", None),
         send=notes.append,
         events=Told(),

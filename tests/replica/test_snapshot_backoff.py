@@ -116,7 +116,7 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
 
 
 _NODE = """
-import sys, threading
+import os, sys, threading
 from argparse import Namespace
 from functools import partial
 from dledger.cli import node_command
@@ -143,7 +143,7 @@ Stillness.look, BrokerState.freeze = counted, slow
 node_command.Watchdog = partial(Watchdog, look_s=0.02, looks=150)
 snapshot_backoff._FIRST_LOOKS, snapshot_backoff.FIRST_WAIT_S = 200, 0.2
 told = dict.fromkeys(("config", "group_id", "client_server", "door_processes"))
-told["exit_with_parent"] = True
+told["exit_with_parent"] = os.getppid()
 sys.exit(node_command.run(Namespace(**told)))
 """
 

@@ -151,7 +151,7 @@ async def test_without_a_leader_every_call_is_held_and_then_says_so(
     statuses = [each[0] if isinstance(each, tuple) else each.status for each in answers]
     assert [code(status) for status in statuses] == ["HA_NOT_AVAILABLE"] * 7
     assert {status.message for status in statuses} == {
-        "the group has no leader at the moment: try again; nothing was done"
+        "the group has no leader at the moment: try again"
     }
     assert len(pauses) > 2 * len(answers)
 
@@ -172,6 +172,21 @@ async def test_a_send_that_no_leader_answers_is_not_called_undone(
     assert code(status) == "HA_NOT_AVAILABLE"
     assert status.message.endswith("whether an earlier attempt was carried out is not known")
     assert "nothing was done" not in status.message
+
+
+@pytest.mark.found
+async def test_a_retry_of_a_stored_message_is_not_called_undone(
+    group: MemoryGroup, follower: RocketClient
+) -> None:
+    """Its first attempt is stored, and its answer may be lost; of that this node knows nothing."""
+    await follower.send(message(1))
+    group.elect(None)
+
+    status = (await follower.send(message(1), timeout_s=SOON_S)).status
+
+    assert code(status) == "HA_NOT_AVAILABLE"
+    assert status.message == "the group has no leader at the moment: try again"
+    assert await group.bodies("t") == [b"body"]
 
 
 async def test_what_waits_for_a_leader_is_bounded(

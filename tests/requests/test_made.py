@@ -207,6 +207,36 @@ async def test_a_topic_is_shown_with_what_is_unread(strict: MemoryGroup) -> None
     assert group.backlogs == (backlog,)
 
 
+async def test_what_is_unread_is_shown_for_each_filter_of_a_group(
+    strict: MemoryGroup, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By Admin, in the table of `dledger group list` and its JSON; the group's is the slowest's."""
+    monkeypatch.setattr("dledger.broker.kept_messages.MAX_KEPT_RUNS", 1)
+    async with RocketClient(strict.nodes[0].port) as client, _admin(strict) as admin:
+        for expression in ("a", "b"):
+            await client.receive(expression=expression)
+        await client.send(*(message(number, tag="bacba"[number]) for number in range(5)))
+        await client.receive(batch=9, expression="a")
+
+        (group,) = await admin.groups()
+
+    expected = [("a", 1, True), ("b", 2, False)]
+    (backlog,) = group.backlogs
+    assert (backlog.unread, backlog.held) == (2, 1)
+    assert [(each.filter, each.unread, each.waits) for each in backlog.filters] == expected
+
+    for options in ([], ["--json"]):
+        endpoint = f"127.0.0.1:{strict.nodes[0].peer_port}"
+        arguments = ["group", "list", "--endpoint", endpoint, *options]
+        assert await asyncio.to_thread(command_line, arguments) == 0
+    table, _, shown = capsys.readouterr().out.partition("[")
+    assert [line.split() for line in table.splitlines()[2:]] == [
+        ["filter", "a", "1", "waits", "for", "a", "slower", "filter"],
+        ["filter", "b", "2"],
+    ]
+    assert '"waits": true' in shown
+
+
 async def test_whoever_deletes_a_topic_is_told_that_clients_use_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

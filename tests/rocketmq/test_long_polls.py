@@ -287,7 +287,9 @@ def test_what_serves_nobody_wakes_nobody() -> None:
         await world.settle()
 
         first, second = (LeaseRef(0, n, received.receive_id) for n in (0, 1))
-        world.apply(Renew(group="g", topic="t", leases=(first,), invisible_ms=60_000).encode())
+        world.apply(
+            Renew(group="g", topic="t", leases=(first,), invisible_ms=60_000, arrived=True).encode()
+        )
         world.apply(
             ChangeInvisible(group="g", topic="t", lease=first, invisible_ms=50_000).encode()
         )
@@ -494,7 +496,7 @@ def _said(world: _World, kind: str, *rest: Any) -> list[bytes]:
     if kind == "ack":
         return [Ack(leases=leases, **of).encode()]
     if kind == "renew":
-        return [Renew(leases=leases, invisible_ms=invisible_ms, **of).encode()]
+        return [Renew(leases=leases, invisible_ms=invisible_ms, arrived=True, **of).encode()]
     return [ChangeInvisible(lease=leases[0], invisible_ms=invisible_ms, **of).encode()]
 
 

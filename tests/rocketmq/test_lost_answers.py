@@ -12,7 +12,7 @@ from dledger.broker.results import Received
 from dledger.common.limits import FIRST_INVISIBLE_MS
 from dledger.errors import LeadershipLost
 from dledger.requests import passing_on
-from dledger.requests.passing_on import PassingOn, numbers_of
+from dledger.requests.passing_on import PassingOn, Told
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import Receiver
 from dledger.rpc.rocketmq_stubs import service
@@ -45,12 +45,15 @@ async def test_an_answer_that_died_in_a_follower_comes_again(
     group: MemoryGroup, follower: RocketClient
 ) -> None:
     """The leader gave it away; what the follower does not say, nobody knows."""
+    clients, answers = group.nodes[0].gateway.clients, group.nodes[1].gateway.relay._answers
+    await answers.close()  # it says so when the test asks
     await follower.send(message(1), message(2))
     assert await _offsets(follower, batch=1) == [0]
-    group.nodes[1].gateway.relay._answers._out.clear()  # it died before it could say so
+    await until(lambda: any(answers._out.values()))
+    answers._out.clear()  # it died before it could say so
     assert await _offsets(follower) == [1]
-    clients = group.nodes[0].gateway.clients
-    await group.nodes[1].gateway.relay._answers.tell()
+    await until(lambda: any(answers._out.values()))
+    await answers.tell()
 
     await clients.renew()
     group.clock_skew_ms += FIRST_INVISIBLE_MS + 1
@@ -66,7 +69,7 @@ async def test_a_follower_says_which_answers_it_passed_on(
     assert await _offsets(follower) == [0]
     clients = group.nodes[0].gateway.clients
 
-    await until(lambda: bool(clients._answered))
+    await until(lambda: bool(clients.arrivals._arrived))
     for _ in range(4):
         await clients.renew()
         group.clock_skew_ms += 29_000
@@ -149,18 +152,18 @@ async def test_a_leader_that_is_silent_is_told_again_and_not_for_ever() -> None:
 
     async def tell(address: str, path: str, request: bytes) -> bool:
         assert (address, path) == ("leader:1", passing_on.PASSED_ON_PATH)
-        calls.append(list(numbers_of(request)))
+        calls.append(list(Told.decode(request).arrived))
         return answers[len(calls) - 1]
 
     passing = PassingOn(tell)
-    passing.passed_on("leader:1", 1)
+    passing.arrived("leader:1", 1)
     await passing.tell()
-    passing.passed_on("leader:1", 2)
+    passing.arrived("leader:1", 2)
     await passing.tell()
-    passing.passed_on("leader:1", 3)
+    passing.arrived("leader:1", 3)
     for _ in range(6):
         await passing.tell()
-    passing.passed_on("leader:1", 4)
+    passing.arrived("leader:1", 4)
     await passing.tell()
 
     assert calls == [[1], [1, 2], [3], [3], [3], [3], [4]]
@@ -168,5 +171,6 @@ async def test_a_leader_that_is_silent_is_told_again_and_not_for_ever() -> None:
 
 def test_numbers_that_are_cut_short_are_none() -> None:
     """A peer's bytes are no reason to fail."""
-    assert list(numbers_of(bytes([7] + [0] * 7 + [1, 2]))) == [7]
-    assert len(numbers_of(bytes(1 << 20))) == 4_096
+    assert Told.decode(bytes([7] + [0] * 7 + [1, 2])) == ([7], [])
+    assert Told.decode(bytes([7] + [0] * 6 + [0x80, 1, 2])) == ([], [7])
+    assert len(Told.decode(bytes(1 << 20)).arrived) == 4_096

@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from dledger.broker.commands import Leap
 from dledger.types import Entry, HardState, Membership, NodeId, Role
 from dledger_sim import audit as auditing
 from dledger_sim.checkers import (
@@ -188,12 +189,24 @@ def test_a_read_that_misses_what_was_acknowledged_before_is_a_violation() -> Non
 def test_an_entry_of_an_earlier_time_than_the_one_before_is_a_violation() -> None:
     """The log's clock never goes back; an entry that is applied again is no news."""
     checker = LogTime()
-    checker.applied(replace(data_entry(1, 5), timestamp_ms=100))
-    checker.applied(replace(data_entry(2, 7), timestamp_ms=100))
-    checker.applied(replace(data_entry(1, 5), timestamp_ms=100))
+    checker.applied(replace(data_entry(1, 5), timestamp_ms=100), 9)
+    checker.applied(replace(data_entry(2, 7), timestamp_ms=100), 9)
+    checker.applied(replace(data_entry(1, 5), timestamp_ms=100), 9)
 
     with pytest.raises(ViolationError, match="entry 8 is of 99 ms, and entry 7 before it of 100"):
-        checker.applied(replace(data_entry(2, 8), timestamp_ms=99))
+        checker.applied(replace(data_entry(2, 8), timestamp_ms=99), 9)
+
+
+def test_time_that_was_lived_and_never_was_is_a_violation() -> None:
+    """A wall clock's jump that is no leap would age messages; one that is a leap does not."""
+    checker = LogTime()
+    leap = Leap(from_ms=600, to_ms=90_600).encode()
+    checker.applied(replace(data_entry(1, 5), timestamp_ms=100, data=b""), 1_000)
+    checker.applied(replace(data_entry(1, 6), timestamp_ms=90_600, data=leap), 1_000)
+    checker.applied(replace(data_entry(1, 7), timestamp_ms=91_100, data=b""), 1_000)
+
+    with pytest.raises(ViolationError, match="entry 8: 1001 ms were lived since the first one"):
+        checker.applied(replace(data_entry(1, 8), timestamp_ms=91_101, data=b""), 1_000)
 
 
 FOUNDING = founding_entry(members(3))

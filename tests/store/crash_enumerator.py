@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from dledger.errors import DledgerError
+from dledger.files.files import Mode
 from dledger.store import identity as identities
 from dledger.store import watermark
 from dledger.store.commit_log import CommitLog, Durability
@@ -263,6 +264,13 @@ class Node:
         self.allow(hard_states=(before, state))
         self.process.hard_state.save(state)
         self.allow(hard_states=(state,))
+
+    def damage(self, name: str) -> None:
+        """Zero one of two copies of a state file, and start: nothing is lost with it."""
+        file = self.files.open(DATA / name, Mode.UPDATE)
+        file.pwritev([bytes(8)], 0)
+        file.fdatasync()
+        self.boot()
 
     def restart(self) -> None:
         """Stop in good order, and start."""

@@ -6,15 +6,19 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from random import Random
 
 import pytest
 
 from dledger.errors import CorruptFile, CorruptRecord, FaultyEntry
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import SLOT_BYTES, WATERMARK_BYTES
+from dledger.store.hard_state import HardStateFile
+from dledger.store.identity import load_or_format
 from dledger.store.shadow_index import ROW_BYTES
-from dledger.types import Entry
-from tests.store.harness import Disk, entries, everything
+from dledger.store.two_copies import both
+from dledger.types import Entry, HardState, NodeId
+from tests.store.harness import DATA, Disk, entries, everything
 
 COUNT = 9
 PADDING_STEP = 61
@@ -104,6 +108,30 @@ def test_flipped_byte_on_one_node_is_repaired_or_refused(caplog: pytest.LogCaptu
     print(dict(outcomes))
     assert outcomes["repaired"] > COUNT * 90
     assert outcomes["refused"] == 0
+
+
+@pytest.mark.parametrize("name", ["hard_state", "identity.json"])
+def test_flipped_byte_of_a_state_file_costs_a_node_nothing(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The other copy has it; both are whole again, so the next flip may be in either."""
+    caplog.set_level(logging.CRITICAL, "dledger.store")
+    disk = small_disk()
+    voted = HardState(7, NodeId("n2"))
+    HardStateFile(disk.files, DATA).save(voted)
+    rng = Random(1)
+    for path in both(DATA / name):
+        for position in range(len(disk.files.contents(path))):
+            damaged = disk.files.snapshot()
+            damaged.contents(path)[position] ^= 1 << position % 8
+            assert HardStateFile(damaged, DATA).load() == voted
+            assert load_or_format(damaged, DATA, "orders-0") == disk.identity
+
+            again = damaged.contents(rng.choice(both(DATA / name)))
+            again[position % len(again)] ^= 1
+
+            assert HardStateFile(damaged, DATA).load() == voted
+            assert load_or_format(damaged, DATA, "orders-0") == disk.identity
 
 
 def test_flipped_bytes_on_two_of_five_are_repaired(caplog: pytest.LogCaptureFixture) -> None:

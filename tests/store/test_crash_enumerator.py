@@ -109,6 +109,17 @@ def vote_beside_the_log(node: Node) -> None:
     node.vote(HardState(3, NodeId("b")))
 
 
+def damage_one_copy(node: Node) -> None:
+    """What a start mends must not be lost by a power cut in the midst of it."""
+    node.join()
+    node.vote(HardState(1, NodeId("a")))
+    node.damage("hard_state")
+    node.damage("identity.json.copy")
+    node.vote(HardState(2, NodeId("b")))
+    node.damage("hard_state.copy")
+    node.damage("identity.json")
+
+
 def restart(node: Node) -> None:
     """A stop in good order, with entries that nobody synced."""
     node.join()
@@ -158,6 +169,7 @@ HISTORIES = [
     (fill_segments, Shape()),
     (truncate_segments, Shape()),
     (cut, Shape()),
+    (damage_one_copy, Shape()),
     (vote_beside_the_log, Shape()),
     (restart, Shape()),
     (drop_and_restart_behind, Shape()),
@@ -205,6 +217,8 @@ FORGOTTEN = [
     (r"fdatasync watermark\.new", format_and_join),
     (r"fdatasync hard_state\.new", vote_beside_the_log),
     (r"fdatasync identity\.json\.new", format_and_join),
+    (r"fdatasync hard_state\.copy\.new", damage_one_copy),
+    (r"fdatasync identity\.json\.copy\.new", damage_one_copy),
     ("fsync_dir log", append_and_sync),
     ("fsync_dir data", vote_beside_the_log),
 ]

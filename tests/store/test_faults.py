@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import copy
 import errno
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
+from random import Random
 
 import pytest
 from crc32c import crc32c
@@ -23,7 +26,8 @@ from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header, encode_segment_header
 from dledger.store.hard_state import HardStateFile, decode_hard_state, encode_hard_state
 from dledger.store.identity import NAME as IDENTITY
-from dledger.store.identity import load_or_format
+from dledger.store.identity import Identity, load_or_format
+from dledger.store.two_copies import both
 from dledger.types import Entry, HardState, NodeId
 from tests.store.harness import DATA, LOG, Disk, entries, entry, everything
 
@@ -325,24 +329,86 @@ def test_rot_of_both_watermark_slots_is_refused() -> None:
 
 
 @pytest.mark.parametrize("name", ["hard_state", IDENTITY])
-def test_rot_of_any_byte_of_a_state_file_is_refused(name: str) -> None:
+def test_rot_of_any_byte_of_one_copy_of_a_state_file_costs_nothing(name: str) -> None:
+    """The node starts from the other copy, and both are whole again; which one it was is told."""
+    disk = _disk_that_voted()
+    good = bytes(disk.files.contents(DATA / name))
+    for path in both(DATA / name):
+        for position in range(len(good)):
+            for damaged in (_flip(good, position), good[:position], None):
+                copied = _copy(disk)
+                if damaged is None:
+                    copied.files.remove(path)
+                else:
+                    copied.files.contents(path)[:] = damaged
+                told: list[str] = []
+
+                assert _load_both(copied, told.append) == _load_both(disk)
+
+                says_the_same = name == IDENTITY and good[position : position + 1].isspace()
+                assert told == [path.name] or says_the_same
+                copied.files.crash(Random(position))
+                assert _load_both(copied, told.append) == _load_both(disk)
+                assert len(told) <= 1, "it was mended, durably"
+
+
+@pytest.mark.parametrize("name", ["hard_state", IDENTITY])
+def test_rot_of_both_copies_of_a_state_file_is_refused(name: str) -> None:
     """The node refuses to vote rather than to guess; spaces between JSON tokens do not count."""
+    disk = _disk_that_voted()
+    good = bytes(disk.files.contents(DATA / name))
+    for position in range(len(good)):
+        if name == IDENTITY and good[position : position + 1].isspace():
+            continue
+        copied = _copy(disk)
+        first, second = both(DATA / name)
+        copied.files.contents(first)[:] = _flip(good, position)
+        copied.files.contents(second)[:] = good[:position]
+
+        with pytest.raises(CorruptFile, match=f"{name}: .*{name}.copy: "):
+            _load_both(copied)
+
+
+def test_two_votes_of_one_term_are_refused() -> None:
+    """No history of one node has both: whichever is forgotten may have been told."""
+    disk, other = _disk_that_voted(), _disk_that_voted()
+    HardStateFile(other.files, DATA).save(HardState(5, NodeId("another")))
+    first, _ = both(DATA / "hard_state")
+    disk.files.contents(first)[:] = other.files.contents(first)
+
+    with pytest.raises(CorruptFile, match="contradict each other"):
+        _load_both(disk)
+
+
+def test_a_copy_that_cannot_be_mended_for_lack_of_room_is_not_read_again() -> None:
+    """An older one that stays would be a forgotten vote when the newer one rots."""
+    disk = _disk_that_voted()
+    older = bytes(disk.files.contents(DATA / "hard_state"))
+    HardStateFile(disk.files, DATA).save(HardState(6, NodeId("voted")))
+    disk.files.contents(DATA / "hard_state.copy")[:] = older
+    disk.files.inject(Fault("pwritev", errno.ENOSPC, "hard_state.copy.new"))
+
+    assert HardStateFile(disk.files, DATA).load() == HardState(6, NodeId("voted"))
+
+    disk.files.crash(Random(1))
+    disk.files.contents(DATA / "hard_state")[9] ^= 1
+    with pytest.raises(CorruptFile, match="hard_state: "):
+        HardStateFile(disk.files, DATA).load()
+
+
+def _disk_that_voted() -> Disk:
     disk = Disk()
     HardStateFile(disk.files, DATA).save(HardState(5, NodeId("stimme-ü")))
-    good = disk.files.contents(DATA / name)
-    for position in range(len(good)):
-        for damaged in (_flip(good, position), good[:position]):
-            copied = _copy(disk)
-            copied.files.contents(DATA / name)[:] = damaged
-            if name == IDENTITY and good[position : position + 1].isspace():
-                continue
-            with pytest.raises(CorruptFile, match=name):
-                _load_both(copied)
+    return disk
 
 
-def _load_both(disk: Disk) -> None:
-    HardStateFile(disk.files, DATA).load()
-    load_or_format(disk.files, DATA, "orders-0")
+def _load_both(
+    disk: Disk, on_mended: Callable[[str], None] = lambda _: None
+) -> tuple[HardState, Identity]:
+    return (
+        HardStateFile(disk.files, DATA).load(on_mended),
+        load_or_format(disk.files, DATA, "orders-0", on_mended=on_mended),
+    )
 
 
 def _repaired_or_rot(disk: Disk, good: list[Entry]) -> tuple[list[Entry], str]:
@@ -372,7 +438,8 @@ def test_disk_that_cannot_be_read_at_the_start_is_a_storage_error(
     disk = Disk()
     disk.with_entries(entries(1, 3))
     disk.files.kill()
-    disk.files.inject(Fault(operation, errno.EIO, name))
+    for path in both(Path(name)):
+        disk.files.inject(Fault(operation, errno.EIO, path.name))
 
     with pytest.raises(StorageError):
         start(disk)
@@ -435,7 +502,7 @@ def test_sealed_segment_that_became_short_is_faulty_where_it_is() -> None:
 
 @pytest.mark.parametrize(
     ("at", "value", "message"),
-    [(8, 0, "version 0, this node reads 1"), (0, 0, "magic"), (12, 7, "header says 7")],
+    [(8, 0, "version 0, this node reads 2"), (0, 0, "magic"), (12, 7, "header says 7")],
 )
 def test_hard_state_of_another_format_is_refused(at: int, value: int, message: str) -> None:
     """A vote is not guessed at, though the CRC fits."""

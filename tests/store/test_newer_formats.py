@@ -169,10 +169,10 @@ def test_a_hard_state_of_a_newer_format_is_no_lost_vote(monkeypatch: pytest.Monk
     """Whom this disk voted for is not guessed at."""
     disk = _disk()
     with monkeypatch.context() as newer:
-        newer.setattr(hard_state, "FORMAT_VERSION", 2)
+        newer.setattr(hard_state, "FORMAT_VERSION", 3)
         HardStateFile(disk.files, DATA).save(HardState(term=3, vote=NodeId("n1")))
 
-    with pytest.raises(NewerFormat, match=r"hard state .*format 2"):
+    with pytest.raises(NewerFormat, match=r"hard state .*format 3"):
         HardStateFile(disk.files, DATA).load()
 
 
@@ -180,9 +180,9 @@ def test_an_identity_of_a_newer_format_is_not_formatted_anew() -> None:
     """And it is not called damaged: an image that is new enough starts from it."""
     disk = _disk()
     fields = asdict(replace(disk.identity)) | {"colour": "blue"}
-    _put(disk, DATA / "identity.json", checked_json.encode(2, fields))
+    _put(disk, DATA / "identity.json", checked_json.encode(3, fields))
 
-    with pytest.raises(NewerFormat, match=r"identity\.json .*format 2"):
+    with pytest.raises(NewerFormat, match=r"identity\.json .*format 3"):
         load_or_format(disk.files, DATA, "orders-0")
 
 

@@ -13,6 +13,7 @@ from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import decode_segment_header
 from dledger.store.hard_state import HardStateFile
+from dledger.store.two_copies import both
 from dledger.types import HardState, NodeId
 from tests.files.recording_files import RecordingFiles
 from tests.store.harness import (
@@ -266,11 +267,36 @@ def test_saved_hard_state_survives_a_power_cut(seed: int) -> None:
     assert HardStateFile(files, DATA).load() == HardState(7, NodeId(NODE))
 
 
+@pytest.mark.parametrize("damaged", [0, 1])
+@pytest.mark.parametrize("operation", ["open", "pwritev", "fdatasync", "rename", "fsync_dir"])
+@pytest.mark.parametrize("skip", [0, 1])
+def test_no_damaged_copy_brings_back_the_time_before_a_vote(
+    operation: str, skip: int, damaged: int
+) -> None:
+    """Rule 21: what was told once, by a save or by a start, survives the loss of either copy."""
+    for seed in SEEDS:
+        files = MemoryFiles()
+        format_disk(files)
+        old, new = HardState(3, None), HardState(3, NodeId("voted"))
+        HardStateFile(files, DATA).save(old)
+        files.inject(Fault(operation, errno.EIO, skip=skip))
+        with pytest.raises(StorageError):
+            HardStateFile(files, DATA).save(new)
+        files.crash(Random(seed))
+        told = HardStateFile(files, DATA).load()
+        files.crash(Random(seed + 1))
+
+        files.contents(both(DATA / "hard_state")[damaged])[20] ^= 4
+
+        assert HardStateFile(files, DATA).load() == told
+
+
 def test_lost_watermark_is_not_an_empty_log() -> None:
     """Rule 13: formatting creates the watermark and the hard state; missing ones were lost."""
     disk = Disk()
     disk.files.remove(LOG / "watermark")
-    disk.files.remove(DATA / "hard_state")
+    for path in both(DATA / "hard_state"):
+        disk.files.remove(path)
 
     with pytest.raises(CorruptFile, match=r"watermark: missing"):
         disk.open()

@@ -28,6 +28,7 @@ from dledger.errors import (
     NodeRemoved,
     Unavailable,
 )
+from dledger.store.format import FORMAT_VERSION
 from dledger.types import EntryKind, NodeId
 from tests.broker.next_version import CLONE_TOPIC, CloneTopic
 from tests.system.live_nodes import LiveNodes, eventually, eventually_works
@@ -318,12 +319,12 @@ async def test_a_process_that_is_too_old_ends_with_5_and_says_why(live: LiveNode
     _make_newer(next((live.data(0) / "log").glob("*.seg")))
     ended = await asyncio.to_thread(_run, live)
     assert ended.returncode == node_command.EXIT_TOO_OLD
-    assert "format 2, and this one reads up to format 1" in ended.stderr.splitlines()[-1]
+    assert "format 3, and this one reads up to format 2" in ended.stderr.splitlines()[-1]
 
 
 def _make_newer(segment: Path) -> None:
     data = bytearray(segment.read_bytes())
-    data[8] = 2
+    data[8] = FORMAT_VERSION + 1
     data[220:224] = crc32c(bytes(data[:220])).to_bytes(4, "little")
     segment.write_bytes(data)
 

@@ -34,7 +34,10 @@ class ActiveTime:
 
     def advance(self, log_ms: int) -> None:
         """Advance to the timestamp of an entry, Unix milliseconds."""
-        self.ms, self.log_ms = self.at(log_ms), max(log_ms, self.log_ms)
+        step_ms = log_ms - self.log_ms
+        if step_ms > 0:
+            self.ms += min(self._max_step_ms, step_ms)
+            self.log_ms = log_ms
 
     def encoded(self) -> bytes:
         """Return the counter's bytes for a snapshot."""

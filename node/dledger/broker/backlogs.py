@@ -52,16 +52,14 @@ def _by_filter(
             position = run.end
             looked_at += 1
         behind += queue.end - position
-    in_all = named.total()
     waiting = _waiting(group, topic, queues, filters)
-    return tuple(
-        FilterBacklog(
-            filter=use.text,
-            unread=behind + (in_all if codes is None else sum(named[code] for code in codes)),
-            waits=codes is not None and not waiting <= codes,
-        )
-        for codes, use in sorted(filters, key=lambda each: each[1].text)
-    )
+    rows = []
+    for codes, use in sorted(filters, key=lambda each: each[1].text):
+        count = named.total() if codes is None else sum(named[code] for code in codes)
+        waits = codes is not None and not waiting <= codes
+        unread = behind + count
+        rows.append(FilterBacklog(filter=use.text, unread=unread, waits=waits and unread > 0))
+    return tuple(rows)
 
 
 def _waiting(

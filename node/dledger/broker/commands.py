@@ -143,12 +143,20 @@ class ChangeInvisible:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Renew:
-    """Keep messages that live clients are still processing invisible for *invisible_ms* more."""
+    """Keep messages that live clients have, or are still being sent, invisible for longer.
+
+    Attributes:
+        group, topic: Whose they are.
+        leases: What is extended.
+        invisible_ms: For how long from now on.
+        arrived: Whether their clients are known to have them; else they are still under way.
+    """
 
     group: str
     topic: str
     leases: tuple[LeaseRef, ...]
     invisible_ms: int
+    arrived: bool
 
     def encode(self) -> bytes:
         """Return the framed command."""
@@ -159,6 +167,7 @@ class Renew:
                 "topic": self.topic,
                 "leases": _rows(self.leases),
                 "invisible": self.invisible_ms,
+                "arrived": self.arrived,
             },
         )
 
@@ -382,6 +391,7 @@ def _renew(row: _Json) -> Renew:
         topic=_text(row["topic"]),
         leases=_leases(row["leases"]),
         invisible_ms=_number(row["invisible"]),
+        arrived=_truth(row["arrived"]),
     )
 
 
@@ -468,6 +478,10 @@ def _number(value: object) -> int:
     if type(value) is int and abs(value) < NUMBER_BOUND:
         return value
     return _wrong("a whole number of 62 bits", value)
+
+
+def _truth(value: object) -> bool:
+    return value if isinstance(value, bool) else _wrong("true or false", value)
 
 
 def _list(value: object) -> list[object]:

@@ -192,7 +192,7 @@ class ConsumerGroups:
     def handed_out(
         self, receives: Mapping[QueueKey, Container[int]]
     ) -> Iterator[tuple[QueueKey, int, Lease]]:
-        """Yield the leases of these RECEIVEs, by queue, that were not renewed yet."""
+        """Yield the leases of these RECEIVEs, by queue, that are not known to have arrived."""
         for key, receive_ids in receives.items():
             if found := self._peek(*key):
                 for offset, lease in found.handed_out(receive_ids):
@@ -361,13 +361,20 @@ class ConsumerGroups:
         until = self._time.lived_ms + command.invisible_ms
         group = self._used(command.group)
         leases = command.leases
-        changed = sum(self._renew(group, command.topic, lease, until) for lease in leases)
+        changed = sum(
+            self._renew(group, command.topic, lease, until, arrived=command.arrived)
+            for lease in leases
+        )
         return InvisibilityChanged(changed)
 
-    def _renew(self, group: ConsumerGroup, topic: str, lease: LeaseRef, until: int) -> bool:
+    def _renew(
+        self, group: ConsumerGroup, topic: str, lease: LeaseRef, until: int, *, arrived: bool
+    ) -> bool:
         deliveries = group.own(topic, lease.queue_id)
         self._changes.leases.add((group.name, topic, lease.queue_id))
-        return deliveries is not None and deliveries.renew(lease.offset, lease.receive_id, until)
+        return deliveries is not None and deliveries.renew(
+            lease.offset, lease.receive_id, until, arrived=arrived
+        )
 
     def release(self, command: commands.Release) -> Released:
         """End the leases that were renewed for a client that has gone."""

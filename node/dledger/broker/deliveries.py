@@ -347,17 +347,18 @@ class QueueDeliveries:
         self._follow(offset, later)
         return True
 
-    def renew(self, offset: int, receive_id: int, visible_at_ms: int) -> bool:
-        """Extend a client's lease, now that the client is known to have the message.
+    def renew(self, offset: int, receive_id: int, visible_at_ms: int, *, arrived: bool) -> bool:
+        """Extend a client's lease: it is known to have the message, or is still being sent it.
 
         Returns:
-            False if the handle is stale or the client has given the message back.
+            False if the handle is stale, the client has given the message back, or what was still
+            under way has arrived meanwhile.
         """
         lease = self.leases.get(offset)
-        if lease is None or not lease.client_id:
+        if lease is None or not lease.client_id or (lease.arrived and not arrived):
             return False
         found = self.extend(offset, receive_id, visible_at_ms)
-        if found:
+        if found and arrived:
             self.leases[offset] = self.leases[offset]._replace(arrived=True)
         return found
 
@@ -393,7 +394,7 @@ class QueueDeliveries:
                     yield offset, lease
 
     def handed_out(self, receive_ids: Container[int]) -> Iterator[tuple[int, Lease]]:
-        """Yield the leases of these RECEIVEs that were not renewed yet, as (offset, lease)."""
+        """Yield these RECEIVEs' leases that are not known to have arrived, as (offset, lease)."""
         for offset, lease in self._kept_by_clients():
             if not lease.arrived and lease.receive_id in receive_ids:
                 yield offset, lease

@@ -154,6 +154,8 @@ async def _status(args: argparse.Namespace) -> int:
     print(f"  {status.role}, term {status.term}, {ready}")
     last = f"last {status.last_index} of term {status.last_term}"
     print(f"  commit {status.commit_index}, applied {status.applied_index}, {last}")
+    if status.older_copy:
+        print(f"  its disk is an older copy: {status.older_copy}")
     if status.epoch:
         print(f"  epoch {status.epoch}: the group was forced from one survivor")
     if status.commit_waits_ms >= _WORTH_TELLING_MS:

@@ -158,7 +158,9 @@ FEATURES: Final = Features(
         6: CommandForm(
             name="CHANGE_INVISIBLE", level=1, fields=since(1, "group topic leases invisible")
         ),
-        7: CommandForm(name="RENEW", level=1, fields=since(1, "group topic leases invisible")),
+        7: CommandForm(
+            name="RENEW", level=1, fields=since(1, "group topic leases invisible arrived")
+        ),
         8: CommandForm(name="RELEASE", level=1, fields=since(1, "group client")),
         9: CommandForm(name="RETAIN", level=1, fields=since(1, "before")),
         10: CommandForm(name="EXPIRE_GROUPS", level=1, fields=since(1, "before_ms")),

@@ -35,6 +35,7 @@ _ROLES: Final = ("unjoined", "learner", "follower", "pre-candidate", "candidate"
 _PHASES: Final = ("detected", "elected", "first_ack")
 
 DIVERGED: Final = "DivergedLog"
+CONTRADICTED: Final = "ContradictsCommitted"
 TERM_JUMP: Final = "TermJump"
 """Why Raft refuses a peer's message."""
 BY_LINK: Final = "link"
@@ -92,6 +93,9 @@ class Sample:
     sync_running_seconds: float = _gauge("How long the sync under way has taken; 0 if none is")
     writes_refused: bool = _gauge("1 while this node refuses user data because its disk is full")
     faulty_entries: int = _gauge("Entries that are damaged on disk and not yet repaired")
+    abstains: bool = _gauge(
+        "1 while this node gives no vote, because its disk has less than others know that it had"
+    )
     log_bytes: int = _gauge("Size of the segment files, preallocated space included")
     storage_free_bytes: int = _gauge("Free bytes of the volume")
     storage_capacity_bytes: int = _gauge("Size of the volume")
@@ -156,14 +160,22 @@ class NodeMetrics:
             "dledger_repaired_entries",
             "Damaged entries that were written again from memory or from a peer",
         )
+        self.mended_state_files = counter(
+            "dledger_mended_state_files",
+            "Copies of the hard state or the identity that were written again at a start",
+        )
+        self.older_disks = counter(
+            "dledger_older_disks",
+            "Starts of this node whose disk had less than others know that it had",
+        )
         self._refusals = Counter(
             "dledger_refused_messages",
-            "Peers' messages that Raft refused: a diverged log, or a term too far ahead",
+            "Peers' messages that Raft refused: a log that is another, or a term too far ahead",
             labelnames=(*own, "reason"),
             registry=self.registry,
         )
         # Each series is exported from the start, so that `increase` sees its first event.
-        for reason in (DIVERGED, TERM_JUMP):
+        for reason in (DIVERGED, CONTRADICTED, TERM_JUMP):
             self._refusals.labels(**own, reason=reason)
         self.scrubbed_bytes = counter(
             "dledger_scrubbed_bytes", "Bytes of the log that were read to look for damage"
@@ -261,7 +273,7 @@ class NodeMetrics:
         self._forwarded[way].inc()
 
     def refused(self, reason: str) -> None:
-        """Count a message that Raft refused; *reason* is `DIVERGED` or `TERM_JUMP`."""
+        """Count a message that Raft refused; *reason* is one of the three above."""
         self._refusals.labels(**self._own, reason=reason).inc()
 
     def publish(self, sample: Sample) -> None:

@@ -67,7 +67,9 @@ class NodeStatus:
     of the entry at *last_index*. *epoch* is how often `force_new_group` made one survivor the
     group: of two leaders of one group, the one of the lower epoch is fenced. *clock_ahead_ms* and
     *clock_behind_ms*: how far its wall clock is from the group's date (`replica.group_date`); both
-    0 while that is not known. *log_ahead_ms*: how far a leader's log is ahead of it.
+    0 while that is not known. *log_ahead_ms*: how far a leader's log is ahead of it. *older_copy*
+    says what others know that the node had, while its disk has less and it abstains; "" if it
+    takes part.
     """
 
     node_id: str
@@ -97,6 +99,7 @@ class NodeStatus:
     now_ms: int = 0
     last_term: int = 0
     epoch: int = 0
+    older_copy: str = ""
     clock_ahead_ms: int = 0
     clock_behind_ms: int = 0
     log_ahead_ms: int = 0

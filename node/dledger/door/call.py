@@ -11,7 +11,7 @@ import logging
 from collections.abc import Coroutine
 from typing import Any, Protocol
 
-from dledger.door.contract import Cancel, Code, Failed, Headers, Method, Pairs, Unary
+from dledger.door.contract import Arrival, Cancel, Code, Failed, Headers, Method, Pairs, Unary
 from dledger.door.grpc_format import Deframer
 
 logger = logging.getLogger(__name__)
@@ -39,6 +39,9 @@ class Carrier(Protocol):
 
     def consumed(self, call: Call, size_bytes: int) -> None:
         """Let the client send *size_bytes* more."""
+
+    def prove(self, call: Call, arrival: Arrival) -> None:
+        """Tell *arrival* what becomes of the answers of *call*."""
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a handler."""

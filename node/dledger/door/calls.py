@@ -14,12 +14,13 @@ from typing import Any, Final
 import ngh2
 
 from dledger.door.call import BUG, Call
-from dledger.door.contract import Code, Failed, Pairs
+from dledger.door.contract import Arrival, Code, Failed, Pairs
 from dledger.door.grpc_format import status_fields
 from dledger.door.intake import Intake
 from dledger.door.opening import Refused, opened
 from dledger.door.outgoing import Outgoing
 from dledger.door.port import Port
+from dledger.door.proofs import Proofs
 from dledger.door.task_calls import call_of
 from dledger.door.watch import Watch
 
@@ -36,6 +37,8 @@ class Calls:
         port: What it shares with others.
         peer: The client's address as gRPC names it.
         watch: Counts what its client resets.
+        proofs: Which answers its client is known to have.
+        position: Returns how many bytes of the connection have left.
         flush_soon: Is told when something is queued.
         on_flood: Ends the connection, with a reason.
 
@@ -52,10 +55,13 @@ class Calls:
         peer: str,
         *,
         watch: Watch,
+        proofs: Proofs,
+        position: Callable[[], int],
         flush_soon: Callable[[], None],
         on_flood: Callable[[str], None],
     ) -> None:
         self._h2, self._port, self._peer, self._watch = h2, port, peer, watch
+        self._proofs, self._position = proofs, position
         self._flush_soon, self._on_flood = flush_soon, on_flood
         self._loop = asyncio.get_running_loop()
         self._number = next(_numbers)
@@ -85,6 +91,7 @@ class Calls:
                 call.drop()
         self._port.calls -= len(self._open)
         self._open.clear()
+        self._proofs.lose_all()
         self._outgoing.wake()
 
     def wake(self) -> None:
@@ -181,6 +188,7 @@ class Calls:
         if call is not None and not call.over:
             self._over(call)
             call.drop()
+        self._proofs.lose(event.stream_id)  # also of one that is closed already
         self._count_reset()
 
     def on_stream_closed(self, event: Any) -> None:
@@ -192,6 +200,11 @@ class Calls:
                 self._count_reset()
             return
         self._port.calls -= 1
+        if event.stream_id in self._proofs.follows:
+            if event.error_code or not call.over:
+                self._proofs.lose(event.stream_id)
+            else:
+                self._proofs.closed(event.stream_id, self._position())
         if not call.over:  # by a fault of its client, not by RST_STREAM
             self._over(call)
             call.drop()
@@ -233,6 +246,7 @@ class Calls:
 
     def fail(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
         """Queue a status: in trailers, or in the header if nothing was answered yet."""
+        self._proofs.lose(call.stream_id)
         if not self.gone:
             self._outgoing.fail(call, status_fields(code, message, trailers))
         self._over(call)
@@ -242,6 +256,10 @@ class Calls:
         if not (call.over or self.gone):
             self._intake.consume(call, size_bytes)
             self._flush_soon()
+
+    def prove(self, call: Call, arrival: Arrival) -> None:
+        """Tell *arrival* what becomes of the answers of *call*."""
+        self._proofs.begin(call.stream_id, arrival)
 
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a handler; the port keeps it from being collected."""
@@ -261,6 +279,7 @@ class Calls:
     def _reset_slow(self, call: Call) -> None:
         """Reset a call whose client does not read; gRPC calls that RESOURCE_EXHAUSTED."""
         self._h2.reset_stream(call.stream_id, ngh2.ErrorCode.ENHANCE_YOUR_CALM)
+        self._proofs.lose(call.stream_id)
         call.ended = True
         if not call.over:
             self._over(call)

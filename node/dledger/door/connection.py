@@ -7,7 +7,11 @@ the matter of `calls`, its time that of `watch`.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import fcntl
 import logging
+import sys
+import termios
 from collections.abc import Callable
 from typing import Any, ClassVar, Final, cast
 
@@ -15,6 +19,7 @@ import ngh2
 
 from dledger.door.calls import Calls
 from dledger.door.port import Port, configuration, goaway, settings
+from dledger.door.proofs import Proofs
 from dledger.door.watch import Verdict, Watch
 
 logger = logging.getLogger(__name__)
@@ -24,6 +29,12 @@ _CHUNK_BYTES: Final = 256 << 10
 _LINGER_S: Final = 1.0
 """How long the last bytes may take to be sent before a connection is cut."""
 _DRAINING: Final = b"draining"
+ASK_S: Final = 0.1
+"""How long answers that have left wait for the PING that is to prove them: one serves them all, and
+is not one more write for each. A first lease is 8 s."""
+PROGRESS_S: Final = 2.0
+"""How often it is looked whether answers move: with the second in which a follower tells it, and a
+leader's three until it acts on that, before a first lease of 8 s ends."""
 
 
 class Connection(asyncio.Protocol):
@@ -49,7 +60,13 @@ class Connection(asyncio.Protocol):
         self._closing = self._draining = self._drained = self._paused = False
         self._flush_due = self._cut = False
         self._drains_s = 0.0
+        self._written = 0
         self._tick: asyncio.TimerHandle | None = None
+        self._progress: asyncio.TimerHandle | None = None
+        self._asking: asyncio.TimerHandle | None = None
+        self._proofs = Proofs(
+            on_begun=self._look_at_progress_later, on_due=self._ask_for_proof_soon
+        )
 
     # -- asyncio's side --------------------------------------------------------------------------
 
@@ -66,6 +83,8 @@ class Connection(asyncio.Protocol):
             self._port,
             self._peer,
             watch=self._watch,
+            proofs=self._proofs,
+            position=lambda: self._written,
             flush_soon=self._flush_soon,
             on_flood=self._flooded,
         )
@@ -83,8 +102,9 @@ class Connection(asyncio.Protocol):
         """Cancel what is under way."""
         del exc
         self._closing = True
-        if self._tick is not None:
-            self._tick.cancel()
+        for timer in (self._tick, self._progress, self._asking):
+            if timer is not None:
+                timer.cancel()
         self._calls.drop_all()
         self._on_lost(self)
 
@@ -131,8 +151,9 @@ class Connection(asyncio.Protocol):
             return
         self._draining = True
         self._drains_s = self._loop.time()
-        self._h2.send_shutdown_notice()
-        self._h2.ping(_DRAINING)
+        with contextlib.suppress(ngh2.ConnectionStateError):  # the client has ended it before
+            self._h2.send_shutdown_notice()
+            self._h2.ping(_DRAINING)
         self._flush_soon()
 
     def end(self) -> None:
@@ -174,12 +195,15 @@ class Connection(asyncio.Protocol):
     def _on_pong(self, event: Any) -> None:
         if event.opaque_data == _DRAINING:
             self._last_goaway()
+        else:
+            self._proofs.acknowledged(event.opaque_data)
 
     def _last_goaway(self) -> None:
         """Take no more calls; HTTP/2 ends once those that run have ended."""
         if self._draining and not self._drained:
             self._drained = True
-            self._h2.send_goaway(last_stream_id=self._calls.last_id)
+            with contextlib.suppress(ngh2.ConnectionStateError):  # the client has ended it before
+                self._h2.send_goaway(last_stream_id=self._calls.last_id)
 
     def _on_settled(self, _: Any) -> None:
         self._watch.settled = True
@@ -214,6 +238,7 @@ class Connection(asyncio.Protocol):
                 out = self._h2.data_to_send(_CHUNK_BYTES)
                 if out:
                     self._transport.write(out)
+                    self._written += len(out)
                 self._cut = len(out) == _CHUNK_BYTES
                 self._handle(self._h2.events())
                 if self._cut:
@@ -224,8 +249,40 @@ class Connection(asyncio.Protocol):
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, str(error))
         self._calls.wake()
 
+    def _ask_for_proof_soon(self) -> None:
+        self._asking = self._loop.call_later(ASK_S, self._ask_for_proof)
+
+    def _ask_for_proof(self) -> None:
+        """Send one PING behind all answers that have left since the one before."""
+        if self._closing:
+            return
+        data = self._proofs.ask()
+        with contextlib.suppress(ngh2.ConnectionStateError):  # it ends: there will be no proof
+            self._h2.ping(data)
+        self._flush_soon()
+
+    def _look_at_progress_later(self) -> None:
+        if self._progress is None:
+            self._progress = self._loop.call_later(PROGRESS_S, self._look_at_progress)
+
+    def _look_at_progress(self) -> None:
+        """Look whether answers that are not proved still move, as long as there are any."""
+        self._progress = None
+        if self._closing or not len(self._proofs):
+            return
+        self._proofs.look(self._written - self._unacknowledged())
+        self._look_at_progress_later()
+
+    def _unacknowledged(self) -> int:
+        """Return how many written bytes the kernel of the other side has not acknowledged."""
+        file = self._transport.get_extra_info("socket").fileno()
+        queued = fcntl.ioctl(file, termios.TIOCOUTQ, bytes(4))
+        return self._transport.get_write_buffer_size() + int.from_bytes(queued, sys.byteorder)
+
     def _look(self) -> None:
         """Do what the time asks for, once a tick."""
+        if self._closing:
+            return
         now_s = self._loop.time()
         self._tick = self._loop.call_later(self._port.bounds.tick_s, self._look)
         match self._watch.look(len(self._calls), now_s):
@@ -238,11 +295,10 @@ class Connection(asyncio.Protocol):
                 self.drain()
             case Verdict.PING:
                 self._h2.ping()
-        if not self._closing:
-            if now_s - self._drains_s >= self._port.bounds.ping_s:
-                self._last_goaway()
-            self._calls.look(now_s)
-            self._flush_soon()
+        if now_s - self._drains_s >= self._port.bounds.ping_s:
+            self._last_goaway()
+        self._calls.look(now_s)
+        self._flush_soon()
 
     def _flooded(self, why: str) -> None:
         self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, why)

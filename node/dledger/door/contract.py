@@ -114,6 +114,19 @@ class Fail(Protocol):
         ...
 
 
+class Arrival(Protocol):
+    """What its server tells of a call's answers on their way to the client (`Stream.prove`)."""
+
+    def proved(self) -> None:
+        """The client has all of them, and the call's end: nothing more is told."""
+
+    def moves(self) -> None:
+        """Not yet; but some were taken on their way since this was told last. In a few seconds."""
+
+    def lost(self) -> None:
+        """It will never be known: nothing more is told."""
+
+
 class Stream(Protocol):
     """The two directions of a call with many messages."""
 
@@ -138,6 +151,13 @@ class Stream(Protocol):
 
         Raises:
             Failed: As `send`.
+        """
+        ...
+
+    def prove(self, arrival: Arrival) -> None:
+        """Have *arrival* told what becomes of all answers to this call, until its last word.
+
+        To be asked before the call ends, once. That they were sent proves nothing: see `proofs`.
         """
         ...
 

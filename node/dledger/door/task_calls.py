@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
 from dledger.door.contract import (
+    Arrival,
     BidiStream,
     Code,
     Failed,
@@ -109,6 +110,13 @@ class _Streaming(_TaskCall):
             self.carrier.send(self, message)
         if self.over:
             raise Failed(Code.CANCELLED, "the client is gone, or does not read")
+
+    def prove(self, arrival: Arrival) -> None:
+        """Tell *arrival* what becomes of its answers."""
+        if self.over:
+            arrival.lost()
+        else:
+            self.carrier.prove(self, arrival)
 
 
 class _OneMessageTask(OneMessage, _TaskCall):

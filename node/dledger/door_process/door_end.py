@@ -30,7 +30,7 @@ from dledger.door.contract import (
     Unary,
 )
 from dledger.door_process import frames
-from dledger.door_process.frames import Kind, Resumes
+from dledger.door_process.frames import Arrives, Kind, Resumes
 from dledger.door_process.link import Link
 from dledger.door_process.refusals import refused_answer, rocketmq_answer
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
@@ -64,9 +64,10 @@ class _Call:
 class _Stream:
     """A call of many messages that the node has."""
 
-    __slots__ = ("_turn", "credit_bytes", "failure", "messages", "over", "room")
+    __slots__ = ("_turn", "client", "credit_bytes", "failure", "messages", "over", "room")
 
-    def __init__(self, credit_bytes: int) -> None:
+    def __init__(self, credit_bytes: int, client: Stream | None) -> None:
+        self.client = client
         self.messages: deque[bytes] = deque()
         self.credit_bytes = credit_bytes
         self.over = False
@@ -89,6 +90,31 @@ class _Stream:
         """Let `next` look again."""
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
+
+
+class _Passage:
+    """The answers to one call on their way: what becomes of them is told to the node."""
+
+    __slots__ = ("_link", "_number")
+
+    def __init__(self, link: Link, number: int) -> None:
+        self._link, self._number = link, number
+
+    def proved(self) -> None:
+        """Tell that they arrived."""
+        self._tell(Arrives.PROVED)
+
+    def moves(self) -> None:
+        """Tell that they are still under way."""
+        self._tell(Arrives.MOVES)
+
+    def lost(self) -> None:
+        """Tell that nobody will know."""
+        self._tell(Arrives.LOST)
+
+    def _tell(self, arrives: Arrives) -> None:
+        if not self._link.closed:
+            self._link.send(frames.arriving(self._number, arrives))
 
 
 class DoorEnd:
@@ -228,7 +254,7 @@ class DoorEnd:
                 yield message
 
     async def _serve(self, where: Where, headers: Headers, stream: Stream) -> None:
-        number, call = self._opened(where, headers)
+        number, call = self._opened(where, headers, stream)
         pump = asyncio.get_running_loop().create_task(self._pump(number, call, stream))
         try:
             async with aclosing(self._received(number, call)) as messages:
@@ -237,9 +263,11 @@ class DoorEnd:
         finally:
             pump.cancel()
 
-    def _opened(self, where: Where, headers: Headers) -> tuple[int, _Stream]:
+    def _opened(
+        self, where: Where, headers: Headers, client: Stream | None = None
+    ) -> tuple[int, _Stream]:
         number = next(self._numbers)
-        call = self._streams[number] = _Stream(self.bounds.stream_window_bytes)
+        call = self._streams[number] = _Stream(self.bounds.stream_window_bytes, client)
         self._open(number, where, headers, None)
         return number, call
 
@@ -282,10 +310,10 @@ class DoorEnd:
                         break  # if nobody does, all of its clients have left
             case Kind.ANSWER | Kind.FAIL if number in self._calls:
                 self._end_call(self._calls.pop(number), kind, payload)
-            case Kind.MESSAGE | Kind.END | Kind.FAIL | Kind.CREDIT:
+            case Kind.MESSAGE | Kind.END | Kind.FAIL | Kind.CREDIT | Kind.PROVE:
                 call = self._streams.get(number)
                 if call is not None:  # else its client is gone, and the node does not know it yet
-                    self._go_on(call, kind, payload)
+                    self._go_on(number, call, kind, payload)
             case Kind.LEADS:
                 self.leads = bool(number)
                 self.link.turn()
@@ -309,7 +337,18 @@ class DoorEnd:
         if call.over is not None:
             call.over()
 
-    def _go_on(self, call: _Stream, kind: int, payload: bytes) -> None:
+    def _prove(self, number: int, call: _Stream) -> None:
+        """Tell the node what becomes of a call's answers, whose end is behind this."""
+        arrival = _Passage(self.link, number)
+        if call.client is None:
+            arrival.lost()
+        else:
+            call.client.prove(arrival)
+
+    def _go_on(self, number: int, call: _Stream, kind: int, payload: bytes) -> None:
+        if kind == Kind.PROVE:
+            self._prove(number, call)
+            return
         if kind == Kind.CREDIT:
             call.credit_bytes += frames.credit_of(payload)
             if call.room is not None and not call.room.done():

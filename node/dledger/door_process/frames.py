@@ -30,7 +30,7 @@ _LARGEST_NUMBER: Final = 16
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. Up to `SETTLED` they go to the node, from there on to the door."""
+    """What a frame says. Up to `ARRIVAL` they go to the node, from there on to the door."""
 
     OPEN = 1  # a call begins, of one message or without any yet
     MESSAGE = 2  # one message of a stream; in both directions
@@ -43,6 +43,7 @@ class Kind(enum.IntEnum):
     SETTLED = 9  # what a connection resumed is over; its batches may be taken again
     READY = 10  # the ports are served
     PONG = 11
+    ARRIVAL = 12  # what became of a call's answers, by an `Arrives`; after a PROVE
     ANSWER = 20  # a call's one answer
     FAIL = 21  # a call ends with a status
     END = 22  # a stream ends well
@@ -55,6 +56,7 @@ class Kind(enum.IntEnum):
     LEADS = 29  # whether batches make sense
     DRAIN = 30  # stop, with a grace
     PING = 31
+    PROVE = 32  # tell what becomes of a call's answers
 
 
 class Resumes(enum.IntEnum):
@@ -71,6 +73,14 @@ class Acked(enum.IntEnum):
     STALE = 0
     DONE = 1
     RESUMED = 2  # nothing: its call is to be passed on
+
+
+class Arrives(enum.IntEnum):
+    """What a door tells of a call's answers on their way to its client."""
+
+    LOST = 0  # nobody will know, and nothing more is told
+    PROVED = 1  # the client has them; the same
+    MOVES = 2  # not yet, and some were taken in the last seconds
 
 
 class MalformedFrame(ValueError):
@@ -355,6 +365,20 @@ def credit_of(payload: bytes) -> int:
     if len(payload) != 8:
         raise MalformedFrame(f"a credit of {len(payload)} bytes")
     return int.from_bytes(payload, "little")
+
+
+def arriving(number: int, arrives: Arrives) -> bytes:
+    """Return an ARRIVAL frame."""
+    return packed(Kind.ARRIVAL, number, bytes((arrives,)))
+
+
+def arriving_of(payload: bytes) -> Arrives:
+    """Return what an ARRIVAL frame tells. Raises MalformedFrame."""
+    try:
+        (value,) = payload
+        return Arrives(value)
+    except ValueError as error:
+        raise MalformedFrame(f"no arrival: {error}") from error
 
 
 def _cut(payload: bytes, start: int, sizes: Sequence[int]) -> tuple[list[bytes], bytes]:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
-from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
+from dledger.common.limits import MAX_CLIENT_FRAME_BYTES, MAX_UNCONFIRMED_ANSWERS
 from dledger.door.bounds import Bounds
 from dledger.door.call import Call, OneMessage
 from dledger.door.contract import (
     Answer,
+    Arrival,
     BidiStream,
     Cancel,
     Code,
@@ -34,7 +35,7 @@ from dledger.door.contract import (
 from dledger.door.grpc_format import framed
 from dledger.door.task_calls import call_of
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, Kind, MalformedFrame, Resumes, SendBatch
+from dledger.door_process.frames import AckBatch, Arrives, Kind, MalformedFrame, Resumes, SendBatch
 from dledger.door_process.link import Link
 
 logger = logging.getLogger(__name__)
@@ -118,6 +119,7 @@ class NodeEnd:
         self._calls: dict[int, Call] = {}
         self._under_way: dict[int, Cancel] = {}
         self._resuming = set[int]()
+        self._arrivals: dict[int, Arrival] = {}
         self._rooms: dict[Call, asyncio.Future[None]] = {}
         self._tasks = set[asyncio.Task[None]]()
         self._leads: bool | None = None
@@ -157,6 +159,8 @@ class NodeEnd:
                 self._on_ready()
             case Kind.REFUSED:
                 self._count_refusal(number, payload)
+            case Kind.ARRIVAL:
+                self._arrives(number, frames.arriving_of(payload))
             case Kind.MESSAGE | Kind.HALF_CLOSE | Kind.CREDIT | Kind.CANCEL:
                 self._of_one(kind, number, payload)
             case _:
@@ -209,6 +213,7 @@ class NodeEnd:
             case Kind.CANCEL:
                 self._over(call)
                 call.drop()
+                self._arrives(call.stream_id, Arrives.LOST)
             case Kind.CREDIT:
                 call.taken += frames.credit_of(payload)
                 if call.taken > call.queued:
@@ -220,6 +225,17 @@ class NodeEnd:
                 self._deliver(call, payload)
             case _:
                 call.end()
+
+    def _arrives(self, number: int, arrives: Arrives) -> None:
+        """Tell what became of a call's answers; of those that nobody asks for, nobody."""
+        if arrives is Arrives.MOVES:
+            if (arrival := self._arrivals.get(number)) is not None:
+                arrival.moves()
+        elif (arrival := self._arrivals.pop(number, None)) is not None:
+            if arrives is Arrives.PROVED:
+                arrival.proved()
+            else:
+                arrival.lost()
 
     def _deliver(self, call: Call, message: bytes) -> None:
         """Give a stream its message; the door has judged its size already. Raises MalformedFrame.
@@ -331,6 +347,13 @@ class NodeEnd:
         if not call.over:
             self.link.send(frames.credit(call.stream_id, size_bytes))
 
+    def prove(self, call: Call, arrival: Arrival) -> None:
+        """Have the door tell what becomes of a call's answers; of too many, the oldest are lost."""
+        self._arrivals[call.stream_id] = arrival
+        if len(self._arrivals) > MAX_UNCONFIRMED_ANSWERS:
+            self._arrives(next(iter(self._arrivals)), Arrives.LOST)
+        self.link.send(frames.packed(Kind.PROVE, call.stream_id))
+
     def run(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Run a handler."""
         task = self._loop.create_task(work)
@@ -367,6 +390,8 @@ class NodeEnd:
         under_way, self._under_way = self._under_way, {}
         for cancel in under_way.values():
             cancel()
+        for number in tuple(self._arrivals):
+            self._arrives(number, Arrives.LOST)
         self._resuming.clear()
         self._on_lost(why)
 

@@ -8,11 +8,12 @@ docstring asks, and reports storage completions. Sources: Raft (figure 2, 5, 6, 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from crc32c import crc32c
 
+from dledger.common.reports import Mark
 from dledger.errors import InvalidArgument, NotLeader, Refused
 from dledger.raft.config import RaftConfig
 from dledger.raft.election import Election
@@ -46,6 +47,7 @@ from dledger.raft.snapshot_receiver import SnapshotReceiver
 from dledger.raft.snapshots import SnapshotReader
 from dledger.raft.timer import ElectionTimer
 from dledger.raft.view import RaftView
+from dledger.raft.witness import PATIENCE_TIMEOUTS, Witness, promised_by
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, SnapshotInfo
 
 MAX_TERM_JUMP: Final = 1 << 32
@@ -69,6 +71,9 @@ class Raft(RaftView):
         rng: The source of the random waits.
         applied_index: Everything up to it is applied already, and thus committed.
         snapshots: Our own snapshots; None: we neither send nor take any.
+        asks: Whether the other voters are asked what they know of us before we take part: our disk
+            was there before this start, and may be an older copy of itself (`witness`).
+        marks: What we knew of the others before this start.
     """
 
     def __init__(
@@ -81,6 +86,8 @@ class Raft(RaftView):
         rng: random.Random,
         applied_index: int = 0,
         snapshots: SnapshotReader | None = None,
+        asks: bool = False,
+        marks: Mapping[NodeId, Mark] | None = None,
     ) -> None:
         self._snapshots = snapshots
         self._config = config
@@ -90,6 +97,7 @@ class Raft(RaftView):
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
         )
         self._out = Outbox()
+        self.witness = Witness(marks or {}, asks=asks)
         self.state = ServerState(
             config.id,
             hard_state=hard_state,
@@ -104,6 +112,7 @@ class Raft(RaftView):
             timer=self._timer,
             timeout_ticks=config.election_timeout_ticks,
             outbox=self._out,
+            witness=self.witness,
             on_won=self._become_leader,
         )
         self._installing = SnapshotReceiver(
@@ -116,6 +125,7 @@ class Raft(RaftView):
             memberships=self.memberships,
             outbox=self._out,
             installing=self._installing,
+            witness=self.witness,
         )
         self._log_discard = LogDiscard(
             self.state,
@@ -123,6 +133,7 @@ class Raft(RaftView):
             memberships=self.memberships,
             elections=self._elections,
             outbox=self._out,
+            witness=self.witness,
             discard=self._following.discard,
         )
         self._handlers: dict[type[Message], Callable[[Any], None]] = {
@@ -144,8 +155,19 @@ class Raft(RaftView):
     # Events
 
     def tick(self) -> None:
-        """Let one tick of time pass."""
+        """Let one tick of time pass; none does while the others are asked (`answered`)."""
+        if self.witness.asks:
+            return
         leading = self.state.leading
+        self._remember()
+        if self.witness.owed is not None:
+            self._heal(self.witness)
+        if self.witness.written is not None:
+            self.witness.tick(
+                last_term=self._log.last_term,
+                last_index=self._log.last_index,
+                patience_ticks=PATIENCE_TIMEOUTS * self._config.election_timeout_ticks,
+            )
         self._elections.silent_ticks = 0 if leading else self._elections.silent_ticks + 1
         if leading is not None:
             leading.tick()
@@ -160,8 +182,10 @@ class Raft(RaftView):
         """Take a message; whatever a peer may send, this does not raise.
 
         Ignored: what is not for us, what strangers and removed members say, and what is of a term
-        out of reach.
+        out of reach; and everything while the others are asked (`answered`).
         """
+        if self.witness.asks:
+            return
         if message.recipient != self.state.id or not self._is_heard(message):
             return
         ahead = message.term - self.state.term
@@ -323,9 +347,45 @@ class Raft(RaftView):
         """Take a member's word that *node_id* is one, too: by an entry that we do not have yet."""
         self.memberships.introduce(node_id)
 
+    def answered(self, answers: Mapping[NodeId, Mapping[NodeId, Mark]]) -> None:
+        """Take what other members know, and take part from now on; or abstain (`witness`).
+
+        Args:
+            answers: By each of them that answered since this start: what it knows of each member.
+        """
+        if not self.witness.asks:
+            return
+        own = Mark(last_term=self._log.last_term, last_index=self._log.last_index, term=self.term)
+        highest = own.term + MAX_TERM_JUMP
+        told = [
+            {each: mark for each, mark in marks.items() if _top(mark) <= highest}
+            for marks in answers.values()
+        ]
+        for marks in told:
+            self.note_marks(marks)
+        self.witness.answered(
+            own,
+            promised_by(told, self.id),
+            stood=self.vote == self.id,
+            ends=[marks[each] for each, marks in zip(answers, told, strict=True) if each in marks],
+        )
+        if self.memberships.electorate.everyone - {self.id}:
+            self.state.spend_vote(max([own.term, *(_top(m) for one in told for m in one.values())]))
+
+    def note_marks(self, marks: Mapping[NodeId, Mark]) -> None:
+        """Take over what another member knows of members; what it says of us is not asked now."""
+        others = {each: mark for each, mark in marks.items() if each != self.id}
+        self.witness.merge(others, highest_term=self.term + MAX_TERM_JUMP)
+
+    def peer_restarted(self, peer: NodeId) -> None:
+        """Take note that a member started anew: it may have less than it acknowledged."""
+        self._remember()
+        if self.state.leading is not None:
+            self.state.leading.restarted(peer, self.witness.known.get(peer))
+
     def campaign(self) -> None:
         """Start a pre-vote now, unless we lead or may not vote."""
-        if self.state.leading is None:
+        if self.state.leading is None and not self.witness.asks:
             self._elections.start_pre_vote(Cause.ASKED)
 
     def peer_disconnected(self, peer: NodeId) -> None:
@@ -368,6 +428,7 @@ class Raft(RaftView):
         leading = self.state.leading
         if leading is None:
             return
+        self._remember()
         heir = leading.most_caught_up()
         if heir is not None:
             leading.send_timeout_now(heir)
@@ -440,6 +501,56 @@ class Raft(RaftView):
             committed=self._log.take_committed(self._config.max_apply_bytes),
         )
 
+    # What members are known to have had
+
+    def told_marks(self) -> dict[NodeId, Mark]:
+        """Return the newest that each member is known to have had, our durable own too."""
+        self._remember()
+        index = self._log.durable_index
+        own = Mark(
+            last_term=self._log.term(index),
+            last_index=index,
+            term=self.durable_hard_state.term,
+        )
+        owed = self.witness.owed
+        return self.witness.known | {self.id: own if owed is None else own.merged(owed)}
+
+    def _remember(self) -> None:
+        """Note what members have shown by now; called before the role or the term changes."""
+        witness, state, term = self.witness, self.state, self.state.term
+        if state.leading is not None:
+            for peer, index in state.leading.promised():
+                witness.note(peer, term=term, last_term=term if index else 0, last_index=index)
+        elif state.leader is not None:
+            index = self._log.commit_index
+            is_its_own = self._log.knows(index) and self._log.term(index) == term
+            witness.note(
+                state.leader,
+                term=term,
+                last_term=term if is_its_own else 0,
+                last_index=index if is_its_own else 0,
+            )
+        for peer in self._elections.voters_heard():
+            if peer != self.id:
+                witness.note(peer, term=term)
+
+    def _heal(self, witness: Witness) -> None:
+        """Take part again, if a leader has sent what we owe.
+
+        Or, if it heard us for long and has no such entry: what it has committed, behind an entry of
+        its own. All that was ever committed is in that.
+        """
+        witness.heard_ticks = witness.heard_ticks + 1 if self.state.leader is not None else 0
+        index = self._log.durable_index
+        if witness.pays(last_term=self._log.term(index), last_index=index):
+            witness.release()
+            return
+        patience = PATIENCE_TIMEOUTS * self._config.election_timeout_ticks
+        told = witness.told_commit
+        has_all = 0 < told <= min(index, self._log.commit_index) and self._log.knows(told)
+        if witness.heard_ticks >= patience and has_all and self._log.term(told) == self.term:
+            witness.release()
+
     # Roles and terms
 
     def _is_heard(self, message: Message) -> bool:
@@ -468,6 +579,7 @@ class Raft(RaftView):
         is_vote = isinstance(message, VoteRequest) and not message.transfer
         if (is_vote or isinstance(message, DiscardRequest)) and self._elections.lease_is_live():
             return False
+        self._remember()
         is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
         self.state.enter(message.term, message.sender if is_leader else None)
         return True
@@ -557,6 +669,11 @@ class Raft(RaftView):
     def _on_install_response(self, message: InstallSnapshotResponse) -> None:
         if self.state.leading is not None:
             self.state.leading.on_install_response(message)
+
+
+def _top(mark: Mark) -> int:
+    """Return the highest term that a member had by its mark."""
+    return max(mark.term, mark.last_term)
 
 
 def _changes_nothing(message: Message) -> bool:

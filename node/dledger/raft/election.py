@@ -21,6 +21,7 @@ from dledger.raft.quorum import VoteResult
 from dledger.raft.ready import Cause, Outbox
 from dledger.raft.server_state import ServerState
 from dledger.raft.timer import ElectionTimer
+from dledger.raft.witness import Witness
 from dledger.types import NodeId, Role
 
 
@@ -45,6 +46,7 @@ class Election:
         timer: ElectionTimer,
         timeout_ticks: int,
         outbox: Outbox,
+        witness: Witness,
         on_won: Callable[[Cause], None],
     ) -> None:
         self._state = state
@@ -53,6 +55,7 @@ class Election:
         self._timer = timer
         self._timeout_ticks = timeout_ticks
         self._out = outbox
+        self._witness = witness
         self._on_won = on_won
         self._votes: dict[NodeId, bool] = {}
         self._cause = self._next_cause = Cause.ELECTION_TIMEOUT
@@ -156,13 +159,24 @@ class Election:
         """Enter *term* with our own vote, which decides alone once it is durable (`force`)."""
         self._timer.campaign()
         self._cause = Cause.FORCED
+        self._witness.release()
         self._state.stand(Cause.FORCED, term=term)
         self._votes = {}
 
     def _may_campaign(self) -> bool:
-        """Whether we may ask for votes; not while a snapshot replaces our log, or it has gaps."""
+        """Whether we may ask for votes.
+
+        Not while a snapshot replaces our log, it has gaps, or our disk is an older copy.
+        """
         allowed = self._memberships.may_campaign(self._state.id, self._log.commit_index)
-        return allowed and self._state.installing is None and self.log_is_whole
+        may_stand = allowed and self._may_choose(self._log.last_term, self._log.last_index)
+        return may_stand and self._state.installing is None and self.log_is_whole
+
+    def _may_choose(self, last_term: int, last_index: int) -> bool:
+        """Whether a log that ends there may get our vote, as far as our disk can be believed."""
+        witness = self._witness
+        allowed = witness.allows(last_term=last_term, last_index=last_index)
+        return allowed and not witness.is_silent
 
     def _others(self) -> list[NodeId]:
         return sorted(self._memberships.electorate.everyone - {self._state.id})
@@ -235,11 +249,18 @@ class Election:
 
     def _is_up_to_date(self, message: PreVoteRequest | VoteRequest) -> bool:
         # Raft 5.4.1: by the log that we promised. An entry that rotted since counts as there.
+        if not self._may_choose(message.last_term, message.last_index):
+            return False
         return self._log.is_up_to_date(
             last_index=message.last_index,
             last_term=message.last_term,
             last_chain=message.last_chain,
         )
+
+    def voters_heard(self) -> frozenset[NodeId]:
+        """Return who answered in the election of our term, and so has entered that durably."""
+        counted = self._state.role in (Role.CANDIDATE, Role.LEADER)
+        return frozenset(self._votes if counted else ())
 
     # Counting
 

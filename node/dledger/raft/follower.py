@@ -16,11 +16,12 @@ from dledger.raft.messages import (
     HeartbeatResponse,
     InstallSnapshotRequest,
 )
-from dledger.raft.ready import Cause, Divergence, Outbox
+from dledger.raft.ready import Cause, Contradiction, Divergence, Outbox
 from dledger.raft.responses import is_well_formed, stored
 from dledger.raft.server_state import ServerState
 from dledger.raft.snapshot_receiver import SnapshotReceiver
-from dledger.types import NodeId
+from dledger.raft.witness import Witness
+from dledger.types import Entry, NodeId
 
 
 class Follower:
@@ -35,6 +36,7 @@ class Follower:
         memberships: MembershipStack,
         outbox: Outbox,
         installing: SnapshotReceiver,
+        witness: Witness,
     ) -> None:
         self._installing = installing
         self._state = state
@@ -42,11 +44,14 @@ class Follower:
         self._log = log
         self._memberships = memberships
         self._out = outbox
+        self._witness = witness
 
     def on_append_request(self, message: AppendRequest) -> None:
         """Take entries, or say where the logs may agree; success waits until they are durable."""
         if not is_well_formed(message) or not self._follow(message.sender, heartbeat=False):
             return
+        if self._witness.owed is not None:
+            self._witness.append_heard(message.commit_index)
         if self._state.installing is not None:
             return
         if self._log.has_dropped(message.previous_index + 1):
@@ -105,6 +110,7 @@ class Follower:
         except ValueError:
             return False
         if new[0].index <= self._log.commit_index:
+            self._contradicted(message.sender, new[0])
             return False
         if new[0].index <= self._log.last_index:  # Raft 5.3: the leader's entries take their place
             self.truncate(new[0].index)
@@ -112,6 +118,19 @@ class Follower:
         if memberships:
             self._memberships.append(memberships)
         return True
+
+    def _contradicted(self, leader: NodeId, entry: Entry) -> None:
+        """Keep what we know to be committed, whoever has another entry there.
+
+        A majority had it. So one of those has forgotten it since, as a disk does that was put back
+        to an older copy, and this leader was elected by it.
+        """
+        index = entry.index
+        if not self._log.knows(index):
+            return
+        self._out.refused = Contradiction(
+            leader, index, theirs_term=entry.term, ours_term=self._log.term(index)
+        )
 
     def _diverged(self, leader: NodeId, index: int, theirs: int) -> None:
         """Take nothing of a leader whose log is another one than ours where both have an entry.

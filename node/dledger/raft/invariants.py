@@ -27,6 +27,7 @@ class Snapshot(NamedTuple):
     commit_index: int
     applied_index: int
     durable_hard_state: HardState
+    is_silent: bool
 
 
 def check(raft: Raft, before: Snapshot | None = None) -> Snapshot:
@@ -47,6 +48,8 @@ def check(raft: Raft, before: Snapshot | None = None) -> Snapshot:
         _check_role(raft, now)
         if before is not None:
             _check_step(before, now)
+            if now.is_silent:
+                _check_silence(before, now, raft.id)
     _check_followers(raft, now)
     return now
 
@@ -63,6 +66,7 @@ def _snapshot(raft: Raft) -> Snapshot:
         raft.commit_index,
         raft.applied_index,
         raft.durable_hard_state,
+        raft.witness.is_silent,
     )
 
 
@@ -88,6 +92,13 @@ def _check_indexes(now: Snapshot) -> None:
     assert now.durable_index <= now.last_index, "durability stays within the log"
     assert now.term >= now.last_term, "no entry is of a term we have not seen"
     assert now.term >= now.durable_hard_state.term, "what is durable is not ahead of us"
+
+
+def _check_silence(before: Snapshot, after: Snapshot, own: NodeId) -> None:
+    """What its disk may have forgotten, a node does not vote by (`witness`)."""
+    assert after.role is Role.FOLLOWER, "who has to ask, or abstains, only follows"
+    kept = before.vote if after.term == before.term else None
+    assert after.vote in (kept, None, own), "who has to ask, or abstains, gives no vote"
 
 
 def _check_role(raft: Raft, now: Snapshot) -> None:

@@ -7,7 +7,9 @@ the term, the vote or the role; it reports, and the core decides.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
+from dledger.common.reports import Mark
 from dledger.errors import Overloaded, Unavailable
 from dledger.raft.config import RaftConfig
 from dledger.raft.flow_control import FlowControl
@@ -179,7 +181,8 @@ class Leader:
         """
         match_index = {self._config.id: self._log.durable_index}
         for peer, progress in self.progress.items():
-            match_index[peer] = progress.match_index
+            counts = progress.match_index >= progress.owed_index
+            match_index[peer] = progress.match_index if counts else 0
         index = self._memberships.electorate.committed(match_index)
         return index if index >= self._term_start else 0
 
@@ -275,6 +278,31 @@ class Leader:
         gone = message.accepted and 0 < message.last_index < self._log.first_index
         return gone and message.offset == 0 and peer.state is not ProgressState.SNAPSHOT
 
+    def restarted(self, peer: NodeId, promised: Mark | None) -> None:
+        """A member started anew: ask what it has, whatever it acknowledged before.
+
+        Args:
+            peer: The member.
+            promised: What it is known to have had; of our term, it is what it acknowledged to us.
+        """
+        if peer not in self.progress:
+            return
+        ours = promised is not None and promised.last_term == self._term
+        owed = promised.last_index if promised is not None and ours else 0
+        self.progress[peer].restarted(owed if owed <= self._log.last_index else 0)
+        self.pump_due = True
+
+    def promised(self) -> Iterator[tuple[NodeId, int]]:
+        """Yield who answered us, and how far it acknowledged our log; 0: no entry of our term.
+
+        Only behind an entry of ours a commit can rest on what was acknowledged (Raft 5.4.2).
+        """
+        for peer, progress in self.progress.items():
+            if progress.match_index >= self._term_start:
+                yield peer, progress.match_index
+            elif progress.acked_round or progress.match_index:
+                yield peer, 0
+
     def disconnected(self, sender: NodeId) -> None:
         """The connection to a follower broke: what is in flight is probably lost."""
         if sender in self.progress:
@@ -344,9 +372,10 @@ class Leader:
         """Send a round of heartbeats, which carries the reads that wait."""
         self._round += 1
         self._reads.round_begins(self._round, self._log.commit_index)
-        ours = self._commit_said_up_to(self._log.commit_index)
+        told = self._log.told_commit
+        ours = self._commit_said_up_to(told)
         for peer_id, peer in self.progress.items():
-            is_behind = peer.match_index < self._log.commit_index
+            is_behind = peer.match_index < told
             index, chain = self._commit_said_up_to(peer.match_index) if is_behind else ours
             self._out.now.append(
                 HeartbeatRequest(

@@ -301,6 +301,14 @@ class RaftLog:
         self._release()
         return self.durable_index > durable
 
+    @property
+    def told_commit(self) -> int:
+        """Return the commit index as a leader tells it: no further than its own disk has the log.
+
+        So who is told an index of a leader's own term knows what that leader has promised.
+        """
+        return min(self.commit_index, self.durable_index)
+
     def commit_to(self, index: int) -> bool:
         """Raise the commit index; returns whether it rose."""
         if index <= self.commit_index:

@@ -27,6 +27,7 @@ from dledger.raft.messages import DiscardRequest, DiscardResponse
 from dledger.raft.quorum import Electorate, VoteResult
 from dledger.raft.ready import Outbox
 from dledger.raft.server_state import ServerState
+from dledger.raft.witness import Witness
 from dledger.types import NodeId
 
 
@@ -65,6 +66,7 @@ class LogDiscard:
         memberships: MembershipStack,
         elections: Election,
         outbox: Outbox,
+        witness: Witness,
         discard: Callable[[int], None],
     ) -> None:
         self._state = state
@@ -72,6 +74,7 @@ class LogDiscard:
         self._memberships = memberships
         self._elections = elections
         self._out = outbox
+        self._witness = witness
         self._discard = discard
         self._round: _Round | None = None
         self._answers: dict[NodeId, bool] = {}
@@ -82,6 +85,8 @@ class LogDiscard:
             self._begin(index, firm=False)
 
     def _may_discard(self, index: int) -> bool:
+        if self._witness.is_silent:
+            return False
         nobody_leads = self._state.leader is None and self._state.installing is None
         is_open = self._log.commit_index < index <= self._log.last_index
         return nobody_leads and is_open and self._knows_who_decided(index)
@@ -137,6 +142,8 @@ class LogDiscard:
         index = message.index
         if self._state.installing is not None or index < self._log.first_index:
             return False
+        if self._witness.is_silent or self._witness.written is not None:
+            return False  # it may have been ours, before our disk was put back
         return index > self._log.last_index or self._log.term(index) != message.entry_term
 
     def on_response(self, message: DiscardResponse) -> None:

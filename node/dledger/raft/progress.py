@@ -31,6 +31,8 @@ class Progress:
 
     Attributes:
         match_index: The highest index known to be durable at the follower and equal to ours.
+        owed_index: What it acknowledges counts from here on only: it had that before it started
+            anew, perhaps with an older copy of its disk (`witness`).
         next_index: The first index not yet sent; always above match_index.
         state: One at a time, or pipelined.
         inflight: (last index, bytes) of each unanswered message with entries, oldest first.
@@ -49,6 +51,7 @@ class Progress:
     next_index: int
     last_heard_tick: int = 0
     match_index: int = 0
+    owed_index: int = 0
     acked_round: int = 0
     state: ProgressState = ProgressState.PROBE
     inflight: deque[tuple[int, int]] = field(default_factory=deque)
@@ -111,6 +114,8 @@ class Progress:
         """
         if self._is_stale_rejection(previous_index):
             return False
+        if previous_index <= self.match_index:  # it has less than it acknowledged, or said so late
+            self.match_index = 0
         self.probe_from(min(previous_index, resume_index + 1))
         return True
 
@@ -154,9 +159,18 @@ class Progress:
         self.paused = offset == self.snapshot.size_bytes
         return not self.paused
 
-    def disconnected(self) -> None:
+    def restarted(self, owed_index: int) -> None:
+        """Forget what the follower acknowledged: it started anew, and may have less than that.
+
+        That is safe, since a commit never goes back; it is asked where the logs agree.
+        """
+        self.match_index, self.owed_index = 0, owed_index
+        self.disconnected(self.next_index)
+        self.probe_due = True
+
+    def disconnected(self, next_index: int = 0) -> None:
         """Expect everything in flight to be lost; ask again once the follower is heard."""
-        self.probe_from(self.match_index + 1)
+        self.probe_from(next_index)
         self.paused = True
         self._match_at_heartbeat = self.match_index
 

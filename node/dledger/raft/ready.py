@@ -57,11 +57,32 @@ class Divergence:
 
 
 @dataclass(frozen=True, slots=True)
+class Contradiction:
+    """A leader has another entry at *index* than the one that we know to be committed there.
+
+    Attributes:
+        peer: The leader.
+        index: The first such entry.
+        theirs_term: Of its entry.
+        ours_term: Of ours, which stays.
+    """
+
+    peer: NodeId
+    index: int
+    theirs_term: int
+    ours_term: int
+
+
+@dataclass(frozen=True, slots=True)
 class TermJump:
     """A message of a term that the group cannot have come to from ours; it changed nothing."""
 
     sender: NodeId
     term: int
+
+
+Refusal = Divergence | Contradiction | TermJump
+"""Why a message was refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +142,7 @@ class Ready:
     chunks: tuple[SnapshotChunk, ...] = ()
     install: SnapshotInfo | None = None
     role_change: RoleChange | None = None
-    refused: Divergence | TermJump | None = None
+    refused: Refusal | None = None
 
 
 class Outbox:
@@ -146,7 +167,7 @@ class Outbox:
         self.chunks: list[SnapshotChunk] = []
         self.install: SnapshotInfo | None = None
         self.role_change: RoleChange | None = None
-        self.refused: Divergence | TermJump | None = None
+        self.refused: Refusal | None = None
 
     def __bool__(self) -> bool:
         """Whether there is anything to take."""

@@ -111,7 +111,7 @@ class Replication:
                 previous_term=self._log.term(previous_index),
                 previous_chain=self._log.chain(previous_index),
                 last_chain=self._log.chain(previous_index + len(entries)),
-                commit_index=self._log.commit_index,
+                commit_index=self._log.told_commit,
                 entries=entries,
             )
         )

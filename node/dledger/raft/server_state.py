@@ -94,6 +94,16 @@ class ServerState:
         if self.vote is None:
             self._set(HardState(self.term, candidate))
 
+    def spend_vote(self, term: int) -> None:
+        """Enter *term*, or stay in ours: no vote is left to give in it, whoever may have got it.
+
+        One that we know of stays.
+        """
+        if term > self.term:
+            self.enter(term, None)
+        if self.vote is None:
+            self._set(HardState(self.term, self.id))
+
     def take_hard_state(self) -> HardState | None:
         """Hand term and vote over if they changed."""
         if self.hard_state is self.handed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dledger.common.reports import Mark
 from dledger.raft.config import RaftConfig
 from dledger.raft.election import Election
 from dledger.raft.log import RaftLog
 from dledger.raft.membership import MembershipStack
 from dledger.raft.progress import Progress
 from dledger.raft.server_state import ServerState
+from dledger.raft.witness import Witness
 from dledger.types import HardState, Member, Membership, NodeId, Role
 
 
@@ -19,6 +21,7 @@ class RaftView:
     Attributes:
         state: Term, vote, role and leader, for who asks often; only the core changes it.
         memberships: Those of the log, likewise; `current` is in force.
+        witness: What members are known to have had, and what we have to show; likewise.
     """
 
     _config: RaftConfig
@@ -26,6 +29,7 @@ class RaftView:
     _elections: Election
     memberships: MembershipStack
     state: ServerState
+    witness: Witness
 
     @property
     def id(self) -> NodeId:
@@ -155,6 +159,16 @@ class RaftView:
     def log_is_whole(self) -> bool:
         """Whether no entry of the log is damaged."""
         return self._elections.log_is_whole
+
+    @property
+    def asks(self) -> bool:
+        """Whether the others are still asked what they know of us: nothing is heard or said."""
+        return self.witness.asks
+
+    @property
+    def abstains(self) -> Mark | None:
+        """What we are known to have promised, and our disk does not have; None: we take part."""
+        return self.witness.owed
 
     @property
     def may_campaign(self) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
@@ -17,6 +17,7 @@ from typing import Protocol
 from uuid import uuid4
 
 from dledger.common.metrics import NodeMetrics
+from dledger.common.reports import Mark
 from dledger.common.status import FailoverRecord
 from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull, DledgerError, NewerCommand, NotLeader
@@ -39,8 +40,10 @@ from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.role_observer import ChangeSignal, RefusalLog, RoleObserver
 from dledger.replica.room_keeper import Measured, RoomConfig, RoomKeeper
 from dledger.replica.snapshots import Memberships, Snapshots
+from dledger.replica.witness_keeper import WitnessKeeper
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
+from dledger.store.witness_file import WitnessFile
 from dledger.types import (
     Entry,
     EntryKind,
@@ -83,11 +86,14 @@ class Driver:
     It calls *on_fatal* when nothing that this node sends can be trusted any more, and
     *on_removed*, once and with the entry's index, when a committed change has removed this node
     from its group. *admit* raises FeatureNotReady for a command that some member does not support.
+    *marks* is what *witness_file* had; *asks*: the disk was a member's before this start, so the
+    others are asked before this node takes part (`raft.witness`).
 
     Attributes:
         log_clock: The leader's: Unix milliseconds that never go back.
         dating: How the log's time and this node's clock stand to the group's date.
         reports: What the members say of themselves, once a second.
+        witness: What they are known to have had; its `keep` is a task of the caller's.
     """
 
     def __init__(
@@ -110,6 +116,9 @@ class Driver:
         admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
         incarnation: str = "",
+        witness_file: WitnessFile | None = None,
+        marks: Mapping[NodeId, Mark] | None = None,
+        asks: bool = False,
     ) -> None:
         self._config = config
         self._state = state
@@ -142,6 +151,8 @@ class Driver:
             rng=rng,
             applied_index=self._applied_index,
             snapshots=snapshots,
+            asks=asks,
+            marks=marks,
         )
         self._id = raft.id
         self.reports = Reports(
@@ -196,6 +207,14 @@ class Driver:
             now_s=clock.monotonic_s,
             metrics=metrics,
             thread=thread,
+        )
+        self.witness = WitnessKeeper(
+            self.core,
+            self.reports,
+            file=witness_file,
+            metrics=metrics,
+            wake=self._wake,
+            on_failed=self.disk_failed,
         )
         self._installation = (
             Installation(
@@ -370,8 +389,9 @@ class Driver:
 
     def _take_report(self, message: ReportRequest | ReportResponse) -> None:
         """Handle a report; while a snapshot replaces the log as well, since no step is taken."""
-        is_member = self.core.memberships.current.get(message.sender) is not None
-        if self._running and is_member:
+        membership = self.core.memberships.current
+        is_member = membership.get(message.sender) is not None
+        if self._running and (is_member or not membership.members):
             self.reports.receive(message, term=self.core.state.term)
 
     def _takes_steps(self) -> bool:
@@ -469,6 +489,7 @@ class Driver:
         core = self.core
         members = (each.id for each in core.memberships.current.members)
         self.reports.tick(now_s, members, term=core.state.term)
+        self.witness.tick(now_s)
         if self._takes_steps():
             core.tick()
             self.dating.look(

@@ -91,6 +91,8 @@ class Persister:
         self._hard_state_durable = 0
         self._batches: list[_Batch] = []
         self._log_durable = self._newest_cut = 0
+        self._next_index: int | None = None
+        self._newest_jump = 0
         self._votes: deque[tuple[int, tuple[Message, ...]]] = deque(maxlen=MAX_HELD)
         self._acks: deque[tuple[int, tuple[AppendResponse, ...]]] = deque(maxlen=MAX_HELD)
         self._drained: asyncio.Future[None] | None = None
@@ -119,9 +121,11 @@ class Persister:
             self._write_hard_state()
         if ready.cut_behind is not None:
             self._withdraw_acks(ready.cut_behind + 1)
-            self._newest_cut = self._sequence
+            self._newest_cut = self._newest_jump = self._sequence
+            self._next_index = ready.cut_behind + 1
         if ready.entries:
             self._withdraw_acks(ready.entries[0].index)
+            self._note_jump(ready.entries)
         if ready.entries or ready.cut_behind is not None:
             self._batches.append(_Batch(self._sequence, ready.cut_behind, ready.entries))
             if not is_small(ready.entries):
@@ -133,6 +137,14 @@ class Persister:
         if ready.after_hard_state or ready.after_entries:
             self._hold(ready)
             self._release()
+
+    def _note_jump(self, entries: Sequence[Entry]) -> None:
+        """Take note of entries that take the place of others."""
+        if self._next_index is None:
+            self._next_index = self._log.last_index + 1
+        if entries[0].index != self._next_index:
+            self._newest_jump = self._sequence
+        self._next_index = entries[-1].index + 1
 
     def stop(self) -> None:
         """Start no more writes and send nothing more; running writes finish."""
@@ -172,6 +184,7 @@ class Persister:
             self._hard_state_durable = sequence
             self._events.hard_state_durable(hard_state)
             self._write_hard_state()
+            self._write_log()
             self._release()
             self._tell_drained()
 
@@ -180,6 +193,8 @@ class Persister:
     def _write_log(self) -> None:
         if self.busy_since_s is not None or not self._batches or not self._open:
             return
+        if self._newest_jump > self._votes_up_to():
+            return  # what goes was promised in an earlier term: the disk must show that it ended
         batches, self._batches = self._batches, []
         self.busy_since_s = self._now_s()
         self._log_writer.run(
@@ -245,8 +260,7 @@ class Persister:
         """
         if not self._votes and not self._acks:
             return  # as on a leader, nearly always
-        voting = self._hard_state_busy or self._hard_states
-        votes_up_to = self._hard_state_durable if voting else self._sequence
+        votes_up_to = self._votes_up_to()
         log_up_to = self._sequence if self.idle else self._log_durable
         acks_up_to = min(votes_up_to, log_up_to)
         is_cut = log_up_to >= self._newest_cut
@@ -254,6 +268,11 @@ class Persister:
             self._send_held(self._votes, votes_up_to if is_cut else acks_up_to)
         if self._acks:
             self._send_held(self._acks, acks_up_to)
+
+    def _votes_up_to(self) -> int:
+        """Return the newest Ready whose hard state, and those before it, are durable."""
+        voting = self._hard_state_busy or self._hard_states
+        return self._hard_state_durable if voting else self._sequence
 
     def _withdraw_acks(self, first: int) -> None:
         """Drop acks for entries at *first* and above, which are being replaced or removed.

@@ -10,11 +10,11 @@ import logging
 from typing import Final
 
 from dledger.common.failover import FailoverTimer
-from dledger.common.metrics import DIVERGED, TERM_JUMP, NodeMetrics
+from dledger.common.metrics import CONTRADICTED, DIVERGED, TERM_JUMP, NodeMetrics
 from dledger.common.status import FailoverRecord
 from dledger.raft.core import Raft
 from dledger.raft.messages import AppendRequest, HeartbeatRequest, Message, TimeoutNow
-from dledger.raft.ready import Divergence, RoleChange, TermJump
+from dledger.raft.ready import Contradiction, Divergence, Refusal, RoleChange, TermJump
 from dledger.replica.log_clock import Clock, LogClock
 from dledger.types import NodeId, Role
 
@@ -130,11 +130,16 @@ class ChangeSignal:
                 waiter.set_result(None)
 
 
-_EVERY_S: Final = 10.0
+_REASONS: Final[dict[type[Refusal], tuple[str, float]]] = {
+    Divergence: (DIVERGED, 10.0),
+    Contradiction: (CONTRADICTED, 60.0),
+    TermJump: (TERM_JUMP, 10.0),
+}
+"""What a refusal is called, and how many seconds pass before it is told again."""
 
 
 class RefusalLog:
-    """Counts the messages that the core refused, and logs the first of each kind in ten seconds.
+    """Counts the messages that the core refused, and logs the first of each kind in a while.
 
     Each points to a faulty member, a fault of this node, or a forged message.
     """
@@ -143,19 +148,27 @@ class RefusalLog:
         self._own_id, self._clock, self._metrics = own_id, clock, metrics
         self._told_s: dict[str, float] = {}
 
-    def note(self, refused: Divergence | TermJump | None) -> None:
+    def note(self, refused: Refusal | None) -> None:
         """Record a refused message, if there was one."""
         if refused is None:
             return
-        reason = DIVERGED if isinstance(refused, Divergence) else TERM_JUMP
+        reason, every_s = _REASONS[type(refused)]
         self._metrics.refused(reason)
         now_s = self._clock.monotonic_s()
-        if now_s - self._told_s.get(reason, -_EVERY_S) >= _EVERY_S:
+        if now_s - self._told_s.get(reason, -every_s) >= every_s:
             self._told_s[reason] = now_s
             logger.error("node %s: %s: %s", self._own_id, reason, _sentence(refused))
 
 
-def _sentence(refused: Divergence | TermJump) -> str:
+def _sentence(refused: Refusal) -> str:
+    if isinstance(refused, Contradiction):
+        return (
+            f"leader {refused.peer!r} has another entry {refused.index}, of term "
+            f"{refused.theirs_term}, than the one of term {refused.ours_term} that is committed "
+            "here: a member that had it has forgotten it (a disk that was put back?), and messages "
+            "that were acknowledged are missing there. This node keeps its log, takes nothing from "
+            "that leader, and does not heal by itself: see docs/promises.md, P6"
+        )
     if isinstance(refused, TermJump):
         return f"a message of term {refused.term} from {refused.sender!r}, out of reach of ours"
     return (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.door.contract import Arrival
 from dledger.rpc.metadata import by_key
 from dledger.types import NodeId
 
@@ -40,6 +41,8 @@ class Caller:
         connection: The client's connection to this node, as gRPC names it; empty if forwarded.
         line: The client's connection, to this node or to a follower: the line in which its commands
             wait. The follower's own if the follower does not name one.
+        prove: Has something told whether this call's answers arrive. None: this server cannot tell,
+            or a follower can.
     """
 
     client_id: str
@@ -51,6 +54,7 @@ class Caller:
     has_telemetry: bool = False
     connection: str = ""
     line: str = ""
+    prove: Callable[[Arrival], None] | None = None
 
     @classmethod
     def of(
@@ -79,6 +83,7 @@ class Caller:
             given=given,
             connection="" if peer_port else peer,
             line=given.get(LINE_KEY, peer) if peer_port else peer,
+            prove=None if peer_port else getattr(context, "prove", None),
         )
 
     @property

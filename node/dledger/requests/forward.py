@@ -22,7 +22,6 @@ import grpc.aio
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
-    NOTHING_DONE,
     DiskFull,
     DledgerError,
     LeadershipLost,
@@ -36,7 +35,7 @@ from dledger.errors import (
 from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
 from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
-from dledger.requests.passing_on import PassingOn
+from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.rpc.status import Relayed, from_rpc
@@ -203,7 +202,8 @@ class Relay:
         """Yield the leader's responses to a streaming call. Raises as `unary` does.
 
         Small responses are collected and sent together: if the leader dies halfway, none has been
-        sent, and the caller may ask the next leader again. The leader is told when all are sent.
+        sent, and the caller may ask the next leader again. The leader is told when all have arrived
+        at the client, unless there was only one: it says that there is nothing.
         """
         channel, leader = self._to_leader(caller)
         number = self._answers.next_number()
@@ -219,9 +219,14 @@ class Relay:
             contextlib.aclosing(answers),
             contextlib.aclosing(self._answers.whole(answers)) as responses,
         ):
+            count = 0
             async for response in responses:
+                count += 1
+                if count == 2 and caller.prove is not None:
+                    caller.prove(Passage(self._answers, leader.address, number))
                 yield response
-        self._answers.passed_on(leader.address, number)
+        if caller.prove is None:  # it was written, and this node's server cannot tell more
+            self._answers.arrived(leader.address, number)
 
     async def _answers_of(self, leader: Member, call: Any) -> AsyncGenerator[bytes]:
         """Yield the responses to a gRPC call."""
@@ -336,5 +341,4 @@ def _says_nothing_happened(error: DledgerError) -> bool:
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
     """Return the error to raise instead if an earlier attempt may have been carried out."""
-    sentence = str(error).removesuffix(NOTHING_DONE)
-    return OutcomeUnknown(f"{sentence}; whether an earlier attempt was carried out is not known")
+    return OutcomeUnknown(f"{error}; whether an earlier attempt was carried out is not known")

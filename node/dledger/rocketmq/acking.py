@@ -15,6 +15,7 @@ from dledger.errors import InvalidReceiptHandle
 from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
+from dledger.rocketmq.arrivals import Arrivals
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
@@ -30,8 +31,8 @@ _NOTHING_ACKED: Final = Acked(outcomes=())
 class Acker:
     """Serves AckMessage and ChangeInvisibleDuration on the leader."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, arrivals: Arrivals) -> None:
+        self._engine, self._arrivals = engine, arrivals
         self._acks: CommandBatcher[tuple[str, str], LeaseRef] = CommandBatcher(
             engine, CommandType.ACK, _encoded
         )
@@ -49,6 +50,7 @@ class Acker:
         good = [lease for lease in leases if isinstance(lease, LeaseRef)]
         submitted: asyncio.Future[Place]
         if good:
+            self._arrivals.handled(group, topic, good)
             submitted = self._acks.submit((group, topic), good, _LEASE_BYTES * len(good))
         else:
             submitted = asyncio.get_running_loop().create_future()
@@ -76,6 +78,7 @@ class Acker:
                 counts.append(len(handles))
         if not leases:
             return None, counts
+        self._arrivals.handled(group, topic, leases)
         return self._acks.submit((group, topic), leases, _LEASE_BYTES * len(leases)), counts
 
     async def change_invisible(self, request: Any, caller: Caller) -> Any:
@@ -89,6 +92,7 @@ class Acker:
         group, topic = group_name(request.group), topic_name(request.topic)
         lease = self._receipts(group, topic).decode(request.receipt_handle)
         invisible_ms = checked_invisible(request.invisible_duration, least_ms=0)
+        self._arrivals.handled(group, topic, (lease,))
         command = ChangeInvisible(
             group=group,
             topic=topic,

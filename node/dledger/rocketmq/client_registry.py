@@ -4,11 +4,11 @@ Only the leader keeps this, in memory: heartbeats are forwarded to it. A new lea
 yet, so at first it assumes that every lease holder is alive.
 
 A lease is renewed only once the client is known to have received the message: a response may be
-lost with a node or a connection, and the client, still alive, would never acknowledge it. The
-leader that has sent a response renews its remaining leases at the next scan, within seconds; the
-renewal in the log tells later leaders. A response relayed by a follower counts as sent when that
-follower confirms it (`passing_on`), since it may die or freeze first. Messages whose delivery no
-leader confirmed are delivered again when their first lease, which is short, ends.
+lost with a node or a connection, and the client, still alive, would never acknowledge it. What is
+taken for that is in `arrivals`. The leader renews what has arrived at the next scan, within
+seconds; the renewal in the log tells later leaders. While a response still moves on a slow line,
+its first lease, which is short, is prolonged, and that says no more. Messages of which no leader
+heard are delivered again when their first lease ends.
 
 A client id is not authenticated. A client's own connection is the one with its Telemetry stream;
 the node that serves the stream marks each call on that connection, also when it forwards the call.
@@ -23,8 +23,9 @@ import asyncio
 import contextlib
 import logging
 from collections import OrderedDict, defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -33,11 +34,12 @@ from dledger.broker.commands import LeaseRef, Receive, Release, Renew
 from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
-from dledger.common.limits import MAX_CLIENTS, MAX_UNCONFIRMED_ANSWERS, RENEWED_INVISIBLE_MS
+from dledger.common.limits import FIRST_INVISIBLE_MS, MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
 from dledger.requests.caller import THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
-from dledger.requests.passing_on import PASSED_ON_PATH, numbers_of
+from dledger.requests.passing_on import PASSED_ON_PATH, Told
+from dledger.rocketmq.arrivals import Arrivals, Part, parts_of
 from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key
 from dledger.rpc.methods import Methods
@@ -91,8 +93,7 @@ class ClientRegistry:
         self._engine = engine
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
         self._leading_since_s: float | None = None
-        self._answered: defaultdict[QueueKey, set[int]] = defaultdict(set)
-        self._passed_on: OrderedDict[tuple[NodeId, int], list[tuple[QueueKey, int]]] = OrderedDict()
+        self.arrivals = Arrivals()
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
@@ -132,31 +133,23 @@ class ClientRegistry:
             return True
         return caller.has_telemetry and caller.host == known.host
 
-    def answered(self, command: Receive, received: Received, caller: Caller) -> None:
-        """Note that a RECEIVE's whole response was sent, so that its leases may be renewed.
+    def answering(self, command: Receive, received: Received, caller: Caller) -> Callable[[], None]:
+        """Note that a RECEIVE is about to be answered; return what to call when all is written.
 
-        A response to a follower waits until that follower has `passed_on` it; beyond a limit the
-        oldest are dropped, as if they were lost.
+        Its leases are renewed once the answer is known to have arrived.
         """
         if not command.client_id:
-            return
-        queue_ids = {delivery.queue_id for delivery in received.deliveries}
-        parts = [((command.group, command.topic, each), received.receive_id) for each in queue_ids]
-        if caller.through is None:
-            self._arrived(parts)
-        elif caller.passing_on is not None:
-            self._passed_on[caller.through, caller.passing_on] = parts
-            if len(self._passed_on) > MAX_UNCONFIRMED_ANSWERS:
-                self._passed_on.popitem(last=False)
-
-    def passed_on(self, through: NodeId, numbers: Iterable[int]) -> None:
-        """Record a follower's confirmation that its clients have these responses, by number."""
-        for number in numbers:
-            self._arrived(self._passed_on.pop((through, number), ()))
-
-    def _arrived(self, parts: Iterable[tuple[QueueKey, int]]) -> None:
-        for key, receive_id in parts:
-            self._answered[key].add(receive_id)
+            return _nothing
+        arrivals, parts = self.arrivals, parts_of(command.group, command.topic, received)
+        arrivals.begun(parts)
+        if caller.through is not None:
+            if caller.passing_on is not None:
+                arrivals.relayed(caller.through, caller.passing_on, parts)
+        elif caller.prove is not None:
+            caller.prove(_Answer(arrivals, parts))
+        else:
+            return partial(_believe, arrivals, parts)
+        return partial(arrivals.written, parts)
 
     def is_alive(self, client: str) -> bool:
         """Whether a client called recently, or this leader is too new to know."""
@@ -191,8 +184,7 @@ class ClientRegistry:
             await asyncio.sleep(_SCAN_S)
             if not self._engine.is_leader():
                 self._leading_since_s = None
-                self._answered.clear()
-                self._passed_on.clear()
+                self.arrivals.forget()
                 continue
             if self._leading_since_s is None:
                 self._leading_since_s = asyncio.get_running_loop().time()
@@ -204,20 +196,30 @@ class ClientRegistry:
                 logger.exception("group %s: renewing leases failed", self._engine.group)
 
     async def renew(self) -> None:
-        """Propose to renew live clients' leases that end soon, or were sent since the last scan.
+        """Propose to renew live clients' leases that end soon, or arrived since the last scan.
 
-        Sent responses are forgotten even if this fails: their leases then expire once.
+        And to prolong those that are still under way. What became known is forgotten even if this
+        fails: such leases then expire once.
         """
+        known = self.arrivals.take()
         groups, before_ms = self._engine.state.groups, self._engine.lived_ms() + _RENEW_BEFORE_MS
-        held = [*groups.handed_out(self._answered), *groups.renewable(before_ms)]
-        self._answered.clear()
+        held = [*groups.handed_out(known.arrived), *groups.renewable(before_ms)]
+        if held:
+            await self._extend(held, RENEWED_INVISIBLE_MS, arrived=True)
+        if known.moving:
+            await self._extend(groups.handed_out(known.moving), FIRST_INVISIBLE_MS, arrived=False)
+
+    async def _extend(
+        self, held: Iterable[tuple[QueueKey, int, Lease]], invisible_ms: int, *, arrived: bool
+    ) -> None:
         for (group, topic), leases in self._of_live_clients(held).items():
             for start in range(0, len(leases), _LEASES_PER_COMMAND):
                 command = Renew(
                     group=group,
                     topic=topic,
                     leases=tuple(leases[start : start + _LEASES_PER_COMMAND]),
-                    invisible_ms=RENEWED_INVISIBLE_MS,
+                    invisible_ms=invisible_ms,
+                    arrived=arrived,
                 )
                 await self._engine.propose(command.encode())
 
@@ -231,13 +233,44 @@ class ClientRegistry:
         return leases
 
 
+class _Answer:
+    """One answer on a connection of this node, or of its door processes: a `contract.Arrival`."""
+
+    __slots__ = ("_arrivals", "_parts")
+
+    def __init__(self, arrivals: Arrivals, parts: Sequence[Part]) -> None:
+        self._arrivals, self._parts = arrivals, parts
+
+    def proved(self) -> None:
+        """Note that it arrived."""
+        self._arrivals.arrived(self._parts)
+
+    def moves(self) -> None:
+        """Note that it is still under way."""
+        self._arrivals.moves(self._parts)
+
+    def lost(self) -> None:
+        """Do nothing: nobody is told that it arrived, so its messages come again."""
+
+
+def _nothing() -> None:
+    """Do nothing: a simple consumer's leases are never renewed."""
+
+
+def _believe(arrivals: Arrivals, parts: Sequence[Part]) -> None:
+    """Take what was written for arrived: the client's server cannot tell more."""
+    arrivals.written(parts)
+    arrivals.arrived(parts)
+
+
 def passed_on_handler(clients: ClientRegistry) -> Methods:
-    """Return the peer-port handler of followers' confirmations that they relayed responses."""
+    """Return the peer-port handler of followers' reports of the responses that they relayed."""
 
     async def passed_on(request: bytes, context: Any) -> bytes:
         through = by_key(context.invocation_metadata()).get(THROUGH_KEY)
         if through is not None:
-            clients.passed_on(NodeId(through), numbers_of(request))
+            told = Told.decode(request)
+            clients.arrivals.told(NodeId(through), arrived=told.arrived, moving=told.moving)
         return b""
 
     _, service_name, method = PASSED_ON_PATH.split("/")

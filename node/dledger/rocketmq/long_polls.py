@@ -205,8 +205,8 @@ class LongPollQueue:
                     self._due.update(dict.fromkeys(lines.values()))
         for group, topic, queue_id in changes.leases:
             for place in ((topic, queue_id), (topic, ANY_QUEUE)):
-                own_lines = self._lines.get(place, {}).get(group, {})
-                self._due.update(dict.fromkeys(own_lines.values()))
+                if own := self._lines.get(place, {}).get(group):
+                    self._due.update(dict.fromkeys(own.values()))
         for attempt in changes.attempts:
             for waiter in self._attempts.get(attempt, ()):
                 waiter.wake(Turn(self, None, 0, counted=False))

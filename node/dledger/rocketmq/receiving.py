@@ -118,11 +118,12 @@ class Receiver:
             topic=received.topic,
             generation=received.generation,
         )
+        written = self._clients.answering(poll.command, received, caller)
         largest_bytes = max([one.payload.end - one.payload.start for one in received.deliveries])
         async with self._outflow.room(caller.connection, largest_bytes):
             async for message in self._messages(poll, received, receipts):
                 yield message
-        self._clients.answered(poll.command, received, caller)
+        written()
 
     async def _check(self, request: Any, caller: Caller) -> _Poll:
         consumer = client_id(caller)

@@ -21,6 +21,7 @@ from dledger.replica.bootstrap_record import BootstrapFile, BootstrapRecord, che
 from dledger.store.identity import Identity, join, load_or_format
 from dledger.store.tombstone import NAME as TOMBSTONE_NAME
 from dledger.store.tombstone import Tombstone, load_tombstone, save_tombstone
+from dledger.store.two_copies import OnMended
 from dledger.types import Member, Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,7 @@ class Bootstrap:
         told_group: The id of the group that an empty disk may join or bootstrap; "": none.
         feature_level: The feature level that this node sends in its handshakes.
         on_joined: Called when the disk has joined a group.
+        on_mended: Told of a copy of the identity that was written again.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class Bootstrap:
         told_group: str,
         feature_level: int = FEATURE_LEVEL,
         on_joined: Callable[[], Awaitable[None]],
+        on_mended: OnMended = lambda _: None,
     ) -> None:
         """Load or write the identity.
 
@@ -70,7 +73,9 @@ class Bootstrap:
         self._on_joined = on_joined
         self._lock = asyncio.Lock()
         self._founding = BootstrapFile(files, directory)
-        self.identity: Identity = load_or_format(files, directory, f"{group}/{name}")
+        self.identity: Identity = load_or_format(
+            files, directory, f"{group}/{name}", on_mended=on_mended
+        )
         tombstone = load_tombstone(files, directory)
         if tombstone is not None:
             raise self._removed(tombstone)

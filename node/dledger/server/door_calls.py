@@ -18,6 +18,7 @@ import grpc.aio
 
 from dledger.door.contract import (
     Answer,
+    Arrival,
     BidiStream,
     Cancel,
     Code,
@@ -245,6 +246,9 @@ class _StreamCall(_Call):
 
     async def write(self, message: bytes) -> None:
         await self._stream.send(message)
+
+    def prove(self, arrival: Arrival) -> None:
+        self._stream.prove(arrival)
 
 
 def _code(code: grpc.StatusCode) -> Code:

@@ -112,7 +112,7 @@ class Gateway:
             broken=self.context.broken,
             outflow=self.outflow,
         )
-        self.acker = Acker(engine)
+        self.acker = Acker(engine, self.clients.arrivals)
         self.telemetry = Telemetry(self.context.admission, self.outflow)
         self._messaging = MessagingParts(
             router=Router(engine, self.context.resolver, config),

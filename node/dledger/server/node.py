@@ -134,6 +134,7 @@ class Node:
             told_group=settings.group_id,
             feature_level=features.level,
             on_joined=self._start_replica,
+            on_mended=lambda _: self._metrics.mended_state_files.inc(),
         )
         self._epochs = Epochs(
             self.node_id,
@@ -215,7 +216,7 @@ class Node:
             StorageError: The log is corrupt or another node's; this node must not vote.
         """
         if self._joining.group_id:
-            await self._start_replica()
+            await self._start_replica(returns=True)
         else:
             logger.info("node %s: %s", self.node_id, self.engine.not_ready_reason())
         loop = asyncio.get_running_loop()
@@ -275,8 +276,11 @@ class Node:
             if self._driver.core.role is Role.LEADER:
                 await self._hand_over()
 
-    async def _start_replica(self) -> None:
-        """Open the log of the joined group and run Raft on it."""
+    async def _start_replica(self, *, returns: bool = False) -> None:
+        """Open the log of the joined group and run Raft on it.
+
+        *returns*: the disk was a member's before this start.
+        """
         given = MemberDependencies(
             settings=self._settings,
             files=self._files,
@@ -284,6 +288,7 @@ class Node:
             joining=self._joining,
             peers=self._peers,
             state=self._state,
+            returns=returns,
             metrics=self._metrics,
             clock=self._clock,
             levels=self._levels,

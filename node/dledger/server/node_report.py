@@ -8,6 +8,7 @@ from typing import Protocol
 from dledger.broker.deduplication import MAX_IDS
 from dledger.common.features import MemberLevels
 from dledger.common.metrics import Sample
+from dledger.common.reports import Mark
 from dledger.common.status import CAUGHT_UP_ENTRIES, MemberStatus, NodeStatus
 from dledger.raft import quorum
 from dledger.raft.core import Raft
@@ -84,9 +85,20 @@ def node_status(
         commit_waits_ms=int(driver.commit_waits_s() * 1000) if driver else 0,
         now_ms=driver.log_clock.now_ms() if driver and driver.is_serving_leader() else 0,
         epoch=core.epoch[0] if core else 0,
+        older_copy=older_copy(core.abstains) if core else "",
         clock_ahead_ms=max(0, apart_ms),
         clock_behind_ms=max(0, -apart_ms),
         log_ahead_ms=max(0, (driver.dating.ahead_ms or 0) if driver else 0),
+    )
+
+
+def older_copy(owed: Mark | None) -> str:
+    """Say what a node whose disk is an older copy of itself owes; "" if it owes nothing."""
+    if owed is None:
+        return ""
+    return (
+        f"others know that it had entry {owed.last_index} of term {owed.last_term} and was in "
+        f"term {owed.term}; it gives no vote until a leader has sent it what its disk lacks"
     )
 
 
@@ -161,6 +173,7 @@ def node_sample(
         sync_running_seconds=driver.sync_running_s() if driver else 0.0,
         writes_refused=bool(status.writes_refused_reason),
         faulty_entries=status.faulty_entries,
+        abstains=bool(status.older_copy),
         log_bytes=log.size_bytes if log else 0,
         storage_free_bytes=free_bytes,
         storage_capacity_bytes=status.storage_capacity_bytes,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -15,6 +15,7 @@ from typing import Any, Final
 from dledger.broker.state import BrokerState
 from dledger.common.features import MemberLevels
 from dledger.common.metrics import NodeMetrics
+from dledger.common.reports import Mark
 from dledger.common.watchdog import Watchdog
 from dledger.errors import StorageError
 from dledger.files.files import DiskUsage, Files
@@ -37,7 +38,8 @@ from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
-from dledger.types import HardState
+from dledger.store.witness_file import WitnessFile
+from dledger.types import HardState, NodeId
 
 _MAX_QUEUED_BYTES: Final = 32 << 20
 """Limit of the commands waiting to become an entry, and that of uncommitted entries."""
@@ -51,6 +53,7 @@ class MemberDependencies:
         usage: How full the file system of the data directory is, without what is root's alone.
         watchdog: The process's watchdog; it is told about long work.
         on_fatal: Called when nothing that this node sends can be trusted any more.
+        returns: Whether the disk was a member's before this process: not one that joins just now.
         levels: The members' feature levels; commands above the lowest stay out of the log.
         on_removed: Called with the index of the entry that removed this node from its group.
     """
@@ -61,6 +64,7 @@ class MemberDependencies:
     joining: Bootstrap
     peers: Peers
     state: BrokerState
+    returns: bool
     metrics: NodeMetrics
     clock: Clock
     levels: MemberLevels
@@ -95,14 +99,26 @@ class Replica:
             StorageError: The log is corrupt or another node's; this node must not vote.
         """
         hard_state_file = HardStateFile(given.files, given.directory)
-        hard_state = await asyncio.to_thread(hard_state_file.load)
+        mended: list[str] = []
+        hard_state = await asyncio.to_thread(hard_state_file.load, mended.append)
+        given.metrics.mended_state_files.inc(len(mended))
+        witness_file = WitnessFile(given.files, given.directory)
+        marks = await asyncio.to_thread(witness_file.load)
         log = await asyncio.to_thread(_open_log, given)
         founding = given.joining.founding_of(log.last_index)
         if founding is not None:
             hard_state = await asyncio.to_thread(_found, log, hard_state_file, founding)
         snapshots = _snapshots(given, log)
         await asyncio.to_thread(snapshots.load)
-        driver = _driver(given, hard_state_file, hard_state, log, snapshots)
+        driver = _driver(
+            given,
+            hard_state_file,
+            hard_state,
+            log,
+            snapshots,
+            witness_file=witness_file,
+            marks=marks,
+        )
         maintenance = _maintenance(given, driver, log, snapshots)
         return cls(given, log, driver, maintenance, snapshots, founds=founding is not None)
 
@@ -138,7 +154,7 @@ class Replica:
         refetcher = LogRepairer(
             log, source, driver, now_s=given.clock.monotonic_s, metrics=given.metrics
         )
-        work = [refetcher.run()]
+        work = [refetcher.run(), driver.witness.keep()]
         if given.settings.scrub_bytes_per_s:
             scrubber = Scrubber(
                 log,
@@ -205,6 +221,9 @@ def _driver(
     hard_state: HardState,
     log: CommitLog,
     snapshots: Snapshots,
+    *,
+    witness_file: WitnessFile,
+    marks: Mapping[NodeId, Mark],
 ) -> Driver:
     settings = given.settings
     return Driver(
@@ -238,6 +257,9 @@ def _driver(
         rng=random.Random(),
         metrics=given.metrics,
         snapshots=snapshots,
+        witness_file=witness_file,
+        marks=marks,
+        asks=given.returns and settings.durability == "sync",
     )
 
 

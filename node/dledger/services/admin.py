@@ -268,6 +268,7 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         now_ms=_fitting(status.now_ms),
         last_term=_fitting(status.last_term),
         epoch=_fitting(status.epoch),
+        older_copy=status.older_copy,
         clock_ahead_ms=_fitting(status.clock_ahead_ms),
         clock_behind_ms=_fitting(status.clock_behind_ms),
         log_ahead_ms=_fitting(status.log_ahead_ms),

@@ -1,7 +1,8 @@
 """The disk's identity: formatting the disk once, and refusing to start as any other node.
 
-A data directory holds ``identity.json``, ``hard_state``, ``lock`` and ``log/``. The identity file
-is written last when a disk is formatted, so that an interrupted format is simply repeated.
+A data directory holds ``identity.json``, ``hard_state``, ``lock`` and ``log/``. The identity is
+written last when a disk is formatted, so that an interrupted format is simply repeated; it and the
+hard state are kept twice (`two_copies`).
 Called by the node's start-up and by Bootstrap, before anything else in `store`.
 """
 
@@ -14,14 +15,14 @@ from pathlib import Path
 
 from dledger.errors import CorruptFile, DirectoryLocked, WrongIdentity
 from dledger.files import checked_json
-from dledger.files.atomic import load_file, replace_file
 from dledger.files.files import File, Files
 from dledger.files.full import telling_full_disk
 from dledger.store.hard_state import HardStateFile
+from dledger.store.two_copies import OnMended, TwoCopies
 from dledger.store.watermark import format_log
 from dledger.types import HardState, NodeId
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 NAME = "identity.json"
 LOCK_NAME = "lock"
 LOG_DIRECTORY = "log"
@@ -79,15 +80,19 @@ def load_or_format(
     name: str,
     *,
     new_id: Callable[[], object] = uuid.uuid4,
+    on_mended: OnMended = lambda _: None,
 ) -> Identity:
     """Return the disk's identity; an empty disk is formatted with a fresh id from *new_id* first.
+
+    A copy of it that is damaged, missing or older is written again.
 
     Raises:
         WrongIdentity: The disk was formatted for a node of another name.
         NewerFormat: A newer version of the node formatted it.
-        CorruptFile: The identity is damaged, or missing from a directory that is not empty.
+        CorruptFile: Both copies are damaged, or missing from a directory that is not empty.
+        StorageError: The disk failed.
     """
-    identity = load_identity(files, directory)
+    identity = _copies(files, directory).load(on_mended)
     if identity is None:
         fresh = Identity(node_id=NodeId(str(new_id())), group_id="", name=name)
         return _format(files, directory, fresh)
@@ -97,14 +102,13 @@ def load_or_format(
 
 
 def load_identity(files: Files, directory: Path) -> Identity | None:
-    """Return the identity of a data directory; None if it is not formatted.
+    """Return the identity of a data directory; None if it is not formatted. Nothing is written.
 
     Raises:
-        CorruptFile: The identity is damaged.
+        CorruptFile: Both copies are damaged.
+        NewerFormat: A newer version of the node formatted it.
     """
-    path = directory / NAME
-    data = load_file(files, path)
-    return None if data is None else _decode(data, path)
+    return _copies(files, directory).read()
 
 
 def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Identity:
@@ -112,7 +116,8 @@ def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Id
 
     Raises:
         WrongIdentity: It already belongs to another group.
-        DiskFull: The disk is full; nothing changed.
+        DiskFull: The disk is full; it may be recorded once, which a later call or start makes
+            whole.
         StorageError: The disk failed.
     """
     if identity.group_id == group_id:
@@ -120,7 +125,7 @@ def join(files: Files, directory: Path, identity: Identity, group_id: str) -> Id
     if identity.group_id:
         raise WrongIdentity("group", expected=group_id, found=identity.group_id)
     joined = replace(identity, group_id=group_id)
-    replace_file(files, directory / NAME, _encode(joined))
+    _copies(files, directory).save(joined)
     return joined
 
 
@@ -155,19 +160,19 @@ def finish_restore(files: Files, directory: Path, identity: Identity, last_index
     belongs to the group that was backed up.
 
     Raises:
-        DiskFull: The disk is full; nothing changed.
+        DiskFull: The disk is full; begin anew in an empty directory.
         StorageError: The disk failed.
     """
     restored = replace(
         identity, group_id="", recovered_from=identity.group_id, recovered_to=last_index
     )
-    replace_file(files, directory / NAME, _encode(restored))
+    _copies(files, directory).save(restored)
     return restored
 
 
 def _format(files: Files, directory: Path, identity: Identity) -> Identity:
     _format_unnamed(files, directory)
-    replace_file(files, directory / NAME, _encode(identity))
+    _copies(files, directory).save(identity)
     return identity
 
 
@@ -183,6 +188,15 @@ def _format_unnamed(files: Files, directory: Path) -> None:
         raise CorruptFile(str(path), "missing, but a hard state exists")
     format_log(files, directory / LOG_DIRECTORY)
     hard_state.save(HardState())
+
+
+def _copies(files: Files, directory: Path) -> TwoCopies[Identity]:
+    return TwoCopies(files, directory / NAME, encode=_encode, decode=_decode, rank=_rank)
+
+
+def _rank(identity: Identity) -> bool:
+    """A disk joins a group once: of two copies, the later one has it."""
+    return bool(identity.group_id)
 
 
 def _encode(identity: Identity) -> bytes:

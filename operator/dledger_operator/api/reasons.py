@@ -57,6 +57,7 @@ class Reason(StrEnum):
     GROUP_ID_MISMATCH = "GroupIdMismatch"
     VOLUMES_BOUND = "VolumesBound"
     FOREIGN_VOLUME = "ForeignVolume"
+    OLDER_COPY = "OlderCopy"
     VOLUMES_TOO_SMALL = "VolumesTooSmall"
     VOLUMES_PENDING = "VolumesPending"
     PAUSED_BY_USER = "PausedByUser"

@@ -232,6 +232,9 @@ def _storage_healthy(facts: Facts) -> Finding:
         return "False", Reason.WRITES_REFUSED, "; ".join(refusing)
     if foreign := facts.observed.foreign:
         return "False", Reason.FOREIGN_VOLUME, each_said(foreign, "is")
+    older = {name: node.older_copy for name, node in nodes if node.older_copy}
+    if older:
+        return "False", Reason.OLDER_COPY, each_said(older, "has an older disk:")
     if said := too_little_storage(facts.group):
         return "False", Reason.VOLUMES_TOO_SMALL, said
     volumes = facts.observed.volumes

@@ -25,6 +25,7 @@ from dledger.errors import StorageError
 from dledger.files.atomic import replace_file
 from dledger.files.files import Files, RealFiles
 from dledger.store.format import Base
+from dledger.store.hard_state import NAME as HARD_STATE
 from dledger.store.identity import (
     LOCK_NAME,
     LOG_DIRECTORY,
@@ -36,6 +37,7 @@ from dledger.store.identity import (
 )
 from dledger.store.segment import NEW_SUFFIX
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
+from dledger.store.two_copies import both
 from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.bases import read_base
 from dledger_pipeline.archive.catalog import load
@@ -51,7 +53,6 @@ Progress = Callable[[ManifestRow, int], None]
 """Told each object when it is done, and how many there are in all."""
 
 _MARKER: Final = "restoring"
-_HARD_STATE: Final = "hard_state"
 _NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 
 
@@ -314,8 +315,9 @@ def _clear(files: Files, directory: Path) -> None:
             files.remove(folder / name)
         if names:
             files.fsync_dir(folder)
-    if _HARD_STATE in files.list(directory):
-        files.remove(directory / _HARD_STATE)
+    for path in both(directory / HARD_STATE):
+        if path.name in files.list(directory):
+            files.remove(path)
 
 
 def _unmark(files: Files, directory: Path) -> None:
