@@ -31,7 +31,9 @@ _ROOM = Options(
 
 
 @pytest.mark.found
-@pytest.mark.parametrize("seed", range(1, 4))
+@pytest.mark.parametrize(
+    "seed", [1, *(pytest.param(seed, marks=pytest.mark.long) for seed in (2, 3))]
+)
 @pytest.mark.parametrize(
     "world",
     [
