@@ -18,7 +18,7 @@ from typing import Final
 
 import uvloop
 
-from e2e.chaos.episodes import FaultKind, Outlook
+from e2e.chaos.episodes import FaultKind, Outlook, possible
 from e2e.chaos.run import Options, run
 from e2e.chaos.verdict import Report, table
 from e2e.chaos.volume import Volume
@@ -33,13 +33,18 @@ def main() -> int:
     args = _arguments()
     seed = args.seed if args.seed is not None else random.randrange(1 << 31)
     directory = args.out or _BUILD / f"{time.strftime('%Y%m%d-%H%M%S')}-{seed}"
+    own_volume = not args.no_volume and Volume.is_possible(_BUILD / "mount")
+    classes = possible(args.classes, has_volume=own_volume)
+    for skipped in (one for one in args.classes if one not in classes):
+        print(f"skipped: {skipped.value} needs a file system that this process may mount")
     options = Options(
         directory=directory.absolute(),
         seed=seed,
         duration_s=args.minutes * 60,
         nodes=args.nodes,
-        own_volume=not args.no_volume and Volume.is_possible(_BUILD / "mount"),
-        outlook=Outlook(classes=args.classes),
+        own_volume=own_volume,
+        durability=args.durability,
+        outlook=Outlook(classes=classes),
         factor=args.factor,
         max_episodes=args.episodes,
     )
@@ -74,6 +79,12 @@ def _arguments() -> argparse.Namespace:
         "--factor", type=float, default=3.0,
         help="how much longer than 3 s there may be no leader on a loaded machine (default 3)",
     )  # fmt: skip
+    parser.add_argument(
+        "--durability",
+        default="sync",
+        choices=("sync", "osBuffer"),
+        help="with osBuffer an older copy is what one power cut leaves (default sync)",
+    )
     parser.add_argument("--no-volume", action="store_true", help="mount no tmpfs for a full disk")
     parser.add_argument("--out", type=Path, help="where to keep everything (default build/chaos)")
     return parser.parse_args()

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
 from dledger.client import Client
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError, UnknownTopic
+from dledger.errors import DledgerError, InvalidArgument, UnknownTopic
 from e2e.chaos.clients import QUEUES, TOPIC, digest_of
 from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.log_checker import LogEntry, Queues, Stored
 from e2e.cluster.errors import CommandFailed
 from e2e.cluster.shell import run
 
+_FIRST_KEPT: Final = re.compile(r"is outside \[(\d+), ")
 _SETTLE_S: Final = 60.0
 
 
@@ -57,14 +59,21 @@ async def read_queues(group: FaultyGroup) -> dict[str, Queues]:
 
 
 async def _read(endpoint: str, queue: int) -> Sequence[Stored]:
+    """Read a queue from where it begins: what went before its time is a loss, for the checker."""
     async with Client(endpoint) as client:
         try:
-            return [
-                Stored(s.offset, s.record.message_id, digest_of(s.record.body))
-                async for s in client.read(TOPIC, queue)
-            ]
+            return [one async for one in _stored(client, queue, 0)]
+        except InvalidArgument as gone:
+            if (kept := _FIRST_KEPT.search(str(gone))) is None:
+                raise
+            return [one async for one in _stored(client, queue, int(kept[1]))]
         except UnknownTopic:
             return []
+
+
+async def _stored(client: Client, queue: int, first: int) -> AsyncIterator[Stored]:
+    async for s in client.read(TOPIC, queue, start_offset=first):
+        yield Stored(s.offset, s.record.message_id, digest_of(s.record.body))
 
 
 async def read_logs(group: FaultyGroup, commit_index: int) -> dict[str, Sequence[LogEntry]]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final
+
+from e2e.chaos.files import REPLACEABLE, Part
 
 
 class FaultKind(Enum):
@@ -30,6 +32,16 @@ class FaultKind(Enum):
     WIPE = "wiped-directory"
     ROT = "bit-rot"
     CLOCK_JUMP = "clock-jump"
+    CLOCK_DAYS = "clock-days"
+    FLIP = "file-flips"
+    TRUNCATE = "file-truncated"
+    CHUNKS_BACK = "chunks-back-in-time"
+    OLDER_COPY = "older-copy"
+    PAUSE_KILL = "pause-kill"
+    REPLACE_KILL = "replace-under-kills"
+    NO_INODES = "no-inodes"
+    QUOTA = "quota"
+    NEIGHBOUR = "neighbours-files"
 
 
 class Aim(Enum):
@@ -69,6 +81,7 @@ class Episode:
         jump_ms: How far the wall clock jumps.
         slow_s: What each sync takes longer.
         place: Which byte of the log rots: 0 is its first, 1 would be its end.
+        part: Which kind of file is damaged.
     """
 
     number: int
@@ -85,6 +98,7 @@ class Episode:
     jump_ms: int = 0
     slow_s: float = 0.0
     place: float = 0.0
+    part: Part = Part.SEGMENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,15 +138,40 @@ _NETWORK: Final = frozenset(
 _FREE_BYTES: Final = (0, 4096, 1 << 20, 16 << 20)
 _DAY_MS: Final = 86_400_000
 _JUMPS_MS: Final = (1_000, 60_000, 3_600_000, _DAY_MS)
+_LEAPS_DAYS: Final = (-100, -4, 4, 4, 30, 100)
+"""Four days ahead, everything is older than the run's retention."""
+_NEEDS_VOLUME: Final = frozenset({FaultKind.NEIGHBOUR})
+
+
+def possible(classes: Sequence[FaultKind], *, has_volume: bool) -> list[FaultKind]:
+    """Return those of the classes that can be tried, with or without a volume to mount."""
+    return [one for one in classes if has_volume or one not in _NEEDS_VOLUME]
 
 
 def draw(rng: random.Random, outlook: Outlook) -> Iterator[Episode]:
     """Yield episodes without end, in rounds: every class once a round, in random order."""
     number = 0
+    later = random.Random(f"later {rng.getstate()[1][0]}")  # leaves what was drawn before as it is
     while True:
         for fault in rng.sample(list(outlook.classes), len(outlook.classes)):
             number += 1
-            yield _episode(rng, outlook, number, fault)
+            yield _with_later_draws(later, _episode(rng, outlook, number, fault))
+
+
+def _with_later_draws(rng: random.Random, episode: Episode) -> Episode:
+    """Draw what came later: the days of a leap, and which file is damaged."""
+    days, part, replaceable = (
+        rng.choice(_LEAPS_DAYS),
+        rng.choice(list(Part)),
+        rng.choice(REPLACEABLE),
+    )
+    truncates = episode.fault is FaultKind.TRUNCATE  # the others are refused by name when cut
+    leaps = episode.fault is FaultKind.CLOCK_DAYS
+    return replace(
+        episode,
+        part=replaceable if truncates else part,
+        jump_ms=days * _DAY_MS if leaps else episode.jump_ms,
+    )
 
 
 def _episode(rng: random.Random, outlook: Outlook, number: int, fault: FaultKind) -> Episode:

@@ -10,7 +10,6 @@ import contextlib
 import json
 import os
 import random
-import shutil
 import signal
 import time
 import uuid
@@ -22,6 +21,7 @@ from typing import Final, TypeVar
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
+from e2e.chaos.files import clear, flip_bit
 from e2e.chaos.shim import Control, ControlFile
 from e2e.chaos.volume import Volume
 from e2e.harness.nodes import NodeSpec, allocate, member_of, node_command, status_of
@@ -37,13 +37,17 @@ _END_S: Final = 30.0
 _START_S: Final = 60.0
 _STATUS_S: Final = 1.0
 _NEAR_ENTRIES: Final = 100
-_REFUSES_TO_START: Final = frozenset({2, 3})
+_REFUSED: Final = 3
+_REFUSES_TO_START: Final = frozenset({2, _REFUSED})
+RETENTION_HOURS: Final = 72
+"""No run lives so long: whatever is gone at its end is lost."""
+WATERMARK_PERCENT: Final = 85
 _SETTINGS: Final = {
     "group": "chaos",
     "segment_bytes": 1 << 20,
     "snapshot_bytes": 1 << 20,
-    "retention_hours": 0,  # what goes by policy would look like a loss
-    "disk_watermark_percent": 0,
+    "retention_hours": RETENTION_HOURS,
+    "disk_watermark_percent": 0,  # but on a volume of its own: others use the machine's disk
     "shutdown_grace_s": 10,
 }
 
@@ -80,11 +84,7 @@ class FaultyNode:
 
     def wipe(self) -> None:
         """Remove all its data; it must have ended. A directory that is a mount stays."""
-        for child in self.data.iterdir():
-            if child.is_dir():
-                shutil.rmtree(child)
-            else:
-                child.unlink()
+        clear(self.data)
 
     def rot(self, place: float) -> bool:
         """Flip one bit of its log, that far from its beginning; it must have ended.
@@ -115,8 +115,17 @@ class FaultyNode:
 class FaultyGroup:
     """All replicas, kept running."""
 
-    def __init__(self, directory: Path, *, count: int, own_volume: bool, seed: int) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        count: int,
+        own_volume: bool,
+        seed: int,
+        durability: str = "sync",
+    ) -> None:
         rng = random.Random(seed)
+        self._durability = durability
         self.directory = directory
         self.group_id = str(uuid.uuid4())
         specs = allocate(directory, count=count, prefix="node-")
@@ -189,7 +198,7 @@ class FaultyGroup:
             if node.may_run.is_set():
                 self.exits.append(Exit(self.now_s(), node.name, code))
             if code in _REFUSES_TO_START:
-                self.refusals.append(f"{node.name} refuses to start (exit {code})")
+                self.refusals.append(f"{_refusal_of(node.name)} (exit {code})")
                 node.may_run.clear()
             await asyncio.sleep(_RESTART_S)
 
@@ -207,7 +216,14 @@ class FaultyGroup:
             "CHAOS_CONTROL": str(node.control_path),
             "CHAOS_ROUTES": json.dumps(self.network.routes(node.name)),
         }
-        settings = {**_SETTINGS, "group_id": self.group_id, "data_dir": node.data}
+        settings = {
+            **_SETTINGS,
+            "group_id": self.group_id,
+            "data_dir": node.data,
+            "durability": self._durability,
+        }
+        if node.volume is not None:
+            settings["disk_watermark_percent"] = WATERMARK_PERCENT
         arguments = ("-m", "e2e.chaos.node", "--exit-with-parent", str(os.getpid()))
         command = node_command(node.spec, settings, arguments=arguments, environment=chaos)
         return ChildProcess(command, node.log_path)
@@ -221,10 +237,30 @@ class FaultyGroup:
         for name in names:
             self.nodes[name].signal(signal.SIGKILL)
         await self.wait_ended(names, 10.0)
+        await asyncio.sleep(2 * _POLL_S)  # who keeps them must see that they were held down
 
     def pause(self, name: str) -> None:
         """SIGSTOP one node until `release`."""
         self.nodes[name].signal(signal.SIGSTOP)
+
+    async def starts(self, name: str, deadline_s: float) -> bool:
+        """Wait until a node answers, or has refused to start; whether it answers.
+
+        A refusal is then nothing wrong: whoever asks has damaged both copies of something.
+        """
+        node, sentence = self.nodes[name], _refusal_of(name)
+
+        async def decided() -> bool:
+            return any(one.startswith(sentence) for one in self.refusals) or bool(
+                await node.status()
+            )
+
+        await self.wait_for(f"{name} to start or to refuse it", decided, deadline_s)
+        refused = any(one.startswith(sentence) for one in self.refusals)
+        self.refusals = [one for one in self.refusals if not one.startswith(sentence)]
+        if refused:
+            self.exits = [one for one in self.exits if (one.node, one.code) != (name, _REFUSED)]
+        return not refused
 
     async def wait_ended(self, names: Collection[str], deadline_s: float) -> None:
         """Return when none of these has a process. Raises HarnessError."""
@@ -308,10 +344,5 @@ class FaultyGroup:
         return list(statuses.values()) if len(statuses) == len(self.nodes) else None
 
 
-def flip_bit(path: Path, offset: int) -> None:
-    """Flip the lowest bit of one byte of a file."""
-    with path.open("r+b") as file:
-        file.seek(offset)
-        byte = file.read(1)[0]
-        file.seek(offset)
-        file.write(bytes([byte ^ 1]))
+def _refusal_of(name: str) -> str:
+    return f"{name} refuses to start"

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
-from dledger.client import Client, Record
 from dledger.errors import DledgerError
 from e2e.chaos.availability import first_leader_s, is_able, longest_gap_s
+from e2e.chaos.disk_nemesis import SEALS, DiskNemesis
 from e2e.chaos.episodes import Aim, Episode, FaultKind, Shape
+from e2e.chaos.fault import Fault
 from e2e.chaos.faulty_group import FaultyGroup
 from e2e.chaos.history import Probe
 from e2e.chaos.shim import RENAME, SYNC, WRITE, Control
@@ -21,7 +22,6 @@ from e2e.harness.waiting import HarnessError
 
 _WHOLE_S: Final = 60.0
 _STOP_S: Final = 10.0
-_FILL_BYTES: Final = 256 << 10
 _FAILING: Final = {
     FaultKind.FAIL_WRITE: WRITE,
     FaultKind.FAIL_SYNC: SYNC,
@@ -58,30 +58,13 @@ class Played:
     problem: str = ""
 
 
-@dataclass(slots=True)
-class _Fault:
-    """A fault that is on: who is down for others, what is cut, and how it ends.
-
-    *hit* says whether it had an effect; *settle*, if there is one, waits for that and says so
-    instead; *undo* ends it; *repair* does what nodes do not do by themselves.
-    """
-
-    nodes: Sequence[str]
-    down: Sequence[str] = ()
-    cuts: Sequence[Direction] = ()
-    writable: bool = True
-    undo: Callable[[], None] = lambda: None
-    hit: Callable[[], bool] = lambda: True
-    settle: Callable[[], Awaitable[bool]] | None = None
-    repair: Callable[[], Awaitable[None]] | None = None
-
-
 class Nemesis:
     """Plays episodes on one group, one at a time."""
 
     def __init__(self, group: FaultyGroup, probes: Sequence[Probe]) -> None:
         self._group = group
         self._probes = probes
+        self._disks = DiskNemesis(group)
 
     async def play(self, episode: Episode) -> Played:
         """Play one episode to its recovery. A recovery that fails is a problem, not an error."""
@@ -111,7 +94,7 @@ class Nemesis:
     async def _recovered(
         self,
         episode: Episode,
-        fault: _Fault,
+        fault: Fault,
         times_s: tuple[float, float],
         *,
         able: bool,
@@ -139,7 +122,7 @@ class Nemesis:
             started_s=started_s,
             healed_s=healed_s,
             able_s=able_s,
-            gap_s=longest_gap_s(self._probes, able_s, whole_s),
+            gap_s=0.0 if fault.costs_majority else longest_gap_s(self._probes, able_s, whole_s),
             leader_s=leader_s,
             whole_s=whole_s - healed_s,
             fired=fired,
@@ -152,9 +135,11 @@ class Nemesis:
 
     # -- faults ---------------------------------------------------------------------------------
 
-    async def _begin(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _begin(self, episode: Episode, target: str, others: Sequence[str]) -> Fault:
         fail = partial(self._fail, episode, target)
-        begin: Mapping[FaultKind, Callable[[], Awaitable[_Fault]]] = {
+        disks = self._disks
+        damage = partial(disks.damage, episode, target, others)
+        begin: Mapping[FaultKind, Callable[[], Awaitable[Fault]]] = {
             FaultKind.PAUSE_LEADER: lambda: self._pause(target),
             FaultKind.PAUSE_FOLLOWER: lambda: self._pause(target),
             FaultKind.ONE_WAY: lambda: self._one_way(episode, target, others),
@@ -162,24 +147,34 @@ class Nemesis:
             FaultKind.ISOLATE: lambda: self._cut(episode, target, _both_ways([target], others)),
             FaultKind.DELAY: lambda: self._delay(episode),
             FaultKind.SLOW_SYNC: lambda: self._slow_sync(episode, target),
-            FaultKind.DISK_FULL: lambda: self._disk_full(episode, target),
+            FaultKind.DISK_FULL: lambda: disks.full(episode, target),
             FaultKind.CLOCK_JUMP: lambda: self._clock_jump(episode, target),
+            FaultKind.CLOCK_DAYS: lambda: self._clock_days(episode, others[0]),
+            FaultKind.FLIP: damage,
+            FaultKind.TRUNCATE: damage,
+            FaultKind.CHUNKS_BACK: lambda: disks.chunks_back(episode, target, others),
+            FaultKind.OLDER_COPY: lambda: disks.older_copy(target),
+            FaultKind.PAUSE_KILL: lambda: disks.pause_kill(episode, target, others),
+            FaultKind.REPLACE_KILL: lambda: disks.replace_under_kills(target, others),
+            FaultKind.NO_INODES: lambda: disks.without_inodes(target),
+            FaultKind.QUOTA: lambda: disks.quota(target),
+            FaultKind.NEIGHBOUR: disks.neighbour,
             FaultKind.WIPE: lambda: self._wipe(target),
             FaultKind.ROT: lambda: self._rot(episode, target),
             **dict.fromkeys(_FAILING, fail),
         }
         return await begin.get(episode.fault, lambda: self._kill(episode, target, others))()
 
-    async def _kill(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _kill(self, episode: Episode, target: str, others: Sequence[str]) -> Fault:
         count = {
             FaultKind.KILL_MAJORITY: (len(others) + 1) // 2 + 1,
             FaultKind.KILL_ALL: len(others) + 1,
         }.get(episode.fault, 1)
         victims = [target, *others][:count]
         await self._group.kill(victims)
-        return _Fault(victims, down=victims)
+        return Fault(victims, down=victims)
 
-    async def _wipe(self, target: str) -> _Fault:
+    async def _wipe(self, target: str) -> Fault:
         """Empty a node's disk; it comes back as another node, which must be let in (promise P6)."""
         node = self._group.nodes[target]
         before = await node.status()
@@ -191,19 +186,19 @@ class Nemesis:
                 raise HarnessError(f"{target} did not say who it was before it was wiped")
             await self._group.replace_disk(target, before.node_id, _WHOLE_S)
 
-        return _Fault([target], down=[target], repair=replace)
+        return Fault([target], down=[target], repair=replace)
 
-    async def _rot(self, episode: Episode, target: str) -> _Fault:
+    async def _rot(self, episode: Episode, target: str) -> Fault:
         """Flip a bit of a log while its node is down; it is repaired from the others (P7)."""
         await self._group.kill([target])
         rotted = self._group.nodes[target].rot(episode.place)
-        return _Fault([target], down=[target], hit=lambda: rotted)
+        return Fault([target], down=[target], hit=lambda: rotted)
 
-    async def _pause(self, target: str) -> _Fault:
+    async def _pause(self, target: str) -> Fault:
         self._group.pause(target)
-        return _Fault([target], down=[target])
+        return Fault([target], down=[target])
 
-    async def _one_way(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _one_way(self, episode: Episode, target: str, others: Sequence[str]) -> Fault:
         if episode.shape is Shape.SPEECH:
             cuts = [(target, other) for other in others]
         elif episode.shape is Shape.HEARING:
@@ -212,22 +207,22 @@ class Nemesis:
             cuts = [(target, others[episode.number % len(others)])]
         return await self._cut(episode, target, cuts)
 
-    async def _bridge(self, episode: Episode, target: str, others: Sequence[str]) -> _Fault:
+    async def _bridge(self, episode: Episode, target: str, others: Sequence[str]) -> Fault:
         """Let the last of the others talk with both ends, which cannot talk with each other."""
         *ends, _ = others
         side = [target, *ends[: (len(ends) - 1) // 2]]
         far = [name for name in ends if name not in side]
         return await self._cut(episode, target, _both_ways(side, far))
 
-    async def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> _Fault:
+    async def _cut(self, episode: Episode, target: str, cuts: Sequence[Direction]) -> Fault:
         hit = self._on_the_way()
         self._group.network.cut(cuts, reset=episode.reset, both_layers=episode.both_layers)
-        return _Fault([target], cuts=cuts, hit=hit)
+        return Fault([target], cuts=cuts, hit=hit)
 
-    async def _delay(self, episode: Episode) -> _Fault:
+    async def _delay(self, episode: Episode) -> Fault:
         hit = self._on_the_way()
         self._group.network.delay(episode.delay_s, episode.jitter_s)
-        return _Fault(list(self._group.nodes), hit=hit)
+        return Fault(list(self._group.nodes), hit=hit)
 
     def _on_the_way(self) -> Callable[[], bool]:
         """Return what says whether the network has held up anything since now."""
@@ -235,52 +230,37 @@ class Nemesis:
         before = network.hits
         return lambda: network.hits > before
 
-    async def _slow_sync(self, episode: Episode, target: str) -> _Fault:
+    async def _slow_sync(self, episode: Episode, target: str) -> Fault:
         control = self._group.nodes[target].control
         before = control.fired()
         control.set(Control(slow_s=episode.slow_s))
-        return _Fault([target], hit=lambda: control.fired() > before)
+        return Fault([target], hit=lambda: control.fired() > before)
 
-    async def _clock_jump(self, episode: Episode, target: str) -> _Fault:
+    async def _clock_jump(self, episode: Episode, target: str) -> Fault:
         """Let the wall clock jump, and leadership move, since that is when the clock is read."""
         self._group.nodes[target].control.set(Control(jump_ms=episode.jump_ms))
-        return _Fault([target], settle=self._handed_over)
+        return Fault([target], settle=self._handed_over)
 
-    async def _disk_full(self, episode: Episode, target: str) -> _Fault:
-        """Fill the disk, then write: a real file system where there is one, else the shim's."""
+    async def _clock_days(self, episode: Episode, target: str) -> Fault:
+        """Let a wall clock be days off while its node is made leader, and right again after.
+
+        There are sealed segments then, which are all that can go by their age.
+        """
         node = self._group.nodes[target]
-        undo: Callable[[], None] = lambda: None  # noqa: E731 - what a shim leaves to undo
-        if node.volume is not None:
-            node.volume.fill(episode.free_bytes)
-            undo = node.volume.empty
-        else:
-            node.control.set(Control(full=True))
-        writer = asyncio.create_task(self._fill(node.spec.endpoint))
-        before = node.control.fired()
-
-        def end() -> None:
-            writer.cancel()
-            undo()
-
-        async def hit() -> bool:
-            status = await node.status()
-            refused = status is not None and bool(status.writes_refused_reason)
-            return refused or node.control.fired() > before
-
-        return _Fault([target], writable=False, undo=end, settle=hit)
-
-    async def _fill(self, endpoint: str) -> None:
-        """Write big messages, so that the log needs new segments."""
-        async with Client(endpoint) as client:
-            while True:
-                with contextlib.suppress(DledgerError):
-                    record = Record(body=bytes(_FILL_BYTES))
-                    await client.append_once("filler", [record], queue_id=0, timeout_s=1.0)
-                await asyncio.sleep(0.3)
+        await self._disks.fill(node.spec.endpoint, SEALS)
+        node.control.set(Control(jump_ms=episode.jump_ms))
+        status, leader = await node.status(), await self._group.leader()
+        if status is None or leader is None:
+            return Fault([target], hit=lambda: False)
+        if leader == target:
+            return Fault([target], settle=self._handed_over)
+        with contextlib.suppress(DledgerError):
+            await self._group.nodes[leader].admin.transfer_leader(status.node_id)
+        return Fault([target])
 
     # -- I/O errors -----------------------------------------------------------------------------
 
-    async def _fail(self, episode: Episode, target: str) -> _Fault:
+    async def _fail(self, episode: Episode, target: str) -> Fault:
         """Let one call fail; the node must end by itself, and stays down until it is healed."""
         node = self._group.nodes[target]
         call = _FAILING[episode.fault]
@@ -302,7 +282,7 @@ class Nemesis:
 
         if call == RENAME:
             await self._handed_over()
-        return _Fault([target], down=[target], settle=settle)
+        return Fault([target], down=[target], settle=settle)
 
     async def _handed_over(self) -> bool:
         """Ask the leader to hand over; whether one did."""

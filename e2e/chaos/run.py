@@ -51,6 +51,7 @@ class Options:
         duration_s: How long episodes begin.
         nodes: How many.
         own_volume: Whether the first node gets a file system of its own.
+        durability: What an acknowledgement waits for: ``sync`` or ``osBuffer``.
         outlook: What episodes are drawn from.
         factor: By how much a loaded machine may be slower than the 3 s for a leader.
         max_episodes: Ends the run early.
@@ -61,6 +62,7 @@ class Options:
     duration_s: float
     nodes: int = 3
     own_volume: bool = False
+    durability: str = "sync"
     outlook: Outlook = Outlook()  # noqa: RUF009 - frozen
     factor: float = 3.0
     max_episodes: int = 100_000
@@ -74,7 +76,11 @@ async def run(options: Options, say: Callable[[str], None]) -> Report:
     """
     options.directory.mkdir(parents=True)
     group = FaultyGroup(
-        options.directory, count=options.nodes, own_volume=options.own_volume, seed=options.seed
+        options.directory,
+        count=options.nodes,
+        own_volume=options.own_volume,
+        seed=options.seed,
+        durability=options.durability,
     )
     with (options.directory / "history.jsonl").open("w", encoding="utf-8") as out:
         try:

@@ -32,6 +32,8 @@ class Control:
         path: Only for files whose path has this in it.
         loses: Whether the failing sync takes back what was written since the last good one.
         full: Whether no file may grow.
+        quota: Whether that is told as a quota (EDQUOT).
+        no_inodes: Whether no file can be made.
         slow_s: What each sync takes longer.
         jump_ms: What is added to the wall clock.
     """
@@ -40,6 +42,8 @@ class Control:
     path: str = ""
     loses: bool = False
     full: bool = False
+    quota: bool = False
+    no_inodes: bool = False
     slow_s: float = 0.0
     jump_ms: int = 0
 
@@ -171,6 +175,8 @@ class FaultyFile:
 
     def _full(self) -> OSError:
         self._faults.note(f"full {self._path}")
+        if self._faults.now().quota:
+            return OSError(errno.EDQUOT, "chaos: quota exceeded", str(self._path))
         return OSError(errno.ENOSPC, "chaos: no space", str(self._path))
 
 
@@ -181,7 +187,10 @@ class FaultyFiles(RealFiles):
         self._faults = faults
 
     def open(self, path: Path, mode: Mode) -> FaultyFile:  # type: ignore[override] # a File, too
-        """Open *path*."""
+        """Open *path*; a new file needs an inode."""
+        if mode is Mode.CREATE and self._faults.now().no_inodes and not path.exists():
+            self._faults.note(f"no inode {path}")
+            raise OSError(errno.ENOSPC, "chaos: no inode", str(path))
         return FaultyFile(super().open(path, mode), path, self._faults)
 
     def rename(self, source: Path, target: Path) -> None:

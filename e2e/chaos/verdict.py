@@ -16,6 +16,8 @@ from e2e.chaos.register_checker import check_registers
 from e2e.harness.checks import Verdict, columns, exit_code
 
 _CHAIN = "chain-"
+_HEALED_S = {FaultKind.OLDER_COPY: 30.0}
+"""What is given back what it lacks by itself is, within so long of being up again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +163,8 @@ def _late(played: Sequence[Played], leader_limit_s: float) -> list[str]:
         name = f"episode {one.episode.number} ({one.episode.fault.value})"
         if one.problem:
             late.append(f"{name}: {one.problem}")
+        elif one.whole_s > _HEALED_S.get(one.episode.fault, one.whole_s):
+            late.append(f"{name}: healed after {one.whole_s:.1f} s only")
         elif one.gap_s > leader_limit_s:
             late.append(f"{name}: {one.gap_s:.1f} s without a leader, from {one.able_s:.1f} s on")
     return late

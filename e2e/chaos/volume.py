@@ -13,7 +13,9 @@ from e2e.cluster.errors import CommandFailed
 from e2e.cluster.shell import run
 
 _SIZE_BYTES: Final = 512 << 20
+_INODES: Final = 20_000
 _BALLAST: Final = "ballast"
+_INODE: Final = "inode-"
 
 
 class Volume:
@@ -38,7 +40,7 @@ class Volume:
     def mount(self) -> None:
         """Mount it, empty. Raises OSError, CommandFailed."""
         self._path.mkdir(parents=True, exist_ok=True)
-        options = f"size={_SIZE_BYTES},mode=0750"
+        options = f"size={_SIZE_BYTES},nr_inodes={_INODES},mode=0750"
         run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self._path)
         self._mounted = True
 
@@ -56,6 +58,25 @@ class Volume:
             with (self._path / _BALLAST).open("ab") as ballast:
                 os.posix_fallocate(ballast.fileno(), ballast.tell(), take_bytes)
 
+    def fill_to(self, percent: int) -> None:
+        """Take room until so much of the file system is used."""
+        self.fill(_SIZE_BYTES * (100 - percent) // 100)
+
+    @property
+    def has_inodes(self) -> bool:
+        """Whether a file can be made."""
+        return os.statvfs(self._path).f_favail > 0
+
+    def take_inodes(self) -> None:
+        """Take all inodes."""
+        for number in range(os.statvfs(self._path).f_favail + 1):
+            try:
+                (self._path / f"{_INODE}{number}").touch()
+            except OSError:
+                return
+
     def empty(self) -> None:
-        """Give the room back."""
+        """Give the room and the inodes back."""
         (self._path / _BALLAST).unlink(missing_ok=True)
+        for path in self._path.glob(f"{_INODE}*"):
+            path.unlink()

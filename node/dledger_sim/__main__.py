@@ -3,6 +3,7 @@
 A failing run prints the command that replays it. ``--shrink`` turns its faults off one by one
 first, and prints the command for what is left. ``--keep-going`` runs the other seeds as well.
 ``--edge`` runs the producers that we ship over the real streams, instead of the group alone.
+``--world NAME`` runs all seeds in one kind of world, such as ``clocks``; see `worlds`.
 ``python -m dledger_sim paths`` counts what a message costs in calls, without any fault.
 Every few seconds a line says how far it is; the last one says what all of them did.
 
@@ -29,6 +30,7 @@ from dledger_sim.seeds import (
     silence,
     try_seed,
 )
+from dledger_sim.worlds import WORLDS
 
 _REPORT_EVERY_S = 10.0
 _NOTHING_CHECKED = 2
@@ -46,8 +48,8 @@ def main() -> int:
         return _one(arguments, tuple(filter(None, arguments.off.split(","))))
     seeds = range(arguments.first, arguments.first + arguments.seeds)
     tally = _Tally(arguments.seeds)
-    edge, twice = arguments.edge, arguments.twice
-    for result in run_seeds(seeds, jobs=arguments.jobs, twice=twice, edge=edge):
+    edge, twice, world = arguments.edge, arguments.twice, arguments.world
+    for result in run_seeds(seeds, jobs=arguments.jobs, twice=twice, edge=edge, world=world):
         if isinstance(result, Failure):
             _tell(result, shrinks=arguments.shrink)
         tally.add(result)
@@ -111,12 +113,12 @@ class _Tally:
 def _one(arguments: argparse.Namespace, off: tuple[str, ...]) -> int:
     if arguments.trace:
         silence()
-        run = run_of(arguments.seed, off, edge=arguments.edge, tell=print)
+        run = run_of(arguments.seed, off, edge=arguments.edge, world=arguments.world, tell=print)
         print(run.options)
         with ended_by_force():
             print(run.run())
         return 0
-    result = try_seed(arguments.seed, off, arguments.edge)
+    result = try_seed(arguments.seed, off, arguments.edge, arguments.world)
     if isinstance(result, Failure):
         _tell(result, shrinks=arguments.shrink)
         return 1
@@ -134,6 +136,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=1, help="the first of them")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes")
     parser.add_argument("--edge", action="store_true", help="run producers at the group's edge")
+    parser.add_argument("--world", default="", choices=("", *WORLDS), help="all seeds in this one")
     parser.add_argument("--twice", action="store_true", help="run each twice, and compare")
     parser.add_argument("--keep-going", action="store_true", help="do not end with a failure")
     parser.add_argument("--seed", type=int, help="run this one only")

@@ -28,9 +28,9 @@ from dledger.broker.commands import (
 )
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.broker.results import Produced, Received, TopicCreated, TopicDeleted
+from dledger.broker.results import GroupCreated, Produced, Received, TopicCreated, TopicDeleted
 from dledger.broker.topics import NORMAL
-from dledger.errors import DledgerError, NotLeader, Refused
+from dledger.errors import DiskFull, DledgerError, NotLeader, Refused
 from dledger.types import NodeId
 from dledger_sim.checkers import ViolationError
 from dledger_sim.loop import MS, Clock
@@ -130,7 +130,7 @@ class Producer:
         self._made += 1
         count = self.rng.randint(1, self.options.batch)
         ids = [f"{self._made}.{row}" for row in range(count)]
-        body = b"." * self.rng.randint(1, 40)
+        body = b"." * self.rng.randint(1, self.options.body_bytes)
         batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count)
         queue_id = self.rng.randint(-1, QUEUES - 1)
         command = encode_produce(batch, client_id=self.name, topic=TOPIC, queue_id=queue_id)
@@ -240,6 +240,61 @@ class Prober:
         batch = Columns(message_ids=[str(self._written)], bodies=[b"."], born_at_ms=[0])
         command = encode_produce(batch, client_id="prober", topic=TOPIC, queue_id=0)
         self._cluster.ask(leader, command, lambda _: None)
+
+
+_CONSUME_EVERY_US: Final = 50 * MS
+_CONSUMERS: Final = "consumers"
+
+
+class Consumer:
+    """Receives and acknowledges what is in the topic, which must work on a full disk, too."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._rng = cluster.random("consumer")
+        self._has_group = False
+        self.received = 0
+
+    def start(self) -> None:
+        """Receive from now on, when there is the group."""
+        self._again()
+
+    def _again(self) -> None:
+        self._cluster.clock.after(self._rng.randint(1, _CONSUME_EVERY_US), self._receive)
+
+    def _receive(self) -> None:
+        if not self._has_group:
+            self._do(CreateGroup(name=_CONSUMERS).encode())
+        self._do(
+            Receive(
+                group=_CONSUMERS,
+                topic=TOPIC,
+                queue_id=0,
+                any_queue=True,
+                limit=_MADE_BATCH,
+                invisible_ms=1000,
+            ).encode()
+        )
+        self._again()
+
+    def _do(self, command: bytes) -> None:
+        for leader in self._cluster.leaders():
+            self._cluster.call(
+                leader.id, lambda driver: driver.propose(command, grows=False), self._answered
+            )
+
+    def _answered(self, answer: Answer) -> None:
+        if isinstance(answer, DiskFull) and not self._cluster.lacks_room():
+            raise ViolationError(f"a consumer is refused: {answer}")
+        self._has_group = self._has_group or isinstance(answer, GroupCreated | Received)
+        if isinstance(answer, Received):
+            self.received += 1
+            leases = tuple(
+                LeaseRef(each.queue_id, each.offset, answer.receive_id)
+                for each in answer.deliveries
+            )
+            if leases:
+                self._do(Ack(group=_CONSUMERS, topic=TOPIC, leases=leases).encode())
 
 
 _MADE_TOPICS: Final = ("comes-and-goes", "goes-and-comes")

@@ -31,10 +31,12 @@ from dledger_sim.checkers import (
     check_step,
 )
 from dledger_sim.clients import Answer, Producer, create_topic, is_error
+from dledger_sim.lived import LivedHours, check_not_ahead
 from dledger_sim.loop import MS, Clock, S
 from dledger_sim.network import Links, PeerRecords
 from dledger_sim.options import Options
 from dledger_sim.process import GROUP, Process, founding_entry, member, members
+from dledger_sim.room import check_has_room, check_not_in_vain
 
 _CLIENT_DELAY_US = 2 * MS
 _CALM_JOB_US = 5 * MS
@@ -69,6 +71,8 @@ class Cluster:
         self.memberships_ever = MembershipHistory()
         self.commitment = Commitment(self._ever, self.memberships_ever)
         self.log_time = LogTime()
+        self.lived = LivedHours(options.kept_hours)
+        self._kept_from = 1
         self.votes = Votes()
         self._found()
         self.producers = [
@@ -243,6 +247,7 @@ class Cluster:
     def _refused_start(self, process: Process, error: StorageError) -> None:
         """Try again later, while disks fail; a disk that works must let its node start."""
         self.note(f"{process.id} cannot start: {error}")
+        check_has_room(process, error)
         if self.calm or not self.options.eio_s:
             raise error
         process.files.kill()
@@ -319,16 +324,26 @@ class Cluster:
             self.votes.asked(message)
         if isinstance(message, AppendRequest):
             self.memberships_ever.appended(e for e in message.entries if e.term == message.term)
-        if isinstance(message, ReportRequest | ReportResponse):
-            for delay_us in self.links.report_delays_us(message.sender, message.recipient):
-                self.clock.after(delay_us, lambda: self._deliver(message))
-            return
-        for delay_us in self.links.delays_us(message.sender, message.recipient):
-            self.clock.after(delay_us, lambda: self._deliver(message))
+        life = self._life(message.sender)
+        is_report = isinstance(message, ReportRequest | ReportResponse)
+        draw = self.links.report_delays_us if is_report else self.links.delays_us
+        for delay_us in draw(message.sender, message.recipient):
+            self.clock.after(delay_us, lambda: self._deliver(message, life))
 
-    def _deliver(self, message: Message) -> None:
+    def _life(self, sender: NodeId) -> int:
+        process = self.processes.get(sender)
+        return 0 if process is None else process.lives
+
+    def _deliver(self, message: Message, life: int) -> None:
+        """Hand a message over, if the recipient is up.
+
+        Where a node comes back with less than it had, nothing of its earlier life may still be on
+        the way: the connection that carried it ended with it.
+        """
         process = self.processes.get(message.recipient)
         if process is None or not process.is_up:
+            return
+        if self.options.waits_for_one and life != self._life(message.sender):
             return
         if self.links.reaches(message.sender, message.recipient):
             self.note(_sentence(message))
@@ -418,6 +433,23 @@ class Cluster:
         self.note(f"{process.id} applies {entry.index} of term {entry.term}")
         self.commitment.applied(process, entry, results)
         self.log_time.applied(entry, self.clock.now_us // 1000)
+        self._went(process, entry)
+
+    def _went(self, process: Process, entry: Entry) -> None:
+        """Check what time an entry has, and what it lets go of."""
+        if self.options.has_right_clocks:
+            check_not_ahead(entry, self.clock.now_us)
+        first_index = process.state.broker.first_index
+        self.lived.applied(entry, first_index)
+        if first_index > self._kept_from:
+            self._kept_from = first_index
+            self.note(f"messages in entries below {first_index} go")
+            if self.options.neighbour_s:
+                check_not_in_vain([one.files for one in self.known_members()])
+
+    def lacks_room(self) -> bool:
+        """Whether others' files are on somebody's disk."""
+        return any(one.files.has_neighbours for one in self.processes.values())
 
     def stepped(self, process: Process) -> None:
         """Check a process that has just done something."""
@@ -428,6 +460,8 @@ class Cluster:
         process.membership_seen = process.driver.core.membership
         before = check_step(process)
         now = process.seen
+        if now.role is Role.LEADER:
+            self.lived.led(self.clock.now_us)
         self.votes.check(process, before)
         if now.commit_index > before.commit_index:
             self.commitment.committed(process, before, counted)
@@ -459,6 +493,7 @@ class Cluster:
     def died(self, process: Process, error: BaseException) -> None:
         """Restart a process that ended itself, as whoever supervises it does."""
         self.note(f"{process.id} ends: {error}")
+        check_has_room(process, error)
         self.crash(process, kill=True)
         self.restart_later(process)
 

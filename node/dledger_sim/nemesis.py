@@ -21,20 +21,22 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.files.memory_files import Fault, MemoryFiles
+from dledger.files.memory_files import Fault
 from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, Membership, NodeId
 from dledger_sim.cluster import Cluster
+from dledger_sim.lone import Lone
 from dledger_sim.loop import MS, S
 from dledger_sim.process import LOG, Process
 
 _OPERATIONS: Final = ("pread", "pwritev", "fdatasync", "rename", "open", "fsync_dir", "remove")
 _SLOW_US: Final = (200 * MS, 2 * S)
+_DAY_MS: Final = 86_400_000
+_MOST_LEAPS: Final = 8
 _DEPOSED_US: Final = (50 * MS, 1000 * MS)
 
 
@@ -46,11 +48,17 @@ class Nemesis:
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
         self._rot = Rot(cluster)
-        self._older = OlderDisks(cluster)
+        self._lone = Lone(cluster)
+        self._wrong_clocks: list[NodeId] = []
+        self._leaps = 0
 
     def start(self) -> None:
         """Let faults happen from now on."""
         options = self._cluster.options
+        if options.waits_for_one:
+            self._lone.start()
+        if options.leap_s:
+            self._let_clocks_drift()
         for mean_s, action in (
             (options.crash_s, self._crash),
             (options.away_s, self._leave),
@@ -60,18 +68,22 @@ class Nemesis:
             (options.clog_s, self._clog),
             (options.pause_s, self._pause),
             (options.clock_jump_s, self._jump),
+            (options.leap_s, self._leap),
             (options.hint_s, self._hint),
             (options.order_s, self._order),
             (options.change_s, self._members.change),
             (options.wipe_s, self._members.wipe),
             (options.eio_s, self._fail_call),
             (options.full_s, self._fill),
+            (options.inodes_s, self._take_inodes),
+            (options.neighbour_s, self._move_in),
+            (options.lone_cut_s, self._lone.cut_power),
+            (options.put_back_s, self._lone.put_back),
             (options.slow_s, self._slow),
             (options.depose_s, self._depose),
             (options.rot_s, lambda: self._rot.flip(self._any())),
             (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
             (options.lie_s, lambda: self._rot.lie(self._any())),
-            (options.older_s, self._older.turn),
         ):
             if mean_s:
                 self._repeat(mean_s, action)
@@ -79,7 +91,8 @@ class Nemesis:
     def _repeat(self, mean_s: float, action: Callable[[], None]) -> None:
         def again() -> None:
             if not self._cluster.calm:
-                action()
+                if not self._lone.has_truce:
+                    action()
                 self._repeat(mean_s, action)
 
         self._cluster.clock.after(int(self._rng.expovariate(1 / mean_s) * S), again)
@@ -129,6 +142,29 @@ class Nemesis:
         process = self._any()
         process.clock.offset_ms += self._rng.choice((-1, 1)) * self._rng.randint(1, 3_600_000)
 
+    def _let_clocks_drift(self) -> None:
+        """Draw whose clocks are wrong: a minority's, or everybody's."""
+        nodes = list(self._cluster.processes.values())
+        wrong = nodes if self._cluster.options.all_wrong else nodes[: (len(nodes) - 1) // 2]
+        for process in wrong:
+            process.clock.drift = self._rng.choice((-1, 1)) * self._cluster.options.drift
+        self._wrong_clocks = [one.id for one in wrong]
+
+    def _leap(self) -> None:
+        """Let one wrong clock jump by days, or all of them together; or be right again.
+
+        Each leap of a log may cost an hour of a message's life, so there are few.
+        """
+        processes = self._cluster.processes
+        wrong = [processes[one] for one in self._wrong_clocks if one in processes]
+        if not wrong or self._leaps == _MOST_LEAPS:
+            return
+        self._leaps += 1
+        days = self._rng.choice((-1, 0, 1, 1)) * self._rng.randint(1, 100)
+        for process in wrong if self._rng.random() < 1 / 2 else [self._rng.choice(wrong)]:
+            process.clock.offset_ms = days * _DAY_MS + self._rng.randint(0, _DAY_MS) * (days != 0)
+            self._cluster.note(f"{process.id} has a clock that is {days} days ahead")
+
     def _hint(self) -> None:
         process, peer = self._any(), self._any()
         if process.is_up:
@@ -153,6 +189,24 @@ class Nemesis:
         files = self._any().files
         files.fill(self._rng.choice((0, 1, 10_000)))
         self._cluster.clock.after(self._rng.randint(1, 3 * S), files.empty)
+
+    def _take_inodes(self) -> None:
+        """Leave no disk an inode: all need one at the same entry, where they seal a segment."""
+        left = self._rng.choice((0, 0, 1, 3))
+        for process in self._cluster.processes.values():
+            process.files.take_inodes(left)
+            self._cluster.clock.after(self._rng.randint(S // 2, 3 * S), process.files.empty)
+
+    def _move_in(self) -> None:
+        """Let others' files take most of a disk; mostly of the leader's."""
+        cluster, rng = self._cluster, self._rng
+        if cluster.lacks_room():
+            return
+        process = rng.choice(cluster.leaders() or list(cluster.processes.values()))
+        left = process.files.volume_bytes * rng.choice((0, 4, 12)) // 100
+        cluster.note(f"others leave {left} bytes to {process.id}")
+        process.files.fill(left)
+        cluster.clock.after(rng.randint(2 * S, 4 * S), process.files.empty)
 
     def _slow(self) -> None:
         """Slow a disk down; one at a time, or there would be no leader."""
@@ -279,98 +333,6 @@ class Members:
 def _sentence(change: MemberChange) -> str:
     come = "".join(f" +{one.id}" for one in change.add)
     return f"members{come}{''.join(f' -{one}' for one in change.remove)}"
-
-
-_OF_AGE_US: Final = 2 * S
-_LAGGING_US: Final = (200 * MS, 1000 * MS)
-_DEPOSED_FOR_US: Final = 3 * S
-_PUT_BACK_US: Final = (1500 * MS, 2500 * MS)
-"""Longer than any message is under way."""
-
-
-class OlderDisks:
-    """Puts disks back to older copies of themselves, one at a time.
-
-    As a volume is that is put back to a snapshot of it: the process ends, and some time later
-    another one starts from what the disk had held. All others are up then, and one that has not
-    been caught up yet is waited for.
-
-    One of the others hears nobody for a while before, so that only the rest has what was
-    acknowledged last; and as soon as the node takes part, whoever leads is cut off.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._rng = cluster.random("older disks")
-        self._copies: dict[NodeId, tuple[MemoryFiles, int]] = {}
-        self._paths: list[tuple[NodeId, NodeId]] = []
-        self._under_way = False
-
-    def turn(self) -> None:
-        """Copy a node's disk, or put back what was copied before."""
-        cluster, now_us = self._cluster, self._cluster.clock.now_us
-        processes = list(cluster.processes.values())
-        whole = all(one.is_up and not one.driver.core.witness.is_silent for one in processes)
-        if self._under_way or not whole:
-            return
-        chosen = self._rng.choice(processes)
-        if chosen.id not in self._copies:
-            self._copies[chosen.id] = chosen.files.snapshot(), now_us
-            return
-        copied, taken_us = self._copies[chosen.id]
-        if now_us - taken_us >= _OF_AGE_US:
-            del self._copies[chosen.id]
-            self._under_way = True
-            self._let_one_lag(chosen)
-            lagging_us = self._rng.randint(*_LAGGING_US)
-            cluster.clock.after(lagging_us, lambda: self._put_back(chosen, copied))
-
-    def _let_one_lag(self, chosen: Process) -> None:
-        """Cut off another one than that, and than the leader, until the node is back."""
-        cluster = self._cluster
-        others = [one for one in cluster.processes.values() if one is not chosen]
-        followers = [one for one in others if one not in cluster.leaders()]
-        lagging = self._rng.choice(followers)
-        rest = [one.id for one in cluster.processes.values() if one is not lagging]
-        self._paths = [path for one in rest for path in ((one, lagging.id), (lagging.id, one))]
-        cluster.links.cut(self._paths)
-
-    def _put_back(self, chosen: Process, copied: MemoryFiles) -> None:
-        cluster = self._cluster
-        if cluster.calm or not chosen.is_up:
-            cluster.links.reopen(self._paths)
-            self._under_way = False
-            return
-        cluster.note(f"the disk of {chosen.id} is put back to an older copy")
-        cluster.crash(chosen, kill=True)
-        chosen.files.put_back(copied)
-        cluster.clock.after(self._rng.randint(*_PUT_BACK_US), lambda: self._return(chosen))
-
-    def _return(self, chosen: Process) -> None:
-        cluster = self._cluster
-        cluster.links.reopen(self._paths)
-        cluster.start(chosen)
-        self._under_way = False
-        if not cluster.calm:
-            cluster.clock.after(MS, lambda: self._depose_once_it_knows(chosen))
-
-    def _depose_once_it_knows(self, chosen: Process) -> None:
-        """Cut the leader off for a while, once the node is done with asking."""
-        cluster = self._cluster
-        if cluster.calm or not chosen.is_up:
-            return
-        if chosen.driver.core.asks:
-            cluster.clock.after(MS, lambda: self._depose_once_it_knows(chosen))
-            return
-        for leader in cluster.leaders():
-            rest = [one for one in cluster.processes if one != leader.id]
-            paths = [path for one in rest for path in ((one, leader.id), (leader.id, one))]
-            cluster.links.cut(paths)
-            cluster.clock.after(_DEPOSED_FOR_US, partial(self._let_back, paths))
-
-    def _let_back(self, paths: Collection[tuple[NodeId, NodeId]]) -> None:
-        if not self._cluster.calm:
-            self._cluster.links.reopen(paths)
 
 
 _STRETCH: Final = 8

@@ -6,21 +6,21 @@ from dataclasses import dataclass, fields, replace
 from random import Random
 from typing import Any, Final
 
+from dledger_sim.worlds import draw_world, in_world
+
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
-_OLDER: Final = 0.08
-_LATER: Final = ("storm=", "crash_voting=", "depose_s=", "slow_s=", "older_s=")
+_LATER: Final = (
+    "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
+    "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
+    "quota=", "inodes_s=", "neighbour_s=",
+)  # fmt: skip
 """Fields that no draw begins with, since they came later."""
 
 
 def draws_makes(seed: int) -> bool:
     """Whether topics and groups come and go in a run; nothing else of it depends on that."""
     return Random(f"{seed}/makes").random() < _MAKES
-
-
-def draws_older(seed: int) -> bool:
-    """Whether disks are put back to older copies in a run, and little else goes wrong."""
-    return Random(f"{seed}/older disks").random() < _OLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +43,10 @@ class Options:
             smaller than the shipped ones. 0: the shipped sizes.
         remembered_ids: Message ids of a client that are remembered; 0: the shipped number. Only
             without snapshots: what reads one goes by the shipped number.
+        body_bytes: The longest body of a message.
+        consumes: Whether somebody receives and acknowledges all the time.
+        kept_hours: Age at which retention lets messages go; 0: never.
+        volume_kib: Size of each disk, whose watermark retention keeps; 0: without end.
         faulty_s: How long there are faults.
         storm: Whether whoever leads, or believes so, is always busy, and recovery is short.
         delay_ms: The longest ordinary delay of a message.
@@ -65,6 +69,9 @@ class Options:
         slow_s: Mean seconds between times in which one disk is slow.
         pause_s: Mean seconds between pauses of a process (SIGSTOP).
         clock_jump_s: Mean seconds between jumps of a wall clock.
+        leap_s: Mean seconds between jumps of a wrong wall clock by days, or back to the right time.
+        drift: By which part wrong wall clocks run fast or slow.
+        all_wrong: Whether everybody's wall clock may be wrong; else those of a minority.
         hint_s: Mean seconds between broken connections.
         order_s: Mean seconds between a hand-over, a step-down or a campaign that is asked for.
         change_s: Mean seconds between changes of the membership that are asked for.
@@ -74,9 +81,13 @@ class Options:
         rot_s: Mean seconds between flipped bits, on a minority of the disks for each entry.
         misdirect_s: Mean seconds between records that another's bytes are written over.
         lie_s: Mean seconds between power cuts that take what was synced last.
+        os_buffer: Whether what the operating system holds is acknowledged (`durability=osBuffer`).
+        lone_cut_s: Mean seconds between power cuts of one node, which the others wait for.
+        put_back_s: Mean seconds between disks that are put back to what they were; waited for, too.
+        quota: Whether full disks are told as a quota (EDQUOT).
+        inodes_s: Mean seconds between times in which no disk has an inode left.
+        neighbour_s: Mean seconds between times in which others' files take most of one disk.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
-        older_s: Mean seconds between disks that are put back to a copy of themselves, one at a
-            time, while all other voters are up and stay so until it is caught up.
         makes: Whether topics and groups come and go.
     """
 
@@ -93,6 +104,10 @@ class Options:
     uncommitted_kib: int = 0
     entry_kib: int = 0
     remembered_ids: int = 0
+    body_bytes: int = 40
+    consumes: bool = False
+    kept_hours: int = 0
+    volume_kib: int = 0
     faulty_s: int = 8
     storm: bool = False
     delay_ms: int = 5
@@ -115,6 +130,9 @@ class Options:
     slow_s: float = 0.0
     pause_s: float = 0.0
     clock_jump_s: float = 0.0
+    leap_s: float = 0.0
+    drift: float = 0.0
+    all_wrong: bool = False
     hint_s: float = 0.0
     order_s: float = 0.0
     change_s: float = 0.0
@@ -124,15 +142,20 @@ class Options:
     rot_s: float = 0.0
     misdirect_s: float = 0.0
     lie_s: float = 0.0
+    os_buffer: bool = False
+    lone_cut_s: float = 0.0
+    put_back_s: float = 0.0
+    quota: bool = False
+    inodes_s: float = 0.0
+    neighbour_s: float = 0.0
     mangle: float = 0.0
-    older_s: float = 0.0
     makes: bool = False
 
     @classmethod
-    def of(cls, seed: int) -> Options:
-        """Return what a seed draws."""
+    def of(cls, seed: int, world: str = "") -> Options:
+        """Return what a seed draws; *world*: in this one of `worlds`, whatever it would draw."""
         drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
-        return drawn.with_older_disks(Random(f"{seed}/older")) if draws_older(seed) else drawn
+        return in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -157,26 +180,6 @@ class Options:
             rot_s=drawn.rot_s if drawn.damages else rot_s,
             change_s=drawn.change_s or change_s,
             wipe_s=0.0,
-        )
-
-    def with_older_disks(self, rng: Random) -> Options:
-        """Return the same group with disks that are put back, one after the other.
-
-        Nobody else stops meanwhile: what a copy has forgotten then somebody knows, and only who is
-        up can say it. Leaders change, and messages are lost and late.
-        """
-        return replace(
-            self.without(*(name for name in FAULTS if name != "makes")),
-            nodes=rng.choice((3, 3, 5)),
-            older_s=rng.choice((0.5, 1.0)),
-            faulty_s=20,
-            sync_ms=rng.choice((2, 10, 80)),
-            loss=rng.choice((0.0, 0.01, 0.1)),
-            duplicate=rng.choice((0.0, 0.01)),
-            straggle=rng.choice((0.0, 0.01)),
-            reorder=rng.random() < 1 / 2,
-            hint_s=rng.choice((0.0, 2.0)),
-            order_s=rng.choice((0.0, 3.0, 1.0)),
         )
 
     def as_storm(self, rng: Random) -> Options:
@@ -296,6 +299,16 @@ class Options:
         return any(getattr(self, name) for name in _DAMAGE)
 
     @property
+    def waits_for_one(self) -> bool:
+        """Whether one node comes back with less than it had, and the others wait for it."""
+        return bool(self.lone_cut_s or self.put_back_s)
+
+    @property
+    def has_right_clocks(self) -> bool:
+        """Whether wall clocks go wrong, but never more than those of a minority."""
+        return bool(self.leap_s) and not (self.all_wrong or self.clock_jump_s)
+
+    @property
     def mixes(self) -> bool:
         """Whether disks are damaged while members come and go."""
         return self.damages and bool(self.change_s)
@@ -314,6 +327,7 @@ def _key(drawn: Options) -> str:
 FAULTS: Final = tuple(
     one.name
     for one in fields(Options)
-    if one.name != "storm" and (one.default is False or isinstance(one.default, float))
+    if one.name not in ("storm", "consumes")
+    and (one.default is False or isinstance(one.default, float))
 )
 """The fields of `Options` that are faults (or, as *tight*, make things harder)."""

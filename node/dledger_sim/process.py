@@ -7,7 +7,6 @@ here: the same driver, disk, log view, commit log, hard state file and broker st
 from __future__ import annotations
 
 import asyncio
-import errno
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -25,7 +24,6 @@ from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.common.metrics import NodeMetrics
 from dledger.common.work_thread import Done
 from dledger.errors import NodeRemoved, StorageError
-from dledger.files.memory_files import MemoryFiles
 from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
@@ -48,59 +46,20 @@ from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.store.two_copies import both
 from dledger.store.witness_file import WitnessFile
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId
+from dledger_sim.disk import SimFiles
 from dledger_sim.loop import Clock, ProcessLoop
 from dledger_sim.options import Options
-
-_CAPACITY_BYTES = 1 << 40
-
-
-class SimFiles(MemoryFiles):
-    """`MemoryFiles` that count calls down to the moment the power fails."""
-
-    def __init__(self) -> None:
-        super().__init__(capacity_bytes=_CAPACITY_BYTES)
-        self._calls_left: int | None = None
-
-    def cut_after(self, calls: int) -> None:
-        """Let every call fail after the next *calls*, until `crash` or `kill`."""
-        self._calls_left = calls
-
-    def fill(self, room_bytes: int) -> None:
-        """Leave room for no more than this."""
-        self.capacity_bytes = self._used_bytes() + room_bytes
-
-    def empty(self) -> None:
-        """Give the room back."""
-        self.capacity_bytes = _CAPACITY_BYTES
-
-    def after_power_cut(self, path: Path) -> bytes:
-        """Return what a file holds that is replaced by renaming, if the power fails now."""
-        return bytes(self._disk_names[path].data)
-
-    def strike(self, operation: str, path: Path) -> None:
-        """Raise once the power is cut, or if an injected fault wants this call to fail."""
-        if self._calls_left is not None:
-            if self._calls_left == 0:
-                raise OSError(errno.EIO, "the power is cut", str(path))
-            self._calls_left -= 1
-        super().strike(operation, path)
-
-    def put_back(self, image: MemoryFiles) -> None:
-        """Hold what *image*, a `snapshot` of these files, held; no process has them open."""
-        self._names, self._disk_names = dict(image._names), dict(image._names)  # noqa: SLF001
-        self._pending.clear()
-
-    def _forget_process(self) -> None:
-        self._calls_left = None
-        super()._forget_process()
-
 
 GROUP: Final = "simulated"
 _DIRECTORY: Final = Path("/data")
 LOG: Final = _DIRECTORY / LOG_DIRECTORY
-_START_MS: Final = 1_700_000_000_000
+START_MS: Final = 1_700_000_000_000
+"""What a right wall clock says when the simulation begins."""
 _HOUSEKEEPING_S: Final = 1.0
 _SPREAD: Final = 0.5
+_WATERMARK_PERCENT: Final = 85
+_SEGMENT_TO_RESERVE: Final = 4
+"""What a shipped node keeps in reserve of its volume: 16 MiB, where segments have 64."""
 
 
 def members(count: int) -> Membership:
@@ -166,12 +125,14 @@ class _ProcessClock:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self.offset_ms = 0
+        self.drift = 0.0
 
     def monotonic_s(self) -> float:
         return self._clock.now_us / 1_000_000
 
     def unix_ms(self) -> int:
-        return _START_MS + self._clock.now_us // 1000 + self.offset_ms
+        gone_ms = self._clock.now_us // 1000
+        return START_MS + gone_ms + round(gone_ms * self.drift) + self.offset_ms
 
 
 class _Metrics(NodeMetrics):
@@ -250,7 +211,10 @@ class Process:
         self.id: NodeId = member.id
         self._world = world
         self._rng = rng
-        self.files = SimFiles()
+        volume_bytes = world.options.volume_kib << 10
+        segment_bytes = world.options.segment_bytes if volume_bytes else 0
+        self._reserve_bytes = segment_bytes // _SEGMENT_TO_RESERVE
+        self.files = SimFiles(volume_bytes=volume_bytes, quota=world.options.quota)
         self._metrics = _Metrics(partial(world.refused, self))
         self.clock = _ProcessClock(world.clock)
         self.is_up = False
@@ -276,7 +240,8 @@ class Process:
             identity=self._identity,
             segment_bytes=options.segment_bytes,
             cache_bytes=2048 if options.tight else 64 << 20,
-            reserve_bytes=0,
+            reserve_bytes=self._reserve_bytes,
+            durability="osBuffer" if options.os_buffer else "sync",
         )
         assert isinstance(log, ObservedLog)  # noqa: S101 - open is a class method
         log.on_written = lambda entries: self._world.wrote(self, entries)
@@ -309,7 +274,11 @@ class Process:
             ),
         )
         self.snapshots = Snapshots(
-            SnapshotFiles(self.files, _DIRECTORY / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+            SnapshotFiles(
+                self.files,
+                _DIRECTORY / SNAPSHOT_DIRECTORY,
+                reserve_bytes=self._reserve_bytes,
+            ),
             group_id=self._identity.group_id,
             log=self.log,
             state=self.state.broker,
@@ -338,14 +307,14 @@ class Process:
             incarnation=f"{self.id}.{self.lives}",
             witness_file=witness_file,
             marks=marks,
-            asks=self.lives > 1,
+            asks=self.lives > 1 and not self._world.options.os_buffer,
         )
         self._upkeep = Maintenance(
             self.driver,
             self.log,
             self.state.broker,
             self.snapshots,
-            retention=RetentionPolicy(hours=0),
+            retention=self._retention(),
             policy=SnapshotPolicy(
                 size_bytes=4096, entries=self._world.options.snapshot_entries, rest_rounds=0
             ),
@@ -404,12 +373,13 @@ class Process:
     def _room(self) -> RoomConfig:
         """Return how much of the log is kept, and thresholds for disks as small as these."""
         options = self._world.options
+        percent = 80 if options.kept_kib else _WATERMARK_PERCENT if options.volume_kib else 0
         return RoomConfig(
             segment_bytes=options.segment_bytes,
-            least_segment_bytes=options.segment_bytes,
-            small_files_bytes=0,
-            budget_bytes=options.kept_kib << 10,
-            percent=80 if options.kept_kib else 0,
+            least_segment_bytes=options.segment_bytes // (16 if options.volume_kib else 1),
+            small_files_bytes=self._reserve_bytes,
+            budget_bytes=(options.kept_kib or options.volume_kib) << 10,
+            percent=percent,
         )
 
     def _entry_sizes(self) -> EntrySizes:
@@ -419,6 +389,9 @@ class Process:
         return EntrySizes(
             worth_bytes=size_bytes // 16, early_bytes=size_bytes // 4, max_bytes=size_bytes
         )
+
+    def _retention(self) -> RetentionPolicy:
+        return RetentionPolicy(hours=self._world.options.kept_hours)
 
     async def _check_disk(self) -> None:
         while True:

@@ -18,7 +18,7 @@ from dledger.replica.witness_keeper import ASK_WAIT_S
 from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
-from dledger_sim.clients import Maker, Prober
+from dledger_sim.clients import Consumer, Maker, Prober
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, S
 from dledger_sim.nemesis import Nemesis
@@ -33,6 +33,8 @@ _STALLED_S = 2 + int(ASK_WAIT_S)
 _STUCK_S = 10
 """A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3
+_CAUGHT_UP_S = 30
+_SENDS_S = 30
 _PARTIAL_PARTITIONS = 2
 
 
@@ -90,6 +92,7 @@ class Run:
         self._outside: set[NodeId] = set()
         self._stranded: NodeId | None = None
         self._maker = Maker(self.cluster)
+        self._consumer = Consumer(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -103,6 +106,8 @@ class Run:
         prober.start()
         if self.options.makes:
             self._maker.start()
+        if self.options.consumes:
+            self._consumer.start()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
         lost_entry = self._recover()
@@ -128,7 +133,7 @@ class Run:
             if not self.options.storm:
                 self._partition_partly()
             self._finish()
-            if not self.options.storm:
+            if not (self.options.storm or self.options.os_buffer):
                 self._cut_power()
         except StuckError:
             lost_entry = self.cluster.lost_entry() if self.options.mixes else None
@@ -162,10 +167,8 @@ class Run:
         cluster = self.cluster
         core = [one for one in cluster.processes.values() if not one.retired]
         outside: list[Process] = []
-        if self.options.damages:
+        if self.options.damages or self.options.waits_for_one:
             return outside  # the only whole copy of an entry may be anywhere
-        if self.options.older_s:
-            return outside  # only who is up can say what a copy of a disk has forgotten
         for process in self._rng.sample(core, len(core)):
             rest = [one for one in core if one is not process]
             if cluster.is_quorum(rest) and cluster.is_quorum(rest, promoted=True):
@@ -197,6 +200,49 @@ class Run:
         self._outside = set()
         cluster.revive_all()
         self._demand_progress("the healed group")
+        if self.options.waits_for_one:
+            self._demand_caught_up()
+        if self.options.volume_kib:
+            self._demand_room("a group with disks of its own")
+        if self.options.neighbour_s:
+            self._demand_room_beside_neighbours()
+
+    def _demand_caught_up(self) -> None:
+        """Demand that who came back with less is given what it lacks, by itself."""
+        cluster = self.cluster
+        last = cluster.commitment.last_index
+
+        def behind() -> list[NodeId]:
+            return [one.id for one in cluster.members() if one.driver.applied_index < last]
+
+        try:
+            cluster.within(_CAUGHT_UP_S, lambda: not behind(), "")
+        except StuckError as error:
+            raise StuckError(
+                f"{', '.join(behind())} come back with less and are not caught up to {last} within "
+                f"{_CAUGHT_UP_S} s"
+            ) from error
+
+    def _demand_room(self, who: str) -> None:
+        """Demand that sends are taken, and consumers served, while something may go."""
+        cluster = self.cluster
+        counts = [len(one.acknowledged) for one in cluster.producers]
+        received = self._consumer.received
+
+        def served() -> bool:
+            sent = [len(one.acknowledged) for one in cluster.producers]
+            return all(now > before for now, before in zip(sent, counts, strict=True)) and (
+                self._consumer.received > received or not self.options.consumes
+            )
+
+        cluster.within(_SENDS_S, served, f"{who} does not take sends and serve consumers")
+
+    def _demand_room_beside_neighbours(self) -> None:
+        """Demand the same while others' files fill the leader's disk, and no other."""
+        (leader, *_) = self.cluster.serving()
+        leader.files.fill(0)
+        self._demand_room(f"a group of which one disk ({leader.id}'s) is full of others' files")
+        leader.files.empty()
 
     def _partition_partly(self) -> None:
         """Cut a healthy group so that there can be a leader: there must be one."""

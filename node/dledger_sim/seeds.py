@@ -86,12 +86,14 @@ class Failure:
     off: tuple[str, ...]
     text: str
     edge: bool = False
+    world: str = ""
 
     @property
     def replay(self) -> str:
         """The command that shows it again."""
         edge = " --edge" if self.edge else ""
-        return f"python -m dledger_sim{edge} --seed {self.seed}{_off(self.off)} --trace"
+        world = f" --world {self.world}" if self.world else ""
+        return f"python -m dledger_sim{edge}{world} --seed {self.seed}{_off(self.off)} --trace"
 
 
 def run_of(
@@ -99,23 +101,29 @@ def run_of(
     off: Sequence[str] = (),
     *,
     edge: bool = False,
+    world: str = "",
     tell: Callable[[str], None] | None = None,
 ) -> Run | EdgeRun:
-    """Return the run of a seed with some faults turned off: of the group, or of its edge."""
+    """Return the run of a seed with some faults turned off: of the group, or of its edge.
+
+    The group's may be in a *world* that the seed did not draw.
+    """
     if edge:
         return EdgeRun(seed, EdgeOptions.of(seed).without(*off), tell=tell)
-    return Run(seed, Options.of(seed).without(*off), tell=tell)
+    return Run(seed, Options.of(seed, world).without(*off), tell=tell)
 
 
-def try_seed(seed: int, off: tuple[str, ...] = (), edge: bool = False) -> Outcome | Failure:
+def try_seed(
+    seed: int, off: tuple[str, ...] = (), edge: bool = False, world: str = ""
+) -> Outcome | Failure:
     """Run one seed; whatever breaks becomes a value."""
     silence()
     gc.disable()
     try:
         with ended_by_force():
-            return run_of(seed, off, edge=edge).run()
+            return run_of(seed, off, edge=edge, world=world).run()
     except (Exception, StalledError):  # noqa: BLE001 - whatever broke, the seed must be told
-        return Failure(seed, off, traceback.format_exc(), edge)
+        return Failure(seed, off, traceback.format_exc(), edge, world)
     finally:
         gc.enable()
         if edge:
@@ -126,16 +134,21 @@ def shrunk(failure: Failure) -> Failure:
     """Return a failure of the same seed with as few faults as possible."""
 
     def fails(off: tuple[str, ...]) -> bool:
-        return isinstance(try_seed(failure.seed, off, failure.edge), Failure)
+        return isinstance(try_seed(failure.seed, off, failure.edge, failure.world), Failure)
 
-    active = run_of(failure.seed, failure.off, edge=failure.edge).options.active()
-    off = (*failure.off, *shrink(active, fails))
-    smaller = try_seed(failure.seed, off, failure.edge)
+    run = run_of(failure.seed, failure.off, edge=failure.edge, world=failure.world)
+    off = (*failure.off, *shrink(run.options.active(), fails))
+    smaller = try_seed(failure.seed, off, failure.edge, failure.world)
     return smaller if isinstance(smaller, Failure) else failure
 
 
 def run_seeds(
-    seeds: Sequence[int], *, jobs: int, twice: bool = False, edge: bool = False
+    seeds: Sequence[int],
+    *,
+    jobs: int,
+    twice: bool = False,
+    edge: bool = False,
+    world: str = "",
 ) -> Iterator[Outcome | Failure]:
     """Run seeds in *jobs* processes; yields in their order.
 
@@ -144,9 +157,10 @@ def run_seeds(
         jobs: How many processes; with *twice* at least two.
         twice: Whether to run each in two processes, whose hashes differ, and compare.
         edge: Whether to run the edge; else the group.
+        world: One of `worlds`, for all of them; "": what each seed draws.
     """
     if jobs == 1 and not twice:
-        yield from (try_seed(seed, (), edge) for seed in seeds)
+        yield from (try_seed(seed, (), edge, world) for seed in seeds)
         return
     context = get_context("spawn")
     pools = 2 if twice else 1
@@ -157,7 +171,9 @@ def run_seeds(
         ]
         for one in executors:
             stack.callback(one.shutdown, cancel_futures=True)
-        futures = [[one.submit(try_seed, seed, (), edge) for one in executors] for seed in seeds]
+        futures = [
+            [one.submit(try_seed, seed, (), edge, world) for one in executors] for seed in seeds
+        ]
         for seed, runs in zip(seeds, futures, strict=True):
             yield _same(seed, runs, edge=edge)
 

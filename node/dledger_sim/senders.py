@@ -36,8 +36,8 @@ from dledger.spool.producer import Producer as SpoolProducer
 from dledger.types import Appended, NodeId, Record
 from dledger_sim.clients import TOPIC, Answer
 from dledger_sim.cluster import Cluster
+from dledger_sim.disk import SimFiles
 from dledger_sim.loop import MS, ProcessLoop
-from dledger_sim.process import SimFiles
 from dledger_sim.wire import Wire, address_of
 
 KINDS: Final = ("stream", "stream", "batching", "spooling")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from itertools import islice
 
-from e2e.chaos.episodes import Aim, Episode, FaultKind, Outlook, draw
+from e2e.chaos.episodes import Aim, Episode, FaultKind, Outlook, draw, possible
+from e2e.chaos.faulty_group import RETENTION_HOURS
+from e2e.chaos.files import REPLACEABLE, Part
 
 
 def drawn(seed: int, count: int, outlook: Outlook | None = None) -> list[Episode]:
@@ -63,3 +65,31 @@ def test_partitions_last_long_enough_to_miss_a_leader() -> None:
 
     assert min(holds_s) >= 3
     assert max(holds_s) > 7
+
+
+def test_a_leap_ahead_makes_everything_older_than_the_run_s_retention() -> None:
+    """Else it would drop nothing, whatever was believed; and some go back."""
+    leaps_ms = {one.jump_ms for one in drawn(6, 800) if one.fault is FaultKind.CLOCK_DAYS}
+
+    assert min(leap_ms for leap_ms in leaps_ms if leap_ms > 0) > RETENTION_HOURS * 3_600_000
+    assert min(leaps_ms) < 0
+
+
+def test_every_kind_of_file_is_flipped_and_only_replaceable_ones_are_cut() -> None:
+    """A watermark that is cut is refused by name, rightly; a bit of it is survived."""
+    parts = {
+        fault: {one.part for one in drawn(9, 3000) if one.fault is fault}
+        for fault in (FaultKind.FLIP, FaultKind.TRUNCATE)
+    }
+
+    assert parts[FaultKind.FLIP] == set(Part)
+    assert parts[FaultKind.TRUNCATE] == set(REPLACEABLE)
+
+
+def test_what_needs_a_mount_is_left_out_where_none_is_possible() -> None:
+    """By name, so that the run can say so."""
+    every = tuple(FaultKind)
+
+    assert possible(every, has_volume=True) == list(every)
+    left_out = set(every) - set(possible(every, has_volume=False))
+    assert left_out == {FaultKind.NEIGHBOUR}

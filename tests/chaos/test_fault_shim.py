@@ -126,6 +126,29 @@ def test_a_full_disk_lets_nothing_grow_and_everything_be_overwritten(shim: Shim)
     assert shim.files.disk_usage(shim.path.parent).free_bytes > 0
 
 
+def test_a_quota_lets_nothing_grow_and_says_so_in_its_own_word(shim: Shim) -> None:
+    """EDQUOT, as NFS and project quotas do."""
+    shim.control.set(Control(full=True, quota=True))
+
+    with pytest.raises(OSError, match="quota") as raised:
+        shim.file.pwritev([b"more"], 8)
+
+    assert raised.value.errno == errno.EDQUOT
+
+
+def test_without_an_inode_no_file_is_made_and_those_there_are_grow(shim: Shim) -> None:
+    """ENOSPC where a file is made."""
+    shim.control.set(Control(no_inodes=True))
+
+    with pytest.raises(OSError, match="inode") as raised:
+        shim.files.open(shim.path.with_name("new"), Mode.CREATE)
+    shim.files.open(shim.path, Mode.CREATE)
+    shim.file.pwritev([b"more"], 8)
+
+    assert raised.value.errno == errno.ENOSPC
+    assert shim.control.fired() == 1
+
+
 def test_a_slow_sync_takes_longer(shim: Shim) -> None:
     """And succeeds."""
     shim.control.set(Control(slow_s=0.2))

@@ -8,8 +8,8 @@ from dledger_sim.paths import Paths
 
 # What was measured when a line was last changed, rounded up; `make paths` shows today's, and with
 # PATHS_ARGS="--top 20" where they are. Since they were lowest they count what our own server hands
-# on, too (19 calls of a poll), and what is asked of room, time, filters and witnesses for each entry
-# (24 to 50 calls; `make bench BESIDE=` shows no price). An idle leader hears all members each second.
+# on, too (19 calls of a poll), and what room, time, filters and witnesses ask of each entry (24 to
+# 50 calls). An idle leader hears all members each second.
 AT_MOST = {
     "SendMessage alone, at the leader": 396,
     "32 at once, a message": 92,
