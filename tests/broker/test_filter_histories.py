@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
 
@@ -129,7 +130,7 @@ class _World:
         limit = limit or self.rng.randint(1, 8)
         first, every = self.rng.randrange(len(self.queues)), self.rng.random() < 0.5
         client = self.rng.choice(["", "c", "d"])
-        wanted = {"queue_id": first, "any_queue": every, "invisible_ms": _LEASE_MS}
+        wanted: dict[str, Any] = {"queue_id": first, "any_queue": every, "invisible_ms": _LEASE_MS}
         received = self.log.receive(limit, tags=sorted_tags(chosen), client_id=client, **wanted)
         for twin in self.twins:
             twin.now_ms = self.log.now_ms
@@ -190,14 +191,15 @@ class _World:
             held.client_id, held.arrived = "", False
 
     def renew(self) -> None:
-        lease = self._handle()
-        self.append(Renew(group="g", topic="t", leases=(lease,), invisible_ms=_LEASE_MS).encode())
+        lease, arrived = self._handle(), self.rng.random() < 0.5
+        of: dict[str, Any] = {"group": "g", "topic": "t", "invisible_ms": _LEASE_MS}
+        self.append(Renew(leases=(lease,), arrived=arrived, **of).encode())
         queue = self.queues[lease.queue_id]
         held = queue.held.get(lease.offset)
-        if held and held.client_id:
+        if held and held.client_id and (arrived or not held.arrived):
             until_ms = self.log.now_ms + _LEASE_MS
             if queue.set_end(lease.offset, lease.receive_id, until_ms):
-                held.arrived = True
+                held.arrived = arrived
 
     def release(self) -> None:
         client = self.rng.choice("cd")

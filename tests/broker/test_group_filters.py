@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
@@ -16,7 +17,7 @@ from dledger.broker.commands import (
     UseFilter,
 )
 from dledger.broker.deliveries import QueueDeliveries
-from dledger.broker.filters import tag_codes
+from dledger.broker.filters import tag_code, tag_codes
 from dledger.broker.group_filters import FILTER_GONE_MS, USE_IS_SAID_MS, FilterUse, TopicFilters
 from dledger.broker.kept_messages import Codes
 from dledger.broker.results import FilterUsed, Received
@@ -233,7 +234,8 @@ def test_who_holds_what_was_put_aside_may_still_keep_it(unacked: tuple[Log, Rece
     """A late renewal, or another invisible time: as of a message nobody else asked for."""
     log, received = unacked
     lease = LeaseRef(0, 0, received.receive_id)
-    log.append(Renew(group="g", topic="t", leases=(lease,), invisible_ms=500).encode())
+    renewal = Renew(group="g", topic="t", leases=(lease,), invisible_ms=500, arrived=True)
+    log.append(renewal.encode())
     assert offsets(log.receive(9, tags=_B)) == []
     log.now_ms += 500
     log.receive(9, tags=_A)
@@ -262,22 +264,9 @@ def test_what_was_passed_over_and_never_delivered_cannot_be_acknowledged(log: Lo
     _tags(log, "ba")
     received = log.receive(9, tags=_A)
 
-    ack = Received(
-        topic="t",
-        generation=1,
-        receive_id=received.receive_id,
-        visible_at_ms=0,
-        deliveries=tuple(_at(each, 0) for each in received.deliveries),
-    )
-    assert log.ack(ack) == (False,)
+    made_up = replace(received.deliveries[0], offset=0)
+    assert log.ack(replace(received, deliveries=(made_up,))) == (False,)
     assert offsets(log.receive(9, tags=_B)) == [0]
-
-
-def _at(delivery: object, offset: int) -> object:
-    return type(delivery)(
-        **{name: getattr(delivery, name) for name in ("queue_id", "attempt", "payload", "row")},
-        offset=offset,
-    )
 
 
 # -- how long ------------------------------------------------------------------------------------
@@ -440,7 +429,7 @@ def test_a_kept_run_takes_16_bytes_in_memory_and_in_a_snapshot(log: Log) -> None
     filters = log.state.groups._group("g").filters("t")
     assert filters is not None
     kept = kept_messages.KeptMessages(filters.room)
-    (code,) = tag_codes(_B) or ()
+    code = tag_code(b"b")
 
     for offset in range(0, len(tags), 2):
         assert kept.has_room
