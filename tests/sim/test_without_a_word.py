@@ -51,3 +51,19 @@ _ROOM = Options(
 def test_nothing_is_lost_because_one_word_is_believed(world: Options, seed: int) -> None:
     """No message, no node, and no send for ever."""
     Run(seed, world).run()
+
+
+SEED_509 = Options(
+    nodes=1, tight=True, clients=1, window=1, batch=64, think_ms=60, snapshot_entries=20,
+    kept_kib=32, delay_ms=60, sync_ms=80, loss=0.1, duplicate=0.1, straggle=0.01, reorder=True,
+    kill_s=2.0, power_cut_s=3.0, clock_jump_s=3.0, rot_s=2.0, misdirect_s=4.0, lie_s=3.0,
+    mangle=0.01,
+)  # fmt: skip
+
+
+def test_a_leader_that_has_applied_nothing_yet_does_not_begin_the_log_s_time_anew() -> None:
+    """After a start without a snapshot it took its log for a new group's, and the clock's word.
+
+    What the clock had jumped by was then lived, with no leap: 6,383 s in a world of 4 s.
+    """
+    Run(509, SEED_509).run()

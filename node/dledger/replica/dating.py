@@ -83,7 +83,9 @@ class Dating:
         date_ms = self._date(now_s)
         self._compare(date_ms)
         if self._led_s is not None and begins:
-            if date_ms is not None or now_s - self._led_s >= _UNDATED_S:
+            # Not before all that its log has is applied: who has just started and leads has applied
+            # nothing, and would take a log that has a time for one that has none.
+            if serves and (date_ms is not None or now_s - self._led_s >= _UNDATED_S):
                 self._log_clock.begin(date_ms or 0)
             return
         self.ahead_ms = self._log_clock.now_ms() - date_ms if leads and date_ms else None
