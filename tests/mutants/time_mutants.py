@@ -14,6 +14,14 @@ _PROPOSER = "tests/replica/test_proposer.py"
 
 TIME_MUTANTS = (
     Mutant(
+        name="a leader that has applied nothing yet begins the log's time",
+        file="replica/dating.py",
+        old="            if serves and (date_ms",
+        new="            if (date_ms",
+        why="after a weekend off and a start without a snapshot, all messages are two days older",
+        checks=(_DATING,),
+    ),
+    Mutant(
         name="a new leader reads its wall clock",
         file="replica/log_clock.py",
         old="True, self._applied_us, self._leapt_ms\n",
