@@ -307,7 +307,7 @@ class Process:
             incarnation=f"{self.id}.{self.lives}",
             witness_file=witness_file,
             marks=marks,
-            asks=self.lives > 1 and not self._world.options.os_buffer,
+            asks=self.lives > 1,
         )
         self._upkeep = Maintenance(
             self.driver,
@@ -353,6 +353,7 @@ class Process:
             group_id=self._identity.group_id,
             heartbeat_ticks=HEARTBEAT_TICKS,
             election_timeout_ticks=ELECTION_TIMEOUT_TICKS,
+            may_lose=self._world.options.os_buffer,
         )
         if self._world.options.uncommitted_kib:
             size_bytes = self._world.options.uncommitted_kib << 10

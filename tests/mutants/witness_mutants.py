@@ -11,6 +11,22 @@ _PERSISTENCE = "tests/replica/test_persistence.py"
 
 WITNESS_MUTANTS = (
     Mutant(
+        name="what power took from a buffer is forgotten at once",
+        file="raft/witness.py",
+        old="                furthest = max(furthest, (promised.last_term, promised.last_index))\n",
+        new="                pass\n",
+        why="one power cut with osBuffer, and a lagging member is voted for",
+        checks=(_WITNESS,),
+    ),
+    Mutant(
+        name="a group that acknowledges from the page cache abstains",
+        file="raft/witness.py",
+        old="            if self._may_lose:\n",
+        new="            if False:\n",
+        why="after a power cut of all, nobody votes ever again",
+        checks=(_WITNESS,),
+    ),
+    Mutant(
         name="hear and speak while the others are asked",
         file="raft/core.py",
         old="        if self.witness.asks:\n            return\n        if message.recipient",
@@ -95,8 +111,8 @@ WITNESS_MUTANTS = (
     Mutant(
         name="a leader that returns stands for what its disk has",
         file="raft/witness.py",
-        old="        if stood and furthest >",
-        new="        if not stood and furthest >",
+        old="                if stood and end.last_term == own.term\n",
+        new="                if not stood and end.last_term == own.term\n",
         why="what it promised just before its disk was put back is lost",
         checks=(_WITNESS, _WALKS),
     ),

@@ -229,6 +229,34 @@ def test_it_waits_for_who_has_what_it_wrote_for_a_bounded_time() -> None:
     assert ask_vote(node, term=30, last=(2, 4))[-1]
 
 
+def losing() -> Alone:
+    """Return one that acknowledged from the page cache, lost power, and is told what it had."""
+    node = Alone(terms=(2, 2), term=2, asks=True, may_lose=True)
+    answered(node, of=mark(2, 5))
+    return node
+
+
+def test_what_power_took_from_a_buffer_is_not_voted_away_at_once() -> None:
+    """The one that has it is up, and must be elected before one that lags as this one does now."""
+    node = losing()
+    assert node.raft.abstains is None, "it is no older copy: it lost what it may lose"
+
+    node.do(lambda raft: raft.campaign())
+
+    assert not any(isinstance(m, PreVoteRequest) for m in node.settle())
+    assert ask_vote(node, term=3, last=(2, 4)) == [False, False]
+    assert ask_vote(node, term=4, last=(2, 5)) == [True, True]
+
+
+def test_a_group_whose_buffers_all_lost_power_waits_for_a_bounded_time() -> None:
+    """Nobody has it any more: that is what osBuffer does not promise."""
+    node = losing()
+
+    node.tick(PATIENCE_TIMEOUTS * node.raft.config.election_timeout_ticks)
+
+    assert ask_vote(node, term=30, last=(2, 4))[-1]
+
+
 def test_a_forced_survivor_abstains_no_more() -> None:
     """There is nobody left who could send what it lacks; an administrator decided that."""
     node = abstaining()

@@ -67,3 +67,18 @@ def test_a_leader_that_has_applied_nothing_yet_does_not_begin_the_log_s_time_ane
     What the clock had jumped by was then lived, with no leap: 6,383 s in a world of 4 s.
     """
     Run(509, SEED_509).run()
+
+
+SEED_23 = Options(
+    batch=4, think_ms=60, snapshot_entries=200, faulty_s=16, storm=True, delay_ms=10, sync_ms=2,
+    duplicate=0.01, reorder=True, partition_s=5.0, depose_s=1.0, slow_s=3.0, pause_s=5.0,
+    order_s=5.0, os_buffer=True, lone_cut_s=2.0, makes=True,
+)  # fmt: skip
+
+
+def test_who_lost_power_soon_is_back_and_does_not_vote_for_one_that_lags() -> None:
+    """With osBuffer: a follower had what the leader's buffer lost; the two that lacked it elected.
+
+    One machine's power was cut, and it was up again before the follower that had it was elected.
+    """
+    Run(23, SEED_23).run()

@@ -27,6 +27,8 @@ class RaftConfig:
         max_uncommitted_entries: The same for the number of such entries.
         handicap_ticks: How much longer than others this node waits before it campaigns; its
             election priority, 0 is the highest. It decays by half with each wait in vain.
+        may_lose: Whether a power cut may take what was acknowledged (`durability: osBuffer`): a
+            disk with less than was promised is then no older copy of itself (`witness`).
         promote_learners: Whether a leader makes voters of learners that have caught up.
         max_waiting_reads: Reads that wait for a leader's round; beyond it, Overloaded.
         max_apply_bytes: Entry data handed over for applying in one Ready.
@@ -39,6 +41,7 @@ class RaftConfig:
     election_timeout_ticks: int = 20  # ten lost heartbeats; a node sets 10 (`server.config`)
     heartbeat_ticks: int = 2  # often enough to notice, rare enough to cost an idle group little
     handicap_ticks: int = 0
+    may_lose: bool = False
     promote_learners: bool = True
     max_append_bytes: int = 1 << 20  # large beside its framing, small beside the window
     max_inflight_appends: int = 64  # small entries for a round trip of some ms on a fast disk

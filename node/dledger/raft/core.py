@@ -97,7 +97,7 @@ class Raft(RaftView):
             config.election_timeout_ticks, rng, handicap_ticks=config.handicap_ticks
         )
         self._out = Outbox()
-        self.witness = Witness(marks or {}, asks=asks)
+        self.witness = Witness(marks or {}, asks=asks, may_lose=config.may_lose)
         self.state = ServerState(
             config.id,
             hard_state=hard_state,

@@ -9,6 +9,11 @@ more: it may have given one. If its log ends before what it is known to have pro
 it gives no vote, stands for none, is not asked what was never committed, and its acknowledgements
 count for nothing, until a leader has sent it what it lacks.
 
+Where an operating system's buffer may be acknowledged (`durability: osBuffer`), one power cut
+leaves less, honestly, and all of a group that lost power would abstain for ever. There it stands
+for nothing less than it promised, and votes for nothing less, for a while only (`written`): a
+member that has it is elected meanwhile, if there is one.
+
 A leader that was killed may have promised the newest that it wrote, or not: nobody was told yet
 whether its own disk had it. Who has that is up then. So for a while such a one stands for nothing
 less, and votes for nothing less (`written`).
@@ -44,14 +49,17 @@ class Witness:
         asks: The others are still being asked: nothing is heard or said.
         owed: Our log ends before this, which others know that we promised; None: we take part.
         written: Where a log of the term that we stood in ends at another member: if we led that
-            term we wrote it, and may have promised it; None: nowhere behind ours.
+            term we wrote it, and may have promised it; or what we promised and honestly lost.
+            None: nowhere behind ours.
         ticks: For how long, since.
         heard_ticks: For how long a leader was heard since.
         told_commit: The commit index in its last append.
     """
 
-    def __init__(self, marks: Mapping[NodeId, Mark], *, asks: bool) -> None:
+    def __init__(self, marks: Mapping[NodeId, Mark], *, asks: bool, may_lose: bool = False) -> None:
+        """Know *marks*; *may_lose*: a power cut may take what was acknowledged."""
         self.known: dict[NodeId, Mark] = dict(marks)
+        self._may_lose = may_lose
         self.asks = asks
         self.owed: Mark | None = None
         self.written: tuple[int, int] | None = None
@@ -107,13 +115,20 @@ class Witness:
             ends: Where the logs of those end that answered.
         """
         self.asks = False
-        if promised is not None and is_older(own, promised):
-            self.owed = promised
         furthest = max(
-            ((end.last_term, end.last_index) for end in ends if end.last_term == own.term),
+            (
+                (end.last_term, end.last_index)
+                for end in ends
+                if stood and end.last_term == own.term
+            ),
             default=(0, 0),
         )
-        if stood and furthest > (own.last_term, own.last_index):
+        if promised is not None and is_older(own, promised):
+            if self._may_lose:
+                furthest = max(furthest, (promised.last_term, promised.last_index))
+            else:
+                self.owed = promised
+        if furthest > (own.last_term, own.last_index):
             self.written = furthest
 
     def append_heard(self, commit_index: int) -> None:

@@ -242,6 +242,7 @@ def _driver(
             heartbeat_ticks=settings.heartbeat_ticks,
             election_timeout_ticks=settings.election_timeout_ticks,
             handicap_ticks=settings.election_handicap_ticks,
+            may_lose=settings.durability == "osBuffer",
             max_uncommitted_bytes=_MAX_QUEUED_BYTES,
         ),
         hard_state_file=hard_state_file,
@@ -259,7 +260,7 @@ def _driver(
         snapshots=snapshots,
         witness_file=witness_file,
         marks=marks,
-        asks=given.returns and settings.durability == "sync",
+        asks=given.returns,
     )
 
 
