@@ -73,11 +73,6 @@ class SimFiles(MemoryFiles):
         copied.empty()
         return copied
 
-    def put_back(self, image: MemoryFiles) -> None:
-        """Hold what *image*, a `snapshot` of these files, held; no process has them open."""
-        self._names, self._disk_names = dict(image._names), dict(image._names)  # noqa: SLF001
-        self._pending.clear()
-
     # What it holds
 
     @property

@@ -2,13 +2,20 @@
 
 It is done to a node of a whole group, and nothing else goes wrong until that node has again what
 the others have: a *truce*. What is promised of one node is not promised of two.
+
+Where a disk is put back, one of the others hears nobody for a while before, so that only the rest
+has what was acknowledged last; and as soon as the node takes part, whoever leads is cut off. The
+two that are left must not elect one of themselves.
 """
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
+from dledger.types import NodeId
 from dledger_sim.cluster import Cluster
+from dledger_sim.disk import SimFiles
 from dledger_sim.loop import MS, S
 from dledger_sim.process import Process
 
@@ -16,6 +23,8 @@ _BOOT_US: Final = (100 * MS, 5 * S)
 """Some are up again before the others have elected another leader."""
 _OLDER_US: Final = (200 * MS, 4 * S)
 _DOWN_US: Final = (10 * MS, 2 * S)
+_LAGGING_US: Final = (200 * MS, 1000 * MS)
+_DEPOSED_FOR_US: Final = 3 * S
 _WELL_US: Final = 2 * S
 """What peers remember of each other is on their disks within a second."""
 _LOOK_US: Final = 50 * MS
@@ -28,6 +37,7 @@ class Lone:
         self._cluster = cluster
         self._rng = cluster.random("lone")
         self._hit: Process | None = None
+        self._is_struck = False
         self._images = 0
         self._well_since_us = 0
         self._lives = -1
@@ -60,30 +70,78 @@ class Lone:
         def put() -> None:
             if cluster.calm or process.retired or not self._begins(process):
                 return
-            self._away(rng.randint(*_DOWN_US))
-            process.files = image
-            cluster.note(f"image {number} is put back to {process.id}")
+            paths = self._let_one_lag(process)
+            lagging_us = rng.randint(*_LAGGING_US)
+            cluster.clock.after(lagging_us, lambda: self._replace(process, image, number, paths))
 
         cluster.clock.after(rng.randint(*_OLDER_US), put)
+
+    def _let_one_lag(self, process: Process) -> list[tuple[NodeId, NodeId]]:
+        """Cut off another one than that, and than the leader; returns the directions."""
+        cluster = self._cluster
+        others = [one for one in cluster.up() if one not in (process, *cluster.leaders())]
+        if not others:
+            return []
+        return self._cut_off(self._rng.choice(others))
+
+    def _cut_off(self, process: Process) -> list[tuple[NodeId, NodeId]]:
+        rest = [one for one in self._cluster.processes if one != process.id]
+        paths = [path for one in rest for path in ((one, process.id), (process.id, one))]
+        self._cluster.links.cut(paths)
+        return paths
+
+    def _replace(
+        self, process: Process, image: SimFiles, number: int, paths: list[tuple[NodeId, NodeId]]
+    ) -> None:
+        """Put the image in the disk's place; when the node starts, all others hear each other."""
+        cluster = self._cluster
+        self._is_struck = True
+        if cluster.calm or not process.is_up:
+            cluster.links.reopen(paths)
+            return
+        cluster.crash(process)
+        process.files = image
+        cluster.note(f"image {number} is put back to {process.id}")
+
+        def come_back() -> None:
+            cluster.links.reopen(paths)
+            cluster.restart_after(0, process)
+            cluster.clock.after(MS, lambda: self._depose_once_it_knows(process))
+
+        cluster.clock.after(self._rng.randint(*_DOWN_US), come_back)
+
+    def _depose_once_it_knows(self, process: Process) -> None:
+        """Cut the leader off for a while, once the node is done with asking."""
+        cluster = self._cluster
+        if cluster.calm or not process.is_up:
+            return
+        if process.driver.core.asks:
+            cluster.clock.after(MS, lambda: self._depose_once_it_knows(process))
+            return
+        for leader in cluster.leaders():
+            cluster.note(f"leader {leader.id} is cut off")
+            let_back = partial(cluster.links.reopen, self._cut_off(leader))
+            cluster.clock.after(_DEPOSED_FOR_US, let_back)
 
     def _begins(self, process: Process | None = None) -> bool:
         """Begin a truce over a node, if the group is whole and has been for a while."""
         cluster = self._cluster
         if self.has_truce or cluster.clock.now_us - self._well_since_us < _WELL_US:
             return False
-        self._hit = process or self._rng.choice(cluster.up())
+        self._hit, self._is_struck = process or self._rng.choice(cluster.up()), False
         cluster.links.heal()
         return True
 
     def _away(self, down_us: int) -> None:
         assert self._hit is not None, "a truce is over somebody"  # noqa: S101
         self._cluster.crash(self._hit)
+        self._is_struck = True
         self._cluster.restart_after(down_us, self._hit)
 
     def _look(self) -> None:
         """Notice when the node that was hit is well, and since when all are."""
         now_us = self._cluster.clock.now_us
-        if self._hit is not None and self._is_well(self._hit):
+        if self._hit is not None and self._is_struck and self._is_well(self._hit):
             self._cluster.note(f"{self._hit.id} is caught up")
             self._hit, self._well_since_us = None, now_us
         lives = sum(one.lives for one in self._cluster.processes.values())

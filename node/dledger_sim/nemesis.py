@@ -21,12 +21,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Final
 
 from dledger.errors import DledgerError
-from dledger.files.memory_files import Fault, MemoryFiles
+from dledger.files.memory_files import Fault
 from dledger.replica.member_change import MemberChange, carry_out
 from dledger.types import Member, Membership, NodeId
 from dledger_sim.cluster import Cluster
@@ -49,7 +48,6 @@ class Nemesis:
         self._rng = cluster.random("nemesis")
         self._members = Members(cluster)
         self._rot = Rot(cluster)
-        self._older = OlderDisks(cluster)
         self._lone = Lone(cluster)
         self._wrong_clocks: list[NodeId] = []
         self._leaps = 0
@@ -86,7 +84,6 @@ class Nemesis:
             (options.rot_s, lambda: self._rot.flip(self._any())),
             (options.misdirect_s, lambda: self._rot.misdirect(self._any())),
             (options.lie_s, lambda: self._rot.lie(self._any())),
-            (options.older_s, self._older.turn),
         ):
             if mean_s:
                 self._repeat(mean_s, action)
@@ -336,98 +333,6 @@ class Members:
 def _sentence(change: MemberChange) -> str:
     come = "".join(f" +{one.id}" for one in change.add)
     return f"members{come}{''.join(f' -{one}' for one in change.remove)}"
-
-
-_OF_AGE_US: Final = 2 * S
-_LAGGING_US: Final = (200 * MS, 1000 * MS)
-_DEPOSED_FOR_US: Final = 3 * S
-_PUT_BACK_US: Final = (1500 * MS, 2500 * MS)
-"""Longer than any message is under way."""
-
-
-class OlderDisks:
-    """Puts disks back to older copies of themselves, one at a time.
-
-    As a volume is that is put back to a snapshot of it: the process ends, and some time later
-    another one starts from what the disk had held. All others are up then, and one that has not
-    been caught up yet is waited for.
-
-    One of the others hears nobody for a while before, so that only the rest has what was
-    acknowledged last; and as soon as the node takes part, whoever leads is cut off.
-    """
-
-    def __init__(self, cluster: Cluster) -> None:
-        self._cluster = cluster
-        self._rng = cluster.random("older disks")
-        self._copies: dict[NodeId, tuple[MemoryFiles, int]] = {}
-        self._paths: list[tuple[NodeId, NodeId]] = []
-        self._under_way = False
-
-    def turn(self) -> None:
-        """Copy a node's disk, or put back what was copied before."""
-        cluster, now_us = self._cluster, self._cluster.clock.now_us
-        processes = list(cluster.processes.values())
-        whole = all(one.is_up and not one.driver.core.witness.is_silent for one in processes)
-        if self._under_way or not whole:
-            return
-        chosen = self._rng.choice(processes)
-        if chosen.id not in self._copies:
-            self._copies[chosen.id] = chosen.files.snapshot(), now_us
-            return
-        copied, taken_us = self._copies[chosen.id]
-        if now_us - taken_us >= _OF_AGE_US:
-            del self._copies[chosen.id]
-            self._under_way = True
-            self._let_one_lag(chosen)
-            lagging_us = self._rng.randint(*_LAGGING_US)
-            cluster.clock.after(lagging_us, lambda: self._put_back(chosen, copied))
-
-    def _let_one_lag(self, chosen: Process) -> None:
-        """Cut off another one than that, and than the leader, until the node is back."""
-        cluster = self._cluster
-        others = [one for one in cluster.processes.values() if one is not chosen]
-        followers = [one for one in others if one not in cluster.leaders()]
-        lagging = self._rng.choice(followers)
-        rest = [one.id for one in cluster.processes.values() if one is not lagging]
-        self._paths = [path for one in rest for path in ((one, lagging.id), (lagging.id, one))]
-        cluster.links.cut(self._paths)
-
-    def _put_back(self, chosen: Process, copied: MemoryFiles) -> None:
-        cluster = self._cluster
-        if cluster.calm or not chosen.is_up:
-            cluster.links.reopen(self._paths)
-            self._under_way = False
-            return
-        cluster.note(f"the disk of {chosen.id} is put back to an older copy")
-        cluster.crash(chosen, kill=True)
-        chosen.files.put_back(copied)
-        cluster.clock.after(self._rng.randint(*_PUT_BACK_US), lambda: self._return(chosen))
-
-    def _return(self, chosen: Process) -> None:
-        cluster = self._cluster
-        cluster.links.reopen(self._paths)
-        cluster.start(chosen)
-        self._under_way = False
-        if not cluster.calm:
-            cluster.clock.after(MS, lambda: self._depose_once_it_knows(chosen))
-
-    def _depose_once_it_knows(self, chosen: Process) -> None:
-        """Cut the leader off for a while, once the node is done with asking."""
-        cluster = self._cluster
-        if cluster.calm or not chosen.is_up:
-            return
-        if chosen.driver.core.asks:
-            cluster.clock.after(MS, lambda: self._depose_once_it_knows(chosen))
-            return
-        for leader in cluster.leaders():
-            rest = [one for one in cluster.processes if one != leader.id]
-            paths = [path for one in rest for path in ((one, leader.id), (leader.id, one))]
-            cluster.links.cut(paths)
-            cluster.clock.after(_DEPOSED_FOR_US, partial(self._let_back, paths))
-
-    def _let_back(self, paths: Collection[tuple[NodeId, NodeId]]) -> None:
-        if not self._cluster.calm:
-            self._cluster.links.reopen(paths)
 
 
 _STRETCH: Final = 8

@@ -10,11 +10,10 @@ from dledger_sim.worlds import draw_world, in_world
 
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
-_OLDER: Final = 0.08
 _LATER: Final = (
     "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
     "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
-    "quota=", "inodes_s=", "neighbour_s=", "older_s=",
+    "quota=", "inodes_s=", "neighbour_s=",
 )  # fmt: skip
 """Fields that no draw begins with, since they came later."""
 
@@ -22,11 +21,6 @@ _LATER: Final = (
 def draws_makes(seed: int) -> bool:
     """Whether topics and groups come and go in a run; nothing else of it depends on that."""
     return Random(f"{seed}/makes").random() < _MAKES
-
-
-def draws_older(seed: int) -> bool:
-    """Whether disks are put back to older copies in a run, and little else goes wrong."""
-    return Random(f"{seed}/older disks").random() < _OLDER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +88,6 @@ class Options:
         inodes_s: Mean seconds between times in which no disk has an inode left.
         neighbour_s: Mean seconds between times in which others' files take most of one disk.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
-        older_s: Mean seconds between disks that are put back to a copy of themselves, one at a
-            time, while all other voters are up and stay so until it is caught up.
         makes: Whether topics and groups come and go.
     """
 
@@ -157,15 +149,12 @@ class Options:
     inodes_s: float = 0.0
     neighbour_s: float = 0.0
     mangle: float = 0.0
-    older_s: float = 0.0
     makes: bool = False
 
     @classmethod
     def of(cls, seed: int, world: str = "") -> Options:
         """Return what a seed draws; *world*: in this one of `worlds`, whatever it would draw."""
         drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
-        if draws_older(seed) and not world:
-            return drawn.with_older_disks(Random(f"{seed}/older"))
         return in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
 
     @classmethod
@@ -191,26 +180,6 @@ class Options:
             rot_s=drawn.rot_s if drawn.damages else rot_s,
             change_s=drawn.change_s or change_s,
             wipe_s=0.0,
-        )
-
-    def with_older_disks(self, rng: Random) -> Options:
-        """Return the same group with disks that are put back, one after the other.
-
-        Nobody else stops meanwhile: what a copy has forgotten then somebody knows, and only who is
-        up can say it. Leaders change, and messages are lost and late.
-        """
-        return replace(
-            self.without(*(name for name in FAULTS if name != "makes")),
-            nodes=rng.choice((3, 3, 5)),
-            older_s=rng.choice((0.5, 1.0)),
-            faulty_s=20,
-            sync_ms=rng.choice((2, 10, 80)),
-            loss=rng.choice((0.0, 0.01, 0.1)),
-            duplicate=rng.choice((0.0, 0.01)),
-            straggle=rng.choice((0.0, 0.01)),
-            reorder=rng.random() < 1 / 2,
-            hint_s=rng.choice((0.0, 2.0)),
-            order_s=rng.choice((0.0, 3.0, 1.0)),
         )
 
     def as_storm(self, rng: Random) -> Options:

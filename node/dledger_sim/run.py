@@ -169,8 +169,6 @@ class Run:
         outside: list[Process] = []
         if self.options.damages or self.options.waits_for_one:
             return outside  # the only whole copy of an entry may be anywhere
-        if self.options.older_s:
-            return outside  # only who is up can say what a copy of a disk has forgotten
         for process in self._rng.sample(core, len(core)):
             rest = [one for one in core if one is not process]
             if cluster.is_quorum(rest) and cluster.is_quorum(rest, promoted=True):

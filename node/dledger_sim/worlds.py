@@ -133,7 +133,7 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
 
 DRAWN: Final[Mapping[str, float]] = {
     "clocks": 0.1,
-    "put-back": 0.03,
+    "put-back": 0.1,
     "os-buffer": 0.05,
     "full": 0.05,
     "small": 0.03,
