@@ -37,8 +37,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from dledger.errors import DledgerError
 
 
@@ -163,13 +161,13 @@ class BrokenBackup(BackupError):
 class GapInBackup(BackupError):
     """What is asked needs all entries, and nodes had dropped *gaps* before they were backed up."""
 
-    def __init__(self, name: str, gaps: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, name: str, *gaps: tuple[int, int]) -> None:
         told = ", ".join(f"[{first}, {last}]" for first, last in gaps)
         super().__init__(
             f"{name} lacks the entries {told}, which nodes had dropped before that backup: the "
             "newest message of a key may have been among them; --allow-gaps compacts what there is"
         )
-        self.name, self.gaps = name, tuple(gaps)
+        self.name, self.gaps = name, gaps
 
 
 class ExportError(PipelineError):

@@ -78,7 +78,7 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))
     urls = [each["annotations"]["runbook_url"] for each in moved["spec"]["groups"][0]["rules"]]
     assert urls[0] == "https://wiki.example.com/dledger#dledgernoleader"
-    assert len(urls) == len({*urls}) == 5
+    assert len(urls) == len({*urls}) == 6
 
 
 def test_nodes_are_scraped_where_groups_are_looked_after() -> None:

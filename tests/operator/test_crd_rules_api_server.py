@@ -294,10 +294,15 @@ WRITTEN: Final[dict[str, Rows]] = {
         "apart by them": _at(name, _OURS)
         for name in ("podLabels", "podAnnotations")
     },
-    f"{GROUP} spec.topics[].name {RULE} topics[].name must be of letters, digits, '_', '-', '%' "
-    "and '|'": Rows(
-        tuple({"topics": [{"name": one}]} for one in ("a", "%", "|", "Zz09_-")),
-        tuple({"topics": [{"name": one}]} for one in ("a b", "a.b", "ä", "$a", "a\n")),
+    f"{GROUP} spec.topics[].name {RULE} topics[].name must be of letters, digits, '%', '_' and "
+    "'-'": Rows(
+        tuple({"topics": [{"name": one}]} for one in ("a", "%", "Zz09_-")),
+        tuple({"topics": [{"name": one}]} for one in ("a b", "a.b", "a|b", "ä", "$a", "a\n")),
+    ),
+    f"{GROUP} spec.topics[].name {RULE} names of topics that begin with %DLQ% or %RETRY% are kept "
+    "for dead letters": Rows(
+        tuple({"topics": [{"name": one}]} for one in ("%DLQ", "a%DLQ%", "%dlq%g")),
+        tuple({"topics": [{"name": one}]} for one in ("%DLQ%g", "%RETRY%g")),
     ),
     f"{GROUP} spec.peerTls.caSecretName {RULE} peerTls.caSecretName must be the name of a "
     "Secret": _at("peerTls.caSecretName", _OF_A_SECRET),

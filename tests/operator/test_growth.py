@@ -10,7 +10,7 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.cluster.api import ApiError
-from dledger_operator.decisions.actions import Create, Forget
+from dledger_operator.decisions.actions import Apply, Create, Forget
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods, growth, template_size
 from dledger_operator.decisions.plan import plan
@@ -82,7 +82,9 @@ def test_the_rest_of_a_statefulset_changes_while_its_volumes_cannot_grow() -> No
     facts = facts_of(of, _seen(refusals=refusals))
 
     found = plan(facts, desired(of, PLATFORM), fresh_id=FRESH_ID)
-    assert {type(each) for each in found} <= {Create, Forget}
+    told = {each.manifest["kind"] for each in found if isinstance(each, Apply)}
+    assert told == {"ConfigMap"}, "nodes are told what they are to have; they go by what they got"
+    assert {type(each) for each in found} <= {Apply, Create, Forget}
     newer = bootstrapped({**LARGER, "image": "dledger:newer"})
     facts = facts_of(newer, _seen(refusals=refusals))
     (applied,) = (

@@ -43,7 +43,7 @@ class Leader:
 @pytest.mark.parametrize("poll_s", [1, 31, 60])
 async def test_a_group_that_polls_keeps_its_place(poll_s: int, phase_s: int) -> None:
     """found: E6. A use was said once an hour, the least that an unused group may be kept."""
-    leader, policy = Leader(), RetentionPolicy(hours=0, disk_watermark_percent=0, group_hours=1)
+    leader, policy = Leader(), RetentionPolicy(hours=0, group_hours=1)
     resolver = TopicResolver(cast("Any", leader), GatewayConfig(group_retention_hours=1))
     start_ms = leader.log.now_ms
     leader.log.create()

@@ -106,7 +106,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     progress.at(Phase.PLANNING)
     manifest = load(store, request.group_id)
     if manifest.gaps() and not request.allow_gaps:
-        raise GapInBackup(manifest.name, manifest.gaps())
+        raise GapInBackup(manifest.name, *manifest.gaps())
     for line in gaps_told(manifest):
         progress(line)
     ranges = list(archived_messages(store, manifest))
