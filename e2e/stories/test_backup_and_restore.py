@@ -28,11 +28,12 @@ from e2e.harness.world import BrokerGroup, Namespace, eventually, group_manifest
 
 TOPIC, BALLAST = "demo", "ballast"
 BALLAST_MESSAGES = 70_000
-"""Of 1 KiB: more than a tenth of `SMALL`, so that nodes drop the oldest."""
-FULL_AT_PERCENT = 10
+"""Of 1 KiB: more than `FULL_AT_PERCENT` of `SMALL`, so that nodes drop the oldest."""
 SMALL = "512Mi"
-"""Of which a tenth is less than the ballast, in segments of 16 MiB."""
-"""The least that the CRD takes: any disk that an operating system is on holds more."""
+"""Segments are a 32nd of it, 16 MiB."""
+FULL_AT_PERCENT = 15
+"""Room for two whole segments beside the one that is written and the next: the messages of the
+story lie in one of them, wherever in a segment they begin. With room for one they went at times."""
 
 
 @pytest.fixture(scope="session")
