@@ -30,6 +30,8 @@ _LEADER_S = 3
 _PROGRESS_S = 10
 _WHOLE_S = 30
 _STALLED_S = 2 + int(ASK_WAIT_S)
+_PATIENCE_S = 5
+"""For so long a leader that was killed waits for who has what it wrote (ten election timeouts)."""
 _STUCK_S = 10
 """A leader with a damaged entry that nobody else has gives way after its patience."""
 _LEAST_FOR_HUBS = 3
@@ -259,6 +261,8 @@ class Run:
         cluster = self.cluster
         stalled_s = _STUCK_S if self.options.damages else _STALLED_S
         cluster.clock.run_until(cluster.clock.now_us + stalled_s * S, self._is_led)
+        if any(one.driver.core.witness.written is not None for one in self._inside()):
+            cluster.clock.run_until(cluster.clock.now_us + _PATIENCE_S * S, self._is_led)
         cluster.within(_LEADER_S, self._is_led, f"{who} has no leader")
         before = cluster.commitment.last_index
         cluster.within(
@@ -287,14 +291,15 @@ class Run:
         for producer in cluster.producers:
             producer.stop()
         self._maker.stop()
+        rest_s = round(max(one.rest_s for one in cluster.processes.values()))
         cluster.within(
-            _WHOLE_S,
+            # A small volume has no room again before a snapshot, which may rest.
+            _WHOLE_S + (rest_s if self.options.volume_kib else 0),
             lambda: all(producer.is_idle for producer in cluster.producers),
             "requests stay unanswered",
         )
-        rest_s = max(one.rest_s for one in cluster.processes.values())
         cluster.within(
-            _WHOLE_S + round(rest_s), cluster.is_whole, "the nodes do not apply the same entries"
+            _WHOLE_S + rest_s, cluster.is_whole, "the nodes do not apply the same entries"
         )
         audit(cluster.members(), cluster.producers)
 
