@@ -201,6 +201,11 @@ class Membership:
         return frozenset(member.id for member in self.outgoing)
 
     @cached_property
+    def voter_sets(self) -> Sequence[frozenset[NodeId]]:
+        """Each set of which a quorum is a majority: the voters; while they change, those before."""
+        return tuple(ids for ids in (self.voter_ids, self.outgoing_ids) if ids)
+
+    @cached_property
     def learner_ids(self) -> frozenset[NodeId]:
         """The ids of those that get the log and do not vote in any half."""
         return frozenset(m.id for m in self.learners) - self.voter_ids - self.outgoing_ids

@@ -10,6 +10,10 @@ from dledger.broker.commands import CreateTopic
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.planning import archived_messages
+from dledger_pipeline.archive.selection import Selection
+from dledger_pipeline.object_store.store import Store
 from tests.broker.log import Log
 from tests.pipeline.entry_batches import message_row, produced
 
@@ -73,6 +77,19 @@ def consumed(log: Log) -> list[dict[str, Any]]:
 def place(row: dict[str, Any]) -> tuple[int, str, int, int]:
     """Return what rows of messages are sorted by."""
     return row["index"], row["topic"], row["queue_id"], row["queue_offset"]
+
+
+def rows(
+    store: Store, manifest: Manifest, selection: Selection | None = None
+) -> list[dict[str, Any]]:
+    """Return the messages of a backup that are asked for, sorted by their places."""
+    found = [
+        row
+        for each in archived_messages(store, manifest, selection or Selection())
+        for batch in each.read()
+        for row in batch.to_pylist()
+    ]
+    return sorted(({**row, "properties": dict(row["properties"])} for row in found), key=place)
 
 
 def _row(log: Log, topic: str, queue_id: int, offset: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from dledger_pipeline.archive.catalog import load, publish
 from dledger_pipeline.archive.compacted import CompactedRange
 from dledger_pipeline.archive.compacted import load as load_compaction
 from dledger_pipeline.archive.manifest import Chunk, Manifest
-from dledger_pipeline.archive.planning import archived_messages, entries_left_out, left_out
+from dledger_pipeline.archive.planning import entries_left_out, left_out
 from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import GapInBackup
@@ -27,7 +27,7 @@ from dledger_pipeline.jobs.query import QueryRequest, query
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, based_backup
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, place, rows
 from tests.pipeline.placing import Run, placed_backup, state_at
 
 LOG = message_log()
@@ -45,17 +45,6 @@ def store(tmp_path: Path) -> Store:
     files = tuple(row for row in placed.files if row.first_index != GAP[0])
     publish(store, replace(based, number=2, chunks=(Chunk(files),), topics=placed.topics))
     return store
-
-
-def rows(store: Store, manifest: Manifest, selection: Selection | None = None) -> list[Any]:
-    """Return the messages that are asked for."""
-    found = [
-        row
-        for each in archived_messages(store, manifest, selection or Selection())
-        for batch in each.read()
-        for row in batch.to_pylist()
-    ]
-    return sorted(({**row, "properties": dict(row["properties"])} for row in found), key=place)
 
 
 def in_entries(*ranges: tuple[int, int]) -> list[dict[str, Any]]:

@@ -17,9 +17,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.archive.repair import rebuilt
-from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.topics import MAX_GONE, SeenTopics, Topics
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptObject, ExportError, ForeignGroup, RangeNotAvailable
@@ -31,7 +29,7 @@ from tests.broker.log import Log
 from tests.pipeline.export_server import export_server
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import GROUP_ID, data_directory, flip
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, rows
 from tests.pipeline.placing import Run, placed_backup, state_at, told
 
 OTHER_ID = "00000000-1111-2222-3333-444444444444"
@@ -58,17 +56,6 @@ def directory(log: Log, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def store(tmp_path: Path) -> Store:
     """Return an empty store."""
     return Store.open(f"file://{tmp_path}/store")
-
-
-def messages(store: Store, manifest: Manifest, selection: Selection | None = None) -> list[Any]:
-    """Return what is asked for."""
-    found = [
-        row
-        for each in archived_messages(store, manifest, selection or Selection())
-        for batch in each.read()
-        for row in batch.to_pylist()
-    ]
-    return sorted(({**row, "properties": dict(row["properties"])} for row in found), key=place)
 
 
 # -- a node --------------------------------------------------------------------------------------
@@ -188,7 +175,7 @@ def test_a_backup_knows_where_messages_are(log: Log, backed_up: tuple[Store, Man
     assert len(manifest.files) > 3
     assert all(row.places for row in manifest.files)
     assert manifest.topics.existing(manifest.last_index) == {1, 2}
-    assert messages(store, manifest) == consumed(log)
+    assert rows(store, manifest) == consumed(log)
     assert verify(store, GROUP_ID).objects == len(manifest.files)
 
 
@@ -220,7 +207,7 @@ def test_a_backup_of_an_older_node_is_read_by_replay(
 
     assert not any(row.places for row in manifest.files)
     assert any("no node tells where the messages of" in line for line in said)
-    assert messages(store, manifest) == consumed(log)
+    assert rows(store, manifest) == consumed(log)
 
 
 def test_gc_keeps_places_that_are_needed_and_frees_others(log: Log, tmp_path: Path) -> None:
@@ -240,7 +227,7 @@ def test_gc_keeps_places_that_are_needed_and_frees_others(log: Log, tmp_path: Pa
     left = {name.removeprefix(f"{GROUP_ID}/") for name in store.list(f"{GROUP_ID}/places")}
     assert left == {row.places.name for row in second.files if row.places}
     assert len(left) == 1
-    assert messages(store, catalog.load(store, GROUP_ID)) == consumed(log)
+    assert rows(store, catalog.load(store, GROUP_ID)) == consumed(log)
 
 
 def _age(directory: Path, *, hours: int) -> None:
@@ -266,12 +253,12 @@ def test_repair_finds_places_again_and_leaves_damaged_ones_out(log: Log, store: 
     assert [row.places for row in again.files] == [before[0], None, *before[2:]]
     assert again.topics == published.topics
     assert any(damaged.name in line for line in said)
-    assert messages(store, again) == consumed(log)
+    assert rows(store, again) == consumed(log)
 
     store.delete(f"{GROUP_ID}/{published.name}")
     without = rebuilt(store, GROUP_ID, said.append)
     assert without.topics == Topics()
-    assert messages(store, without) == consumed(log)
+    assert rows(store, without) == consumed(log)
 
 
 def test_verify_names_damaged_places(log: Log, store: Store) -> None:
@@ -354,8 +341,7 @@ def test_running_nodes_tell_the_places_of_all_messages(group: LiveGroup, tmp_pat
     assert all(row.places for row in manifest.files)
     assert manifest.topics.existing(manifest.last_index) == {1}
     read = {
-        (row["queue_id"], row["queue_offset"]): row["message_id"]
-        for row in messages(store, manifest)
+        (row["queue_id"], row["queue_offset"]): row["message_id"] for row in rows(store, manifest)
     }
     assert read == {
         (queue_id, each.offset): each.record.message_id

@@ -28,7 +28,7 @@ from e2e.bench.planning import planned
 from tests.broker.log import Log
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.logs import GROUP_ID, based_backup, flip
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, rows
 from tests.pipeline.placing import Run, placed_backup, seen, state_at
 
 _NAMES = st.sampled_from(["t", "u", "v"])
@@ -70,17 +70,6 @@ _SELECTIONS = st.builds(
     first_offset=st.sampled_from([0, 0, 3]),
     last_offset=st.sampled_from([4, 10**6]),
 )
-
-
-def rows(store: Store, manifest: Manifest, selection: Selection | None = None) -> list[Any]:
-    """Return the messages that are asked for, sorted."""
-    found = [
-        row
-        for each in archived_messages(store, manifest, selection or Selection())
-        for batch in each.read()
-        for row in batch.to_pylist()
-    ]
-    return sorted(({**row, "properties": dict(row["properties"])} for row in found), key=place)
 
 
 def by_replay(manifest: Manifest) -> Manifest:

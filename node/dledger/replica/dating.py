@@ -114,8 +114,7 @@ class Dating:
             for node_id, heard in self._reports.heard().items()
         }
         clocks[self._core.id] = self._clock.unix_ms()
-        halves = [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
-        return group_date(clocks, halves)
+        return group_date(clocks, membership.voter_sets)
 
     def _compare(self, date_ms: int | None) -> None:
         self.apart_ms = None if date_ms is None else self._clock.unix_ms() - date_ms

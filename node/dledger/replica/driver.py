@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from random import Random
@@ -168,7 +168,7 @@ class Driver:
             raft.id,
             config=config.room,
             reports=self.reports,
-            voter_sets=self._voter_sets,
+            voter_sets=lambda: self.core.memberships.current.voter_sets,
             allocated_bytes=lambda: log.allocated_bytes,
             now_s=clock.monotonic_s,
         )
@@ -472,10 +472,6 @@ class Driver:
             "transferring leadership to %s, whose disk has room: %s", target, self.room.ours()
         )
         return True
-
-    def _voter_sets(self) -> Sequence[Set[NodeId]]:
-        membership = self.core.memberships.current
-        return [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
 
     # -- the loop --------------------------------------------------------------------------------
 

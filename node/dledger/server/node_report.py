@@ -210,6 +210,5 @@ def quorum_margin(core: Raft) -> int | None:
         for peer, progress in core.progress().items()
         if peer not in silent and core.last_index - progress.match_index <= CAUGHT_UP_ENTRIES
     }
-    membership = core.membership
-    halves = [ids for ids in (membership.voter_ids, membership.outgoing_ids) if ids]
-    return min(len(able & ids) - quorum.majority(len(ids)) for ids in halves)
+    voter_sets = core.membership.voter_sets
+    return min(len(able & ids) - quorum.majority(len(ids)) for ids in voter_sets)
