@@ -120,6 +120,7 @@ class Replica:
             marks=marks,
         )
         maintenance = _maintenance(given, driver, log, snapshots)
+        await maintenance.measure()  # before the first command: a disk is small until it was seen
         return cls(given, log, driver, maintenance, snapshots, founds=founding is not None)
 
     def start(self) -> None:
