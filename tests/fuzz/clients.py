@@ -15,8 +15,8 @@ from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.topics import check_name
+from dledger.calls.caller import Caller
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
-from dledger.requests.caller import Caller
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts as Handles

@@ -9,12 +9,12 @@ from random import Random
 from typing import ClassVar, Final
 
 from dledger.broker.message import Message
+from dledger.calls.admission import AdmissionControl
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
 from dledger.door_process.node_end import NodeEnd, ServedPort
 from dledger.peers.replication_port import ReplicationPort
-from dledger.requests.admission import AdmissionControl
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
+from dledger.calls.caller import Caller
 from dledger.common.limits import FIRST_INVISIBLE_MS, RENEWED_INVISIBLE_MS
 from dledger.door.contract import Arrival
-from dledger.requests.caller import Caller
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.types import NodeId
 from tests.broker.log import Log

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dledger.requests.caller import FORWARDED_KEY
+from dledger.calls.caller import FORWARDED_KEY
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient

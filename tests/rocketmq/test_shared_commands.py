@@ -12,9 +12,9 @@ import pytest
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, decode
 from dledger.broker.produce import ProduceFrame
+from dledger.calls.caller import Caller
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.rocketmq import command_batcher
 from dledger.rocketmq.command_batcher import CommandBatcher

@@ -10,10 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
+from dledger.calls.caller import LINE_KEY
 from dledger.door.contract import Failed
 from dledger.errors import DledgerError, Overloaded, Unavailable
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
-from dledger.requests.caller import LINE_KEY
 from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.rpc.status import Relayed, abort

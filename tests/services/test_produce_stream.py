@@ -17,6 +17,7 @@ from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
+from dledger.calls.admission import AdmissionControl
 from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record, append_stream
 from dledger.client.produce_call import Connect
 from dledger.common.limits import MAX_IDS_OF_CLIENT, MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
@@ -31,7 +32,6 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.replica.proposals import Command
-from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig, StreamBounds
 from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dledger.calls.admission import AdmissionControl
 from dledger.common.metrics import NodeMetrics
-from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay

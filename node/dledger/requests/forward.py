@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
+from dledger.calls.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
@@ -32,7 +33,6 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
-from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
 from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import Passage, PassingOn

@@ -10,9 +10,9 @@ from typing import Any, Final
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
 from dledger.broker.results import Acked
+from dledger.calls.caller import Caller
 from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rocketmq.arrivals import Arrivals

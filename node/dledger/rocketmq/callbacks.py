@@ -13,9 +13,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from dledger.calls.admission import AdmissionControl, Request
+from dledger.calls.caller import Caller
 from dledger.errors import DledgerError, Unavailable
-from dledger.requests.admission import AdmissionControl, Request
-from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.command_batcher import Begun

@@ -15,8 +15,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 
+from dledger.calls.caller import Caller
 from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
-from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.callbacks import CallbackMethod, CallbackPort, Submit

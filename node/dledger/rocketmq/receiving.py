@@ -16,6 +16,7 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
+from dledger.calls.caller import Caller
 from dledger.common.limits import (
     DEFAULT_POLL_MS,
     FIRST_INVISIBLE_MS,
@@ -33,7 +34,6 @@ from dledger.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dledger.broker.topics import Topic
-from dledger.requests.caller import Caller
+from dledger.calls.caller import Caller
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.topic_resolver import TopicResolver

@@ -13,8 +13,8 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.calls.caller import Caller
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from google.protobuf.message import DecodeError
 
+from dledger.calls.admission import AdmissionControl
+from dledger.calls.caller import client_id_of
 from dledger.common.limits import (
     CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
@@ -21,8 +23,6 @@ from dledger.common.limits import (
     MAX_TELEMETRY_STREAMS,
 )
 from dledger.errors import DledgerError
-from dledger.requests.admission import AdmissionControl
-from dledger.requests.caller import client_id_of
 from dledger.requests.outflow import Outflow
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition, service

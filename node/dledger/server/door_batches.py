@@ -16,6 +16,8 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, spl
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Acked as AckResult
 from dledger.broker.results import Produced
+from dledger.calls.admission import Request
+from dledger.calls.caller import Caller
 from dledger.door.contract import Cancel
 from dledger.door_process.frames import (
     AckBatch,
@@ -26,8 +28,6 @@ from dledger.door_process.frames import (
 )
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError, Unavailable
-from dledger.requests.admission import Request
-from dledger.requests.caller import Caller
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.names import is_client_id

@@ -8,8 +8,8 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dledger.calls.admission import PEER_SHARES, AdmissionControl
 from dledger.common.metrics import NodeMetrics
-from dledger.requests.admission import PEER_SHARES, AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine

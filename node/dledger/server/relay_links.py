@@ -17,11 +17,11 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from dledger.calls.caller import LINE_KEY
 from dledger.door.contract import Code, Failed, Headers, Pairs
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.refusals import pairs
 from dledger.errors import DledgerError, Unavailable
-from dledger.requests.caller import LINE_KEY
 from dledger.requests.leader_link import LeaderLink, Metadata, Settle
 from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
 from dledger.rpc.status import from_rpc

@@ -23,9 +23,9 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
 from dledger.broker.topics import check_name
+from dledger.calls.caller import Caller
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
-from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.checks import (

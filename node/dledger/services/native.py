@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 
 import grpc
 
+from dledger.calls.caller import Caller
 from dledger.errors import DledgerError
-from dledger.requests.caller import Caller
 from dledger.requests.context import RequestContext
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import abort, bug, grpc_code_of

@@ -38,7 +38,7 @@ from dledger.rpc.status import bug
 from dledger.services.batches import checked_batch
 
 if TYPE_CHECKING:
-    from dledger.requests.admission import Request
+    from dledger.calls.admission import Request
 
 logger = logging.getLogger(__name__)
 

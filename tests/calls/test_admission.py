@@ -10,13 +10,13 @@ from pathlib import Path
 import grpc.aio
 import pytest
 
+from dledger.calls import admission as module
+from dledger.calls.admission import MAX_ARRIVING, MAX_SLOW, AdmissionControl
 from dledger.client import Client, Record
 from dledger.common import http
 from dledger.common.limits import MAX_BODY_BYTES
 from dledger.errors import InvalidArgument, Overloaded, Refused, Unavailable
-from dledger.requests import admission as module
 from dledger.requests import outflow
-from dledger.requests.admission import MAX_ARRIVING, MAX_SLOW, AdmissionControl
 from dledger.rocketmq import polls, telemetry
 from dledger.rpc.requests import MAX_ELEMENTS, SMALL_BYTES, TELEMETRY_BYTES, limit_of
 from dledger.rpc.status import Rejected
