@@ -7,7 +7,6 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
 from dledger.calls import admission as module
@@ -27,20 +26,18 @@ MIB = 1 << 20
 
 
 class Call:
-    """A gRPC call whose request arrives when told to."""
+    """A call whose request arrives when told to."""
 
-    def __init__(self, request: object = b"x", *, arrived: bool = True, of: str = "a") -> None:
+    def __init__(
+        self, request: bytes | None = b"x", *, arrived: bool = True, of: str = "a"
+    ) -> None:
         self.request, self.connection = request, of
         self.reads = 0
         self.arrives = asyncio.Event()
         if arrived:
             self.arrives.set()
 
-    def peer(self) -> str:
-        """Return the connection's name."""
-        return self.connection
-
-    async def read(self) -> object:
+    async def read(self) -> bytes | None:
         """Return the request."""
         self.reads += 1
         await self.arrives.wait()
@@ -50,7 +47,7 @@ class Call:
 async def served(
     admission: AdmissionControl, call: Call, until: asyncio.Event, method: str = "SendMessage"
 ) -> bytes:
-    async with admission.request(call, method) as raw:
+    async with admission.request(call.connection, call.read, method) as raw:
         await until.wait()
         return raw
 
@@ -219,7 +216,7 @@ async def test_a_request_that_does_not_arrive_keeps_its_place_for_a_time_only(
     with pytest.raises(Unavailable, match="did not arrive"):
         await served(admission, Call(arrived=False), asyncio.Event())
     with pytest.raises(InvalidArgument, match="no request"):
-        await served(admission, Call(grpc.aio.EOF), asyncio.Event())
+        await served(admission, Call(None), asyncio.Event())
 
     assert (admission.taken, admission._connections) == (0, {})
 
@@ -247,7 +244,7 @@ async def test_a_stream_keeps_no_room_while_nothing_comes(monkeypatch: pytest.Mo
     """It may be silent for hours; what comes at last is counted until it is done with."""
     monkeypatch.setattr(module, "_PROMPT_S", 0.01)
     admission, call = AdmissionControl(), Call(bytes(MIB), arrived=False)
-    message, done = admission.message(call, "Produce"), asyncio.Event()
+    message, done = admission.message("a", call.read, "Produce"), asyncio.Event()
 
     async def take() -> None:
         async with message:
@@ -259,7 +256,7 @@ async def test_a_stream_keeps_no_room_while_nothing_comes(monkeypatch: pytest.Mo
     await until(lambda: admission.taken == MIB)
     done.set()
     await task
-    ended = admission.message(Call(grpc.aio.EOF), "Produce", before_bytes=1)
+    ended = admission.message("a", Call(None).read, "Produce", before_bytes=1)
     async with ended as raw:
         assert (raw, ended.ended) == (b"", True)
 

@@ -16,6 +16,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.topics import check_name
 from dledger.calls.caller import Caller
+from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.names import client_id, group_name, topic_name
@@ -349,30 +350,22 @@ class Filters(Target):
         return tags is None
 
 
-class _Context:
-    """What of a gRPC call tells about its caller."""
-
-    def __init__(self, metadata: Sequence[tuple[str, Any]]) -> None:
-        self._metadata = metadata
-
-    def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
-        return self._metadata
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def time_remaining(self) -> float | None:
-        return 3.0
-
-
 _LOOP: Final = asyncio.new_event_loop()
 
 
 def _caller(metadata: Sequence[tuple[str, Any]], *, peer_port: bool = False) -> Caller:
     async def made() -> Caller:
-        return Caller.of(_Context(metadata), tls=False, peer_port=peer_port)
+        pairs = tuple((key.encode("utf-8", "replace"), _bytes_of(value)) for key, value in metadata)
+        headers = door.Headers(
+            pairs, dict(pairs), peer="ipv4:127.0.0.1:1", connection=0, deadline_s=_LOOP.time() + 3
+        )
+        return Caller.of(headers, tls=False, peer_port=peer_port)
 
     return _LOOP.run_until_complete(made())
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 class Headers(Target):

@@ -10,6 +10,7 @@ from typing import ClassVar, Final
 
 from dledger.broker.message import Message
 from dledger.calls.admission import AdmissionControl
+from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
@@ -17,7 +18,6 @@ from dledger.door_process.node_end import NodeEnd, ServedPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
-from dledger.server.door_calls import handlers_of, resumed_of
 from dledger.server.gateway import Gateway
 from dledger.server.relay_port import RelayPort
 from tests.door.conversations import Wire
@@ -53,7 +53,7 @@ class DoorLinks(Target):
 
     def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
         """Return what makes the node's end of a link, and the room for what comes over it."""
-        services = gateway.handlers()
+        services = gateway.services()
         port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
 
         def end() -> NodeEnd:
@@ -131,4 +131,6 @@ class RelayLinks(DoorLinks):
 
     def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
         replication = ReplicationPort(lambda *_: None, lambda _: None)
-        return RelayPort(gateway.forwarded(), replication).end, gateway.context.peer_intake
+        return RelayPort(
+            handlers_of(gateway.services(peer_port=True)), replication
+        ).end, gateway.context.peer_intake

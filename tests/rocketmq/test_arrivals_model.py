@@ -113,18 +113,16 @@ class World:
         self.beats.clear()
 
     def caller(self, client: str, prove: Any = None, number: int | None = None) -> Caller:
-        given = (
-            {}
-            if number is None
-            else {"x-dledger-through": "n1", "x-dledger-passing-on": str(number)}
-        )
         return Caller(
             client_id=client,
+            peer="",
             tls=False,
             forwarded=number is not None,
             deadline_s=0.0,
-            given=given,
             has_telemetry=True,
+            through=None if number is None else NodeId("n1"),
+            passing_on=number,
+            kept={},
             prove=prove,
         )
 

@@ -11,12 +11,12 @@ import grpc.aio
 import pytest
 
 from dledger.calls.caller import LINE_KEY
-from dledger.door.contract import Failed
+from dledger.calls.service import failed_by
+from dledger.door.contract import BidiStream, Code, Failed, Headers, Stream, UnaryCoroutine
 from dledger.errors import DledgerError, Overloaded, Unavailable
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
-from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerChannel
-from dledger.rpc.status import Relayed, abort
+from dledger.rpc.status import Relayed
 from dledger.server import relay_links, relay_port
 from dledger.server.relay_links import RelayLinks
 from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
@@ -43,12 +43,12 @@ class Leader:
         self.port.bind(HOST, 0)
         await self.port.start()
         handlers = {
-            "Append": grpc.stream_unary_rpc_method_handler(self._append),
-            "Read": grpc.stream_stream_rpc_method_handler(self._read),
-            "Remember": grpc.stream_unary_rpc_method_handler(self._append),
+            f"/{SERVICE}/Append": UnaryCoroutine(self._append),
+            f"/{SERVICE}/Read": BidiStream(self._read),
+            f"/{SERVICE}/Remember": UnaryCoroutine(self._append),
         }
         if not self.is_older:
-            relay = RelayPort([Methods(SERVICE, handlers)], self.port)
+            relay = RelayPort(handlers, self.port)
             self.server.add_generic_rpc_handlers([relay.handler()])
         number = self.server.add_insecure_port(f"{HOST}:0")
         self.member = Member(id=NodeId("a"), name="orders-0", address=f"{HOST}:{number}")
@@ -58,9 +58,8 @@ class Leader:
         await self.server.stop(0)
         self.port.close()
 
-    async def _append(self, _: Any, context: Any) -> bytes:
-        request = bytes(await context.read())
-        self.asked.append(context)
+    async def _append(self, headers: Headers, request: bytes) -> bytes:
+        self.asked.append(headers)
         match request.split()[0]:
             case b"never":
                 try:
@@ -69,20 +68,20 @@ class Leader:
                     self.gone.append(request)
                     raise
             case b"full":
-                await abort(context, Overloaded("no room here"))
+                raise failed_by(Overloaded("no room here"))
             case b"forbidden":
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you", (("why", "so"),))
+                raise Failed(Code.PERMISSION_DENIED, "not you", ((b"why", b"so"),))
         return request.upper()
 
-    async def _read(self, _: Any, context: Any) -> None:
-        request = bytes(await context.read())
-        self.asked.append(context)
+    async def _read(self, headers: Headers, stream: Stream) -> None:
+        request = await stream.read() or b""
+        self.asked.append(headers)
         try:
             for number in range(3):
-                await context.write(request + b"%d" % number)
+                await stream.send(request + b"%d" % number)
             if request.startswith(b"endless"):
                 while True:
-                    await context.write(bytes(10_000))
+                    await stream.send(bytes(10_000))
         except (Failed, asyncio.CancelledError):
             self.gone.append(request)
             raise
@@ -150,9 +149,9 @@ async def test_calls_and_their_metadata_reach_the_leader(
 
     assert await _asked(link, b"hello", 7.0) == b"HELLO"
     assert await _answers(link, b"n") == [b"n0", b"n1", b"n2"]
-    assert leader.asked[0].invocation_metadata()["x-mq-client-id"] == "c"
-    assert leader.asked[0].peer() == "ipv4:192.0.2.1:7"
-    assert 5.0 < leader.asked[0].time_remaining() <= 7.0
+    assert leader.asked[0].text("x-mq-client-id") == "c"
+    assert leader.asked[0].peer == "ipv4:192.0.2.1:7"
+    assert 5.0 < leader.asked[0].deadline_s - asyncio.get_running_loop().time() <= 7.0
 
 
 async def test_refusals_mean_what_those_of_a_call_do(leader: Leader, follower: Follower) -> None:

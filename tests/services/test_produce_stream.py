@@ -693,9 +693,6 @@ class _Requests:
     def put(self, *batches: tuple[int, bytes]) -> None:
         self._queue.put_nowait(message(*batches))
 
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
     async def read(self) -> bytes:
         return await self._queue.get()
 
@@ -705,7 +702,7 @@ def _answers_of(group: MemoryGroup, requests: _Requests, **bounds: int) -> Async
     config = GatewayConfig(streams=StreamBounds(**bounds))
     context = replace(group.nodes[0].gateway.context, config=config)
     stream = Producing(context, lambda _: None, "stream")
-    messages = partial(AdmissionControl().message, requests, "Produce")
+    messages = partial(AdmissionControl().message, "stream", requests.read, "Produce")
     return cast("AsyncGenerator[bytes]", stream.answers(messages))
 
 

@@ -84,6 +84,11 @@ class Headers:
         value = self._fields.get(name)
         return default if value is None else value.decode("ascii", "replace")
 
+    def text(self, name: str, default: str = "") -> str:
+        """Return the last value of a field as text that may be passed on: what is ASCII in it."""
+        value = self._fields.get(name.encode())
+        return default if value is None else value.decode("ascii", "ignore")
+
     def raw(self, name: bytes) -> bytes | None:
         """Return the last value of a field as it came; None if it is missing."""
         return self._fields.get(name)
@@ -103,7 +108,8 @@ class Headers:
 
 
 Answer: TypeAlias = Callable[[bytes], None]
-Cancel: TypeAlias = Callable[[], None]
+Cancel: TypeAlias = Callable[[], object]
+"""Gives something up; what it returns says nothing."""
 
 
 class Fail(Protocol):

@@ -32,7 +32,7 @@ from dledger.door.contract import (
 from dledger.door_process import frames
 from dledger.door_process.frames import Arrives, Kind, Resumes
 from dledger.door_process.link import Link
-from dledger.door_process.refusals import refused_answer, rocketmq_answer
+from dledger.door_process.refusals import refused_answer
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
 
 logger = logging.getLogger(__name__)
@@ -240,7 +240,7 @@ class DoorEnd:
         why = bytes((isinstance(refused, TooLarge),)) + refused.message.encode()
         self.link.send(frames.packed(Kind.REFUSED, method, why))
         service, _, name = path[1:].partition("/")
-        return refused_answer(name, rocketmq_answer if service == SERVICE_NAME else None, refused)
+        return refused_answer(name, refused, is_messaging=service == SERVICE_NAME)
 
     # -- streams ---------------------------------------------------------------------------------
 

@@ -14,16 +14,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Protocol, TypeAlias
 
+from dledger.calls.service import Resumed
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES, MAX_UNCONFIRMED_ANSWERS
 from dledger.door.bounds import Bounds
 from dledger.door.call import Call, OneMessage
 from dledger.door.contract import (
-    Answer,
     Arrival,
     BidiStream,
     Cancel,
     Code,
-    Fail,
     Failed,
     Handler,
     Handlers,
@@ -43,9 +42,6 @@ logger = logging.getLogger(__name__)
 _LARGEST_FRAME_BYTES: Final = 2 * MAX_CLIENT_FRAME_BYTES
 """A client's largest message with its call's headers, or as a command, whose columns take more."""
 _LARGEST_PATH: Final = 1 << 16
-
-Resumed: TypeAlias = Callable[[Headers, bytes, Answer, Fail, bool], Cancel]
-"""Serves a call that was in a batch; the last argument says whether that may be carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,10 +397,7 @@ def _resuming(port: ServedPort, path: str, handler: Handler, resumes: Resumes) -
     if serve is None:
         raise MalformedFrame(f"{path} is in no batch")
     unknown = resumes is Resumes.UNKNOWN
-
-    def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
-        return serve(headers, body, answer, fail, unknown)
-
+    resume = partial(serve, asked=resumes is not Resumes.NOTHING_DONE, unknown=unknown)
     return Unary(resume, max_request_bytes=handler.max_request_bytes)
 
 

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.calls.service import Resumed
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers, Unary, UnaryCoroutine
@@ -28,7 +29,7 @@ from dledger.door.tls import TlsCertificate
 from dledger.door_process import frames
 from dledger.door_process.frames import Kind
 from dledger.door_process.link import Link
-from dledger.door_process.node_end import Batches, NodeEnd, Resumed, ServedPort
+from dledger.door_process.node_end import Batches, NodeEnd, ServedPort
 from dledger.door_process.setup import CHAIN_BYTES, GRACE
 
 logger = logging.getLogger(__name__)

@@ -42,7 +42,6 @@ from dledger.requests.passing_on import PASSED_ON_PATH, Told
 from dledger.rocketmq.arrivals import Arrivals, Part, parts_of
 from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key
-from dledger.rpc.methods import Methods
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
 from dledger.types import NodeId
@@ -263,7 +262,7 @@ def _believe(arrivals: Arrivals, parts: Sequence[Part]) -> None:
     arrivals.arrived(parts)
 
 
-def passed_on_handler(clients: ClientRegistry) -> Methods:
+def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
     """Return the peer-port handler of followers' reports of the responses that they relayed."""
 
     async def passed_on(request: bytes, context: Any) -> bytes:
@@ -275,4 +274,4 @@ def passed_on_handler(clients: ClientRegistry) -> Methods:
 
     _, service_name, method = PASSED_ON_PATH.split("/")
     handler = grpc.unary_unary_rpc_method_handler(passed_on)
-    return Methods(service_name, {method: handler})
+    return grpc.method_handlers_generic_handler(service_name, {method: handler})

@@ -14,10 +14,11 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
 from dledger.calls.caller import Caller
+from dledger.calls.method import Submitted
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
-from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
+from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.checks import SCOPE_DIGEST_BYTES
 
@@ -44,7 +45,7 @@ class Sender:
         own = (self._own(sending.origin, m, stored, n, sending.line) for n, m in places)
         return response_of(sending.messages, await asyncio.gather(*own))
 
-    def begin(self, request: Any, caller: Caller) -> Begun | None:
+    def begin(self, request: Any, caller: Caller) -> Submitted[Any] | None:
         """Submit the request's messages now; None if their topic has to be created first.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
@@ -52,7 +53,9 @@ class Sender:
         sending = checked(request, caller.client_id, caller.line)
         if self._engine.state.topics.get(sending.origin.topic) is None:
             return None
-        return self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
+        return Submitted(
+            self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
+        )
 
     def _submitted(self, sending: Sending) -> asyncio.Future[Place]:
         return self._batches.submit(

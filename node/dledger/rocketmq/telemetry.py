@@ -13,7 +13,7 @@ from typing import Any, Final
 from google.protobuf.message import DecodeError
 
 from dledger.calls.admission import AdmissionControl
-from dledger.calls.caller import client_id_of
+from dledger.calls.caller import Caller
 from dledger.common.limits import (
     CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
@@ -22,9 +22,9 @@ from dledger.common.limits import (
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
+from dledger.door.contract import Stream
 from dledger.errors import DledgerError
 from dledger.requests.outflow import Outflow
-from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, code_of, ok
 
@@ -61,20 +61,19 @@ class Telemetry:
         """End every stream, so that shutdown does not wait for the clients."""
         self._closing.set()
 
-    async def serve(self, _: Any, context: Any) -> None:
+    async def serve(self, caller: Caller, stream: Stream) -> None:
         """Answer one stream until the client ends it or the node closes."""
-        connection = context.peer()
+        connection, client_id = caller.peer, caller.client_id
         if self._open >= MAX_TELEMETRY_STREAMS or self._of[connection] >= MAX_STREAMS:
-            await context.write(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
+            await stream.send(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
             return
-        client_id = client_id_of(by_key(context.invocation_metadata()))
         is_named = 1 <= len(client_id) <= MAX_ID_LENGTH
         self._open += 1
         if is_named:
             self._peers.setdefault(client_id, []).append(connection)
         self._of[connection] += 1
         closing = asyncio.ensure_future(self._closing.wait())
-        serving = asyncio.ensure_future(self._answer_all(context))
+        serving = asyncio.ensure_future(self._answer_all(connection, stream))
         try:
             await asyncio.wait((closing, serving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -94,27 +93,29 @@ class Telemetry:
         if not self._peers[client_id]:
             del self._peers[client_id]
 
-    async def _answer_all(self, context: Any) -> None:
+    async def _answer_all(self, connection: str, stream: Stream) -> None:
         before_bytes: int | None = None
         while True:
-            before_bytes = await self._answer_next(context, before_bytes)
+            before_bytes = await self._answer_next(connection, stream, before_bytes)
             if before_bytes is None:
                 return
 
-    async def _answer_next(self, context: Any, before_bytes: int | None) -> int | None:
+    async def _answer_next(
+        self, connection: str, stream: Stream, before_bytes: int | None
+    ) -> int | None:
         """Answer the next command; return its size, or None if the stream should end."""
-        message = self._admission.message(context, "Telemetry", before_bytes)
+        message = self._admission.message(connection, stream.read, "Telemetry", before_bytes)
         try:
             async with message as raw:
                 if message.ended:
                     return None
                 answer = answer_to(raw)
         except DledgerError as error:
-            await context.write(_refused(code_of(error), str(error)))
+            await stream.send(_refused(code_of(error), str(error)))
             return None
         if answer:
-            async with self._outflow.room(context.peer(), len(answer)):
-                await context.write(answer)
+            async with self._outflow.room(connection, len(answer)):
+                await stream.send(answer)
         return len(raw)
 
 

@@ -18,6 +18,7 @@ from typing import Final
 import grpc
 
 from dledger.broker.state import BrokerState
+from dledger.calls.service import handlers_of
 from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.common.http import HealthServer
 from dledger.common.metrics import NodeMetrics
@@ -201,7 +202,9 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
-            RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
+            RelayPort(
+                handlers_of(self._gateway.services(peer_port=True)), self._peers.replication
+            ).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),

@@ -18,11 +18,11 @@ import grpc
 import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
-from dledger.door.contract import Code, Failed, Headers, Pairs
+from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.refusals import pairs
 from dledger.errors import DledgerError, Unavailable
 from dledger.requests.leader_link import LeaderLink, Metadata, Settle
+from dledger.rpc.metadata import pairs
 from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
 from dledger.rpc.status import from_rpc
 from dledger.server.relay_port import RELAY_PATH, Offer
@@ -222,7 +222,7 @@ class _Call:
 
     __slots__ = ("_done", "_settle", "_size_bytes", "cancel", "timer")
     timer: asyncio.TimerHandle
-    cancel: Callable[[], None]
+    cancel: Cancel
 
     def __init__(self, done: Callable[[int], None], size_bytes: int, settle: Settle) -> None:
         self._done, self._size_bytes = done, size_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -16,8 +16,6 @@ from dledger.door_process.frames import AckBatch, MalformedFrame, SendBatch
 from dledger.door_process.node_end import NodeEnd, ServedPort, Settle
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
 from dledger.rpc import callers
-from dledger.rpc.methods import Methods
-from dledger.server.door_calls import handlers_of
 
 _SERVICE: Final = "dledger.Peers"
 _METHOD: Final = "Relay"
@@ -66,12 +64,11 @@ class RelayPort:
     """Takes the links of followers.
 
     Args:
-        services: What the peer port serves of clients' methods.
+        handlers: What the peer port serves of clients' methods, by path.
         replication: The port to which followers connect.
     """
 
-    def __init__(self, services: Iterable[Methods], replication: ReplicationPort) -> None:
-        handlers = handlers_of(services)
+    def __init__(self, handlers: Handlers, replication: ReplicationPort) -> None:
         self._handlers: Handlers = {
             path: each
             for path, each in handlers.items()
