@@ -12,14 +12,16 @@ import pytest
 
 from dledger.door.contract import Failed
 from dledger.errors import DledgerError, Overloaded, Unavailable
+from dledger.link import follower as links
+from dledger.link import leader as port
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RELAY_PATH, Offer, RelayPort
+from dledger.link.leader_link import LINE_KEY
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
-from dledger.requests.caller import LINE_KEY
 from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.rpc.status import Relayed, abort
-from dledger.server import relay_links, relay_port
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
+from dledger.server.door_calls import handlers_of
 from dledger.types import Member, NodeId
 from tests.requests.memory_group import HOST, WAIT_S, until
 
@@ -48,7 +50,7 @@ class Leader:
             "Remember": grpc.stream_unary_rpc_method_handler(self._append),
         }
         if not self.is_older:
-            relay = RelayPort([Methods(SERVICE, handlers)], self.port)
+            relay = RelayPort(handlers_of([Methods(SERVICE, handlers)]), self.port)
             self.server.add_generic_rpc_handlers([relay.handler()])
         number = self.server.add_insecure_port(f"{HOST}:0")
         self.member = Member(id=NodeId("a"), name="orders-0", address=f"{HOST}:{number}")
@@ -280,7 +282,7 @@ async def test_beyond_a_bound_calls_go_another_way(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader cannot hold back what comes over a link, so a follower does."""
-    monkeypatch.setattr(relay_links, "_UNDER_WAY_BYTES", 100)
+    monkeypatch.setattr(links, "_UNDER_WAY_BYTES", 100)
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
     give_up = link.begin(ASK, b"never" + bytes(60), (), WAIT_S, lambda _: None)
@@ -317,8 +319,8 @@ async def test_a_leader_of_an_older_version_is_asked_again_later(
     older.is_older = True
     await older.start()
     follower.follow(older.member)
-    monkeypatch.setattr("dledger.server.relay_links.asyncio.sleep", noted)
-    await until(lambda: relay_links._OLDER_S in waits)
+    monkeypatch.setattr("dledger.link.follower.asyncio.sleep", noted)
+    await until(lambda: links._OLDER_S in waits)
 
     assert follower.links.to(older.member) is None
     await older.stop()
@@ -348,7 +350,7 @@ async def test_links_beyond_a_number_are_refused(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In plain text anyone may ask; who is refused calls the leader, and asks again."""
-    monkeypatch.setattr(relay_port, "_MAX_OFFERS", 1)
+    monkeypatch.setattr(port, "_MAX_OFFERS", 1)
     async with grpc.aio.insecure_channel(leader.member.address) as channel:
         call = channel.unary_stream(RELAY_PATH)(b"")
         await call.read()
