@@ -13,13 +13,15 @@ from dledger.calls.admission import AdmissionControl
 from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
+from dledger.door_process.node_end import NodeEnd
+from dledger.link.calls_in import CallsIn, ServedPort
+from dledger.link.frames import Kind, Opening, Resumes, credit, opening, packed
+from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.gateway import Gateway
-from dledger.server.relay_port import RelayPort
 from tests.door.conversations import Wire
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Broken, Target
@@ -38,7 +40,7 @@ class DoorLinks(Target):
 
     name = "door-links"
     refuses = ()
-    _KINDS: ClassVar = tuple(Kind)
+    _KINDS: ClassVar = (*Kind, *DoorKind)
 
     def __init__(self) -> None:
         logging.getLogger("dledger").setLevel(logging.CRITICAL + 1)
@@ -51,7 +53,7 @@ class DoorLinks(Target):
         gateway = (await self._made.__aenter__()).nodes[0].gateway
         self._end, self._admission = self._ends_of(gateway)
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         """Return what makes the node's end of a link, and the room for what comes over it."""
         services = gateway.services()
         port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
@@ -79,7 +81,7 @@ class DoorLinks(Target):
                 body = rng.choice((None, None, b"", rng.randbytes(30)))
                 deadline_s = rng.choice((None, 0.0, 1e9))
                 call = Opening(0, method, resumes, 1, deadline_s, _PEER, _PAIRS, body)
-                return frames.opening(number, call)
+                return opening(number, call)
             case 1:
                 command = _COMMAND if rng.random() < 0.6 else mutated(rng, _COMMAND)
                 client = rng.choice(("client", "client", "other"))
@@ -90,11 +92,9 @@ class DoorLinks(Target):
                 handles = [["AgAA"] * rng.randrange(1, 3)]
                 return frames.acking(number, AckBatch(9000, _PEER, "client", "g", "t", handles))
             case 3:
-                return frames.credit(number, rng.randrange(1 << 17))
+                return credit(number, rng.randrange(1 << 17))
             case _:
-                return frames.packed(
-                    rng.choice(self._KINDS), number, rng.randbytes(rng.randrange(20))
-                )
+                return packed(rng.choice(self._KINDS), number, rng.randbytes(rng.randrange(20)))
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         return mutated(rng, data)
@@ -129,7 +129,7 @@ class RelayLinks(DoorLinks):
 
     name = "relay-links"
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         replication = ReplicationPort(lambda *_: None, lambda _: None)
         return RelayPort(
             handlers_of(gateway.services(peer_port=True)), replication

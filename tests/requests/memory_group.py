@@ -23,14 +23,14 @@ from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
 from dledger.server.gateway import Gateway
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RelayPort
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from tests.requests.linked_door import LinkedDoor

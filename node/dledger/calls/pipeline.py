@@ -364,7 +364,9 @@ class Pipeline:
         if method.refuse is None and (method.stream is not None or not caller.forwarded):
             self.backend.count(method.label, grpc_code_of(error).name, calls)
         code, message, metadata = ending(error)
-        return Failed(Code(code.value[0]), message, pairs((*metadata, *(ended.trailers if ended else ()))))
+        return Failed(
+            Code(code.value[0]), message, pairs((*metadata, *(ended.trailers if ended else ())))
+        )
 
 
 async def _response(method: Method[Q, A], request: Q, caller: Caller) -> A:

@@ -2,7 +2,7 @@
 
 A follower does not parse a request: it sends the same bytes to the same method on the leader, with
 the caller's ``x-mq-*`` metadata, and returns the response: over the link to the leader if there is
-one (`leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
+one (`link.leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
 through an election for most of its deadline; repeating it is safe because sends carry an
 idempotency key and receives an attempt id. A forwarded request is never forwarded again; it is held
 only if this node has won the election and is about to serve.
@@ -33,8 +33,8 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
+from dledger.link.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.engine import Engine
-from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls

@@ -1,4 +1,4 @@
-"""Reads the metadata of a gRPC call."""
+"""The metadata of a gRPC call, read and written."""
 
 from __future__ import annotations
 

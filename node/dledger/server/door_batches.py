@@ -19,9 +19,10 @@ from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
 from dledger.door.contract import Cancel, Failed
-from dledger.door_process.frames import AckBatch, Acked, MalformedFrame, Resumes, SendBatch
+from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError
+from dledger.link.frames import MalformedFrame, Resumes
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.messaging import messaging_method

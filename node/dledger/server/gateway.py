@@ -15,11 +15,11 @@ from dledger.calls.grpc_server import by_grpc
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
 from dledger.common.metrics import NodeMetrics
+from dledger.link.leader_link import LeaderLinks
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
-from dledger.requests.leader_link import LeaderLinks
 from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production

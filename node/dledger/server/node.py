@@ -35,6 +35,8 @@ from dledger.errors import (
     StorageError,
 )
 from dledger.files.files import DiskUsage, RealFiles
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RelayPort
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.introductions import Introductions
 from dledger.peers.peers import Peers
@@ -58,8 +60,6 @@ from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RelayPort
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
 from dledger.services.admin import AdminServicer

@@ -2,7 +2,7 @@
 
 A gRPC call between two nodes costs both of them more than all the rest of a request. So a follower
 keeps one connection to the leader, over which requests go as they come, without a coroutine. What
-builds it is in `server.relay_links`; where there is none, requests are forwarded by gRPC calls.
+builds it is in `link.follower`; where there is none, requests are forwarded by gRPC calls.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dledger.errors import DledgerError
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.types import Member
 
+"""The metadata that names the client's connection: the line in which its commands wait."""
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Settle: TypeAlias = Callable[[bytes | DledgerError], None]
 

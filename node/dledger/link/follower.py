@@ -1,8 +1,8 @@
 """A follower's link to its leader: to the leader, the follower is one more door.
 
-Frames, calls and streams are those of door processes (`door_process.frames`); only the way to the
-other side differs. The leader gives a token for one connection to its replication port as the first
-response to a gRPC call (`relay_port`). That call proves who asks, and the link lasts as long as it.
+Frames, calls and streams are those of door processes; only the way to the other side differs. The
+leader gives a token for one connection to its replication port as the first response to a gRPC call
+(`leader`). That call proves who asks, and the link lasts as long as it.
 A leader of a version without links has no such method, and is called by gRPC.
 """
 
@@ -19,13 +19,13 @@ import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
 from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs
-from dledger.door_process.door_end import DoorEnd
 from dledger.errors import DledgerError, Unavailable
-from dledger.requests.leader_link import LeaderLink, Metadata, Settle
+from dledger.link.calls_out import CallsOut
+from dledger.link.leader import RELAY_PATH, Offer
+from dledger.link.leader_link import LeaderLink, Metadata, Settle
 from dledger.rpc.metadata import pairs
 from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
 from dledger.rpc.status import from_rpc
-from dledger.server.relay_port import RELAY_PATH, Offer
 from dledger.types import Member
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ class _Link:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self.methods: dict[str, int] = {}
-        self.end = DoorEnd(control=lambda *_: None, on_lost=self._on_lost)
+        self.end = CallsOut(on_lost=self._on_lost)
         self._bytes = 0
 
     def begin(

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from dledger.door_process.frames import Inbox, MalformedFrame
+from dledger.link.frames import Inbox, MalformedFrame
 
 logger = logging.getLogger(__name__)
 

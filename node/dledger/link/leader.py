@@ -1,4 +1,4 @@
-"""The leader's end of the links over which followers pass requests on (`relay_links`)."""
+"""The leader's end of the links over which followers pass requests on (`follower`)."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ from typing import Any, Final, Self
 import grpc
 
 from dledger.door.bounds import Bounds
-from dledger.door.contract import Cancel, Handlers
-from dledger.door_process.frames import AckBatch, MalformedFrame, SendBatch
-from dledger.door_process.node_end import NodeEnd, ServedPort, Settle
+from dledger.door.contract import Handlers
+from dledger.link.calls_in import CallsIn, ServedPort
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
 from dledger.rpc import callers
 
@@ -98,25 +97,10 @@ class RelayPort:
         finally:
             self._offers -= 1
 
-    def end(self) -> NodeEnd:
+    def end(self) -> CallsIn:
         """Return this end of a new link."""
         port = ServedPort(handlers=self._handlers, resumed={})
-        return NodeEnd([port], self._methods, _NoBatches(), Bounds(), same_clock=False)
+        return CallsIn([port], self._methods, Bounds(), same_clock=False)
 
     def _link(self) -> asyncio.Protocol:
         return self.end().link
-
-
-class _NoBatches:
-    """A follower sends none: it would have to know the leader's topics."""
-
-    def leads(self) -> bool:
-        return False
-
-    def send(self, batch: SendBatch, settle: Settle) -> Cancel:
-        del batch, settle
-        raise MalformedFrame("a follower sends no batches")
-
-    def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
-        del batch, settle
-        raise MalformedFrame("a follower sends no batches")

@@ -14,12 +14,13 @@ from dledger.calls.caller import LINE_KEY
 from dledger.calls.service import failed_by
 from dledger.door.contract import BidiStream, Code, Failed, Headers, Stream, UnaryCoroutine
 from dledger.errors import DledgerError, Overloaded, Unavailable
+from dledger.link import follower as links
+from dledger.link import leader as port
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RELAY_PATH, Offer, RelayPort
 from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.rpc.status import Relayed
-from dledger.server import relay_links, relay_port
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
 from dledger.types import Member, NodeId
 from tests.requests.memory_group import HOST, WAIT_S, until
 
@@ -279,7 +280,7 @@ async def test_beyond_a_bound_calls_go_another_way(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader cannot hold back what comes over a link, so a follower does."""
-    monkeypatch.setattr(relay_links, "_UNDER_WAY_BYTES", 100)
+    monkeypatch.setattr(links, "_UNDER_WAY_BYTES", 100)
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
     give_up = link.begin(ASK, b"never" + bytes(60), (), WAIT_S, lambda _: None)
@@ -316,8 +317,8 @@ async def test_a_leader_of_an_older_version_is_asked_again_later(
     older.is_older = True
     await older.start()
     follower.follow(older.member)
-    monkeypatch.setattr("dledger.server.relay_links.asyncio.sleep", noted)
-    await until(lambda: relay_links._OLDER_S in waits)
+    monkeypatch.setattr("dledger.link.follower.asyncio.sleep", noted)
+    await until(lambda: links._OLDER_S in waits)
 
     assert follower.links.to(older.member) is None
     await older.stop()
@@ -347,7 +348,7 @@ async def test_links_beyond_a_number_are_refused(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In plain text anyone may ask; who is refused calls the leader, and asks again."""
-    monkeypatch.setattr(relay_port, "_MAX_OFFERS", 1)
+    monkeypatch.setattr(port, "_MAX_OFFERS", 1)
     async with grpc.aio.insecure_channel(leader.member.address) as channel:
         call = channel.unary_stream(RELAY_PATH)(b"")
         await call.read()
