@@ -168,7 +168,7 @@ async def test_very_many_polls_of_a_deleted_topic_are_not_woken_in_one_turn(
     turns, engine = strict.nodes[0].gateway.turns, strict.nodes[0].engine
     async with RocketClient(strict.nodes[0].port) as client, AsyncExitStack() as stack:
         polls = [asyncio.ensure_future(client.receive(wait_s=30)) for _ in range(90)]
-        stack.push_async_callback(asyncio.gather, *polls, return_exceptions=True)
+        stack.push_async_callback(asyncio.wait, polls)
         await strict.polls(90)
         woken: list[int] = []
         wake = turns._over._wake_some
@@ -178,7 +178,7 @@ async def test_very_many_polls_of_a_deleted_topic_are_not_woken_in_one_turn(
             wake()
             woken.append(before - len(turns._over._waiting))
 
-        turns._over._wake_some = counted  # type: ignore[method-assign]
+        turns._over._wake_some = counted
         await _delete(strict)
         answers = await asyncio.gather(*polls)
 
