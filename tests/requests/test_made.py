@@ -374,7 +374,7 @@ async def test_topics_are_made_on_demand_only_so_fast(number: int) -> None:
         await native.create_topic("t6")
         await native.append("t6", [b"x"])
 
-    said = [code(each.status) for each in (*answers, again, sent)]
+    said = [code(each.status) for each in (*answers, again)] + [code(sent.status)]
     assert said == ["OK", "OK", "OK", "TOO_MANY_REQUESTS", "OK", "TOO_MANY_REQUESTS"]
     assert "dledger topic create t3" in answers[3].status.message
 
