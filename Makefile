@@ -55,8 +55,9 @@ check: $(STAMP) ## Lint, types and import contracts
 	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-proto: $(STAMP) ## Regenerate the protobuf code from node/proto
+proto: $(STAMP) ## Regenerate the protobuf code from node/proto, and the types of RocketMQ's messages
 	$(PY) scripts/generate_proto.py
+	$(PY) scripts/generate_rocketmq_stubs.py
 
 .PHONY: catalogue
 catalogue: $(STAMP) ## Write docs/catalogue.yaml (reasons, Events, metrics, alerts) into the documents

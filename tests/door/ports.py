@@ -149,6 +149,10 @@ class Door:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    async def unused(self) -> None:
+        """Return when it has no connection."""
+        await until(lambda: self.server.connections == 0)
+
 
 @contextlib.asynccontextmanager
 async def door(

@@ -314,6 +314,6 @@ async def test_an_idle_connection_is_asked_to_go_and_comes_back() -> None:
     async with called(Bounds(idle_s=0.05, tick_s=0.02)) as (port, channel):
         echo = channel.unary_unary("/t/Echo")
         await echo(b"")
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
 
         assert await echo(b"again") == b"again"

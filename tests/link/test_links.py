@@ -12,7 +12,7 @@ import pytest
 
 from dledger.calls.caller import LINE_KEY
 from dledger.calls.service import failed_by
-from dledger.door.contract import BidiStream, Code, Failed, Headers, Stream, UnaryCoroutine
+from dledger.door.contract import BidiStream, Code, Failed, Handler, Headers, Stream, UnaryCoroutine
 from dledger.errors import DledgerError, Overloaded, Unavailable
 from dledger.link import follower as links
 from dledger.link import leader as port
@@ -43,7 +43,7 @@ class Leader:
     async def start(self) -> None:
         self.port.bind(HOST, 0)
         await self.port.start()
-        handlers = {
+        handlers: dict[str, Handler] = {
             f"/{SERVICE}/Append": UnaryCoroutine(self._append),
             f"/{SERVICE}/Read": BidiStream(self._read),
             f"/{SERVICE}/Remember": UnaryCoroutine(self._append),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,15 +15,15 @@ from dledger.broker.produce import ProduceFrame
 from dledger.calls.caller import Caller
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
-from dledger.requests.engine import Engine
 from dledger.rocketmq import command_batcher
 from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup
+from tests.requests.part_of_engine import PartOfEngine
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
 
 
-class BusyEngine:
+class BusyEngine(PartOfEngine):
     """Takes commands and closes them when the test says so."""
 
     def __init__(self) -> None:
@@ -36,7 +36,9 @@ class BusyEngine:
         if self.refuse is not None:
             raise self.refuse
 
-    def submit(self, command: Command, **_: str) -> asyncio.Future[object]:
+    def submit(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
         """Keep a command."""
         self.check(command.kind if not isinstance(command, bytes) else 0)
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -61,7 +63,7 @@ def engine() -> BusyEngine:
 @pytest.fixture
 def commands(engine: BusyEngine) -> CommandBatcher[str, bytes]:
     """Shared commands whose bytes are the key and the rows."""
-    return CommandBatcher(cast("Engine", engine), 1, _joined)
+    return CommandBatcher(engine, 1, _joined)
 
 
 async def test_rows_of_one_key_share_a_command_until_it_is_closed(
@@ -222,7 +224,7 @@ async def test_acks_of_a_group_share_a_command_and_have_their_own_outcomes(
     acker = group.nodes[0].gateway.acker
 
     begun = [acker.begin_ack(request, _caller()) for request in requests]
-    answers = [each.response(await each.result) for each in begun]
+    answers = [each.response(await each.result) or pytest.fail("no answer") for each in begun]
 
     (payload,) = _payloads(group, CommandType.ACK)
     command = decode(CommandType.ACK, payload[0][payload[1] : payload[2]])

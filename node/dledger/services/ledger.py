@@ -153,15 +153,16 @@ class LedgerHandlers(NativeHandlers):
             request = parsed(pb.ReadRequest, raw)
         if request.linearizable:
             await self._catch_up(caller)
-        reading = BatchReading(self._context, request)
+        outflow, followers = self._context.outflow, self._context.queue_followers
+        reading = BatchReading(self._engine, followers, request)
         reading.check()
         if request.follow:
             told = response(next_offset=request.start_offset, generation=reading.generation)
             await _write(stream, [told.SerializeToString()])
         while size_bytes := await reading.next_bytes():
-            if not self._context.outflow.has_room(size_bytes):
+            if not outflow.has_room(size_bytes):
                 reading.let_go()
-            async with self._context.outflow.room(caller.connection, size_bytes):
+            async with outflow.room(caller.connection, size_bytes):
                 generation = reading.generation
                 await _write(stream, encode(request, await reading.part(), generation))
         self._answered(method)
