@@ -93,16 +93,17 @@ class Pipeline:
         call = Call(self, method, self._caller_of(headers), raw, answer=answer, fail=fail)
         if self._rules and not self._admitted(call, raw):
             return call.cancel
+        leads = self.backend.leads()
         if method.never is not None:
             call.refuse(method.never)
-        elif method.here is None and not self.backend.leads():
-            call.forward()
-        elif method.submit is None:
-            call.resume(None)
-        else:
+        elif leads and method.submit is not None:
             give_up = self.attempt(call, call.caller, len(raw), call.submit)
             if give_up is not None:
                 call.give_up = give_up
+        elif leads or method.here is not None:
+            call.resume(None)
+        else:
+            call.forward()
         return call.cancel
 
     def resume(
