@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
@@ -38,7 +38,9 @@ class Acker:
             engine, CommandType.ACK, _encoded
         )
 
-    def begin_ack(self, request: Any, caller: Caller) -> Submitted[Any]:
+    def begin_ack(
+        self, request: service.AckMessageRequest, caller: Caller
+    ) -> Submitted[service.AckMessageResponse]:
         """Mark messages as consumed; each handle gets its own status."""
         group, topic = checked(request, caller.client_id)
         receipts = self._receipts(group, topic)
@@ -77,7 +79,9 @@ class Acker:
         self._arrivals.handled(group, topic, leases)
         return self._acks.submit((group, topic), leases, _LEASE_BYTES * len(leases)), counts
 
-    def begin_change(self, request: Any, caller: Caller) -> Submitted[Any]:
+    def begin_change(
+        self, request: service.ChangeInvisibleDurationRequest, caller: Caller
+    ) -> Submitted[service.ChangeInvisibleDurationResponse]:
         """Change when a message is delivered again; its receipt handle stays the same."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
@@ -122,8 +126,10 @@ def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
 
 
 def _acked(
-    asked: Sequence[Any], leases: Sequence[LeaseRef | InvalidReceiptHandle], place: Place
-) -> Any:
+    asked: Sequence[service.AckMessageEntry],
+    leases: Sequence[LeaseRef | InvalidReceiptHandle],
+    place: Place,
+) -> service.AckMessageResponse:
     """Return the response: each lease's status, by the result of the command with the good ones."""
     result, first = place
     if not isinstance(result, Acked):

@@ -157,13 +157,17 @@ class ClientRegistry:
             return known.is_alive(now_s)
         return self._leading_since_s is None or now_s - self._leading_since_s < _ALIVE_S
 
-    async def heartbeat(self, request: Any, caller: Caller) -> Any:
+    async def heartbeat(
+        self, request: service.HeartbeatRequest, caller: Caller
+    ) -> service.HeartbeatResponse:
         """Answer a client's heartbeat."""
         del request
         client_id(caller)
         return service.HeartbeatResponse(status=ok())
 
-    async def terminate(self, request: Any, caller: Caller) -> Any:
+    async def terminate(
+        self, request: service.NotifyClientTerminationRequest, caller: Caller
+    ) -> service.NotifyClientTerminationResponse:
         """Release the messages of a push consumer that shuts down, for delivery to others.
 
         A call on another connection than that of a live client does nothing.

@@ -6,18 +6,18 @@ not have get NOT_IMPLEMENTED with the method's name. Built by `server.gateway`, 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final
+from typing import Final, Protocol, TypeVar
 
 from dledger.calls.caller import Caller
-from dledger.calls.method import AnyMethod, Ended, Method
+from dledger.calls.method import AnyMethod, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
 from dledger.door.contract import Stream
-from dledger.errors import NotLeader, Unavailable, Unsupported
+from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
@@ -29,9 +29,21 @@ from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
 from dledger.rpc.elements import count_field
 from dledger.rpc.requests import parsed
-from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import code_name
 
+
+class _Answer(Protocol):
+    """A response of the service."""
+
+    @property
+    def status(self) -> definition.Status: ...
+
+    def SerializeToString(self) -> bytes: ...
+
+
+_Q = TypeVar("_Q")
+_A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _LATER: Final = (
     "ForwardMessageToDeadLetterQueue",
@@ -79,7 +91,7 @@ class MessagingHandlers:
             note=self._note,
             runs_telemetry=parts.telemetry.runs_on,
         )
-        self._receiving = messaging_method(_RECEIVE, stream=self._receive)
+        self._receiving: AnyMethod = messaging_method(_RECEIVE, stream=self._receive)
 
     def service(self) -> Service:
         """Return its methods."""
@@ -173,24 +185,31 @@ class MessagingHandlers:
                     yield answer
 
 
-def messaging_method(name: str, **ways: Any) -> AnyMethod:
-    """Return the row of the method of that name; see `Method` for the *ways* to serve it."""
+def messaging_method(
+    name: str,
+    *,
+    serve: Callable[[_Q, Caller], Awaitable[_A]] | None = None,
+    submit: Callable[[_Q, Caller], Submitted[_A] | None] | None = None,
+    here: Callable[[_Q], bool] | None = None,
+    stream: Callable[[Caller, Stream], Awaitable[None]] | None = None,
+    messages: Callable[[bytes], int] = lambda _: 0,
+    never: DledgerError | None = None,
+) -> Method[_Q, _A]:
+    """Return the row of the method of that name; see `Method` for the ways to serve it."""
+    request = "TelemetryCommand" if name == "Telemetry" else f"{name}Request"
     return Method(
         path=f"/{SERVICE_NAME}/{name}",
         label=name,
-        parse=partial(parsed, getattr(service, _request_of(name))),
-        code=_code,
+        parse=partial(parsed, getattr(service, request)),
+        code=lambda response: code_name(response.status.code),
+        serve=serve,
+        submit=submit,
+        here=here,
+        stream=stream,
         refuse=partial(refused_response, name),
-        **ways,
+        messages=messages,
+        never=never,
     )
-
-
-def _request_of(name: str) -> str:
-    return "TelemetryCommand" if name == "Telemetry" else f"{name}Request"
-
-
-def _code(response: Any) -> str:
-    return code_name(response.status.code)
 
 
 def _messages(raw: bytes) -> int:

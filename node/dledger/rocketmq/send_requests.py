@@ -6,7 +6,9 @@ Knows nothing of a node's state, so a door process does this for the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
@@ -21,7 +23,7 @@ from dledger.rpc.checks import (
     check_times,
     check_total,
 )
-from dledger.rpc.rocketmq_stubs import service
+from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
@@ -49,7 +51,7 @@ class Sending(NamedTuple):
     line: str
 
 
-def checked(request: Any, client_id: str, line: str) -> Sending:
+def checked(request: service.SendMessageRequest, client_id: str, line: str) -> Sending:
     """Return a request's messages. Raises Rejected and other errors for what is wrong.
 
     Args:
@@ -69,7 +71,7 @@ def checked(request: Any, client_id: str, line: str) -> Sending:
     return Sending(Origin(sender, topic, host), messages, size_bytes, line)
 
 
-def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
+def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets."""
     if len(messages) > 1:
         entries = [
@@ -93,7 +95,7 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
     )
 
 
-def topic_of(messages: Any) -> str:
+def topic_of(messages: Sequence[definition.Message]) -> str:
     """Return the one topic that all of a request's messages name."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
         raise Rejected(
@@ -111,7 +113,7 @@ def topic_of(messages: Any) -> str:
     return topics.pop()
 
 
-def message_of(message: Any) -> Message:
+def message_of(message: definition.Message) -> Message:
     """Return the checked form of a protocol message.
 
     Raises:
@@ -145,10 +147,10 @@ def message_of(message: Any) -> Message:
     )
 
 
-def _milliseconds(timestamp: Any) -> int:
+def _milliseconds(timestamp: Timestamp) -> int:
     milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     check_times((milliseconds,))
-    return int(milliseconds)
+    return milliseconds
 
 
 def _encoding(value: int) -> Encoding:

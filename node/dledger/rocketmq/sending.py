@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
 
 from prometheus_client import Counter
 
@@ -21,6 +20,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.checks import SCOPE_DIGEST_BYTES
+from dledger.rpc.rocketmq_stubs import service
 
 
 class Sender:
@@ -33,7 +33,9 @@ class Sender:
             engine, CommandType.PRODUCE, encoded
         )
 
-    async def send(self, request: Any, caller: Caller) -> Any:
+    async def send(
+        self, request: service.SendMessageRequest, caller: Caller
+    ) -> service.SendMessageResponse:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line)
         await self._resolver.topic(sending.origin.topic)
@@ -45,7 +47,9 @@ class Sender:
         own = (self._own(sending.origin, m, stored, n, sending.line) for n, m in places)
         return response_of(sending.messages, await asyncio.gather(*own))
 
-    def begin(self, request: Any, caller: Caller) -> Submitted[Any] | None:
+    def begin(
+        self, request: service.SendMessageRequest, caller: Caller
+    ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now; None if their topic has to be created first.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
@@ -97,7 +101,9 @@ def _placed(place: Place) -> tuple[Produced, int]:
     return stored, first
 
 
-def _plain_response(sending: Sending, stored: Produced, first: int) -> Any | None:
+def _plain_response(
+    sending: Sending, stored: Produced, first: int
+) -> service.SendMessageResponse | None:
     """Return the response, unless an id of the command's messages was used before."""
     if stored.repeats or stored.conflicts:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
@@ -131,7 +131,7 @@ def answer_to(raw: bytes) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-def merged(settings: Any) -> Any:
+def merged(settings: definition.Settings) -> definition.Settings:
     """Return the client's Settings, with every field filled in that the server decides.
 
     Metrics stay off, as with the original broker. The Python SDK's push consumer then stops
@@ -150,7 +150,7 @@ def merged(settings: Any) -> Any:
     return result
 
 
-def _merge_publishing(settings: Any) -> None:
+def _merge_publishing(settings: definition.Settings) -> None:
     settings.publishing.max_body_size = MAX_BODY_BYTES
     settings.publishing.validate_message_type = True
     initial_ms, max_ms = _SEND_BACKOFF_MS
@@ -162,7 +162,7 @@ def _merge_publishing(settings: Any) -> None:
     backoff.multiplier = 2
 
 
-def _merge_subscription(settings: Any) -> None:
+def _merge_subscription(settings: definition.Settings) -> None:
     subscription = settings.subscription
     subscription.fifo = False
     subscription.receive_batch_size = MAX_RECEIVE_BATCH

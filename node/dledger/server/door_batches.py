@@ -30,8 +30,8 @@ from dledger.rocketmq.names import is_client_id
 from dledger.rpc.checks import is_scope
 from dledger.server.gateway import Gateway
 
-_SEND: Final = messaging_method("SendMessage")
-_ACK: Final = messaging_method("AckMessage")
+_SEND: Final[AnyMethod] = messaging_method("SendMessage")
+_ACK: Final[AnyMethod] = messaging_method("AckMessage")
 
 
 class _Batch:
