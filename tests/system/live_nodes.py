@@ -145,7 +145,12 @@ class LiveNodes:
 
     def _all_follow(self, numbers: tuple[int, ...], leader: int) -> bool:
         leader_id = self.nodes[leader].node_id
-        return all(self.status(number).leader_id == leader_id for number in numbers)
+        """Whether each knows the leader, and has the founding entry."""
+        return all(
+            self.status(number).leader_id == leader_id
+            and self.row(number, self.nodes[number].node_id) is not None
+            for number in numbers
+        )
 
 
 async def eventually(probe: Callable[[], T | None], deadline_s: float = 20) -> T:
