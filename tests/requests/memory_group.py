@@ -46,7 +46,11 @@ With gRPC's, followers call their leaders, too; with the others they have links 
 DOOR = "door"
 """As a third: our server behind the link of a door process, though in this one."""
 HOST = "127.0.0.1"
-OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_ping_strikes", 0),  # as a node's: followers ping while they wait
+)
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -252,22 +256,25 @@ class MemoryGroup:
 
 @asynccontextmanager
 async def memory_group(
-    nodes: int = 1, config: GatewayConfig | None = None, tls: tuple[bytes, bytes] | None = None
+    nodes: int = 1,
+    config: GatewayConfig | None = None,
+    tls: tuple[bytes, bytes] | None = None,
+    server: str | None = None,
 ) -> Any:
-    """Serve a group of nodes on free ports; the first one leads."""
-    group = MemoryGroup()
+    """Serve a group of nodes on free ports by *server*, or `client_server`; the first one leads."""
+    group, server = MemoryGroup(), server or client_server
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        links = None if client_server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        links = None if server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
         gateway = Gateway(engine, config or GatewayConfig(), links=links)
         node = Node(engine, gateway, links)
-        node.port = await _serve_clients(node)
+        node.port = await _serve_clients(node, server)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
         if tls is not None:
-            node.tls_port = await _serve_clients(node, tls)
+            node.tls_port = await _serve_clients(node, server, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
@@ -303,14 +310,14 @@ class _Stopped:
         self._port.close()
 
 
-async def _serve_clients(node: Node, tls: tuple[bytes, bytes] | None = None) -> int:
+async def _serve_clients(node: Node, kind: str, tls: tuple[bytes, bytes] | None = None) -> int:
     services = node.gateway.services(tls=tls is not None)
-    if client_server == GRPC:
+    if kind == GRPC:
         credentials = None if tls is None else grpc.ssl_server_credentials([tls])
         return await _serve(node, [by_grpc(each) for each in services], credentials)
     certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
     server: Any
-    if client_server == DOOR:
+    if kind == DOOR:
         server = LinkedDoor(node.gateway, services, tls=certificate)
     else:
         server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)
