@@ -225,8 +225,6 @@ class Relay:
                 if count == 2 and caller.prove is not None:
                     caller.prove(Passage(self._answers, leader.address, number))
                 yield response
-        if caller.prove is None:  # it was written, and this node's server cannot tell more
-            self._answers.arrived(leader.address, number)
 
     async def _answers_of(self, leader: Member, call: Any) -> AsyncGenerator[bytes]:
         """Yield the responses to a gRPC call."""
