@@ -13,6 +13,7 @@ from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import FORWARDED_KEY, Caller
 from dledger.calls.method import Backend, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
+from dledger.calls.rules import Asked
 from dledger.door.contract import Arrival, Code, Fail, Failed, Headers, Pairs
 from dledger.errors import (
     DledgerError,
@@ -68,10 +69,9 @@ class Behind:
             ask=self._ask,
             retry=self._retry,
             count=lambda *answer: self.counted.append(answer),
+            note=self._note,
         )
-        self.pipeline = Pipeline(
-            backend, self.admission, [], tls=False, peer_port=peer_port, note=self._note
-        )
+        self.pipeline = Pipeline(backend, self.admission, [], tls=False, peer_port=peer_port)
 
     def method(self, **ways: Any) -> Method[str, Said]:
         ways = {"refuse": refusal} | ways
@@ -306,10 +306,18 @@ async def test_a_stream_ends_as_its_handler_does(
 class Batch:
     """Two calls that came as one command."""
 
-    calls = 2
+    calls, messages, size_bytes = 2, 0, 10
+    asked: Asked | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, behind: Behind) -> None:
+        self._behind = behind
+        self.method = behind.method()
+        self.caller = Caller.of(headers(), tls=False, peer_port=False)
         self.told: list[Any] = []
+
+    def submit(self) -> asyncio.Future[Any] | None:
+        begun = self._behind._submit("a", self.caller)
+        return begun.result if begun is not None else None
 
     def settle(self, result: Any) -> None:
         if result == "bug":
@@ -335,15 +343,9 @@ class Batch:
     ],
 )
 async def test_a_batch_is_another_kind_of_work(outcome: Any, told: Any) -> None:
-    behind, batch = Behind(), Batch()
-    behind.submits = [outcome]
-    caller = Caller.of(headers(), tls=False, peer_port=False)
-
-    def submit() -> asyncio.Future[Any] | None:
-        begun = behind._submit("a", caller)
-        return begun.result if begun is not None else None
-
-    behind.pipeline.batch(batch, caller, 10, submit, None)
+    behind = Behind()
+    behind.submits, batch = [outcome], Batch(behind)
+    behind.pipeline.batch(batch)
     await asyncio.sleep(0)
 
     assert batch.told == [told]
@@ -351,8 +353,8 @@ async def test_a_batch_is_another_kind_of_work(outcome: Any, told: Any) -> None:
 
 
 async def test_a_batch_goes_back_if_this_node_does_not_lead() -> None:
-    behind, batch = Behind(leads=False), Batch()
-    caller = Caller.of(headers(), tls=False, peer_port=False)
-    behind.pipeline.batch(batch, caller, 10, lambda: None, None)
+    behind = Behind(leads=False)
+    batch = Batch(behind)
+    behind.pipeline.batch(batch)
 
     assert (batch.told, behind.noted) == ([("back", None)], 0)

@@ -285,8 +285,8 @@ async def memory_group(
     finally:
         for node in group.nodes:
             node.gateway.drain()
-            for server in node.servers:
-                await server.stop(0.2)
+            for each in node.servers:
+                await each.stop(0.2)
             await node.gateway.close()
 
 

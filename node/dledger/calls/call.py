@@ -42,6 +42,7 @@ class Call(Generic[Q, A]):
         "caller",
         "give_up",
         "method",
+        "size_bytes",
     )
     calls: Final = 1
     _response: Callable[[Any], A | None]
@@ -57,9 +58,15 @@ class Call(Generic[Q, A]):
         fail: Fail,
     ) -> None:
         self._pipeline, self.method, self.caller, self._raw = pipeline, method, caller, raw
+        self.size_bytes = len(raw)
         self._answer, self._fail = answer, fail
         self.asked: Asked | None = None
         self.give_up: Cancel = _nothing
+
+    @property
+    def messages(self) -> int:
+        """How many messages of a producer it carries."""
+        return self.method.messages(self._raw)
 
     def submit(self) -> asyncio.Future[Any] | None:
         """Submit its command; None: that cannot be done without awaiting something."""
@@ -85,7 +92,7 @@ class Call(Generic[Q, A]):
     def forward(self) -> None:
         """Let the leader serve it."""
         admission, backend = self._pipeline.admission, self._pipeline.backend
-        room = admission.room_now(self.caller.peer, len(self._raw))
+        room = admission.room_now(self.caller.peer, self.size_bytes)
         if room is None:
             return self.resume(None)
 

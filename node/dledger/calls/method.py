@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from dledger.calls.caller import Caller
+from dledger.calls.rules import Asked
 from dledger.door.contract import Cancel, Stream
 from dledger.errors import DledgerError
 
@@ -93,11 +94,36 @@ class Ended(Exception):
 
 
 class Work(Protocol):
-    """What waits for a command: a call, or a batch of a door process's calls."""
+    """What waits for a command: a call, or a batch of a door process's calls.
+
+    Attributes:
+        asked: What the rules said of it; None: there are none, or they were not asked.
+    """
+
+    asked: Asked | None
+
+    @property
+    def method(self) -> AnyMethod:
+        """The method of its calls."""
+
+    @property
+    def caller(self) -> Caller:
+        """Whose they are."""
 
     @property
     def calls(self) -> int:
         """How many calls it is."""
+
+    @property
+    def messages(self) -> int:
+        """How many messages of a producer it carries."""
+
+    @property
+    def size_bytes(self) -> int:
+        """Its size, and so the room that it takes."""
+
+    def submit(self) -> asyncio.Future[Any] | None:
+        """Submit its command; None: that cannot be done without awaiting something."""
 
     def settle(self, result: Any) -> None:
         """Answer it by the command's result. What this raises refuses it."""
@@ -123,6 +149,8 @@ class Backend:
         retry: Returns the outcome of an attempt, which is repeated while it raises Unavailable and
             the caller's deadline allows; the size in bytes is what the request holds meanwhile.
         count: Counts answers: the method's label, the code, how many.
+        note: Notes who is alive, with the number of his calls; of requests that are served here.
+        runs_telemetry: Whether a client's Telemetry stream uses a connection, both by name.
     """
 
     group: str
@@ -131,3 +159,5 @@ class Backend:
     ask: Callable[[str, bytes, Caller], Awaitable[bytes]]
     retry: Callable[[Caller, int, Callable[[], Awaitable[bytes]]], Awaitable[bytes]]
     count: Callable[[str, str, int], None]
+    note: Callable[[Caller, int], None] = lambda _, __: None
+    runs_telemetry: Callable[[str, str], bool] = lambda _, __: False

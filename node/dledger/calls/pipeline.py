@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -62,8 +62,6 @@ class Pipeline:
         rules: What each request is asked; others may be added later.
         tls: The port uses TLS.
         peer_port: The port is for peers: what comes was forwarded.
-        note: Notes who is alive, with the number of his calls; for requests that are served here.
-        runs_telemetry: Whether a client's Telemetry stream uses a connection.
     """
 
     def __init__(
@@ -74,14 +72,10 @@ class Pipeline:
         *,
         tls: bool,
         peer_port: bool,
-        note: Callable[[Caller, int], None] = lambda _, __: None,
-        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
     ) -> None:
         self.backend, self.admission, self._rules = backend, admission, rules
-        self._note = note
-        self.runs_telemetry = runs_telemetry
         self._caller_of = partial(
-            Caller.of, tls=tls, peer_port=peer_port, runs_telemetry=runs_telemetry
+            Caller.of, tls=tls, peer_port=peer_port, runs_telemetry=backend.runs_telemetry
         )
 
     # -- without a coroutine ---------------------------------------------------------------------
@@ -91,13 +85,13 @@ class Pipeline:
     ) -> Cancel:
         """Serve a request that has arrived whole; see `contract.Unary`."""
         call = Call(self, method, self._caller_of(headers), raw, answer=answer, fail=fail)
-        if self._rules and not self._admitted(call, raw):
+        if self._rules and not self._admitted(call):
             return call.cancel
         leads = self.backend.leads()
         if method.never is not None:
             call.refuse(method.never)
         elif leads and method.submit is not None:
-            give_up = self.attempt(call, call.caller, len(raw), call.submit)
+            give_up = self.attempt(call)
             if give_up is not None:
                 call.give_up = give_up
         elif leads or method.here is not None:
@@ -106,14 +100,13 @@ class Pipeline:
             call.forward()
         return call.cancel
 
-    def resume(
+    def resume(  # noqa: PLR0917 - as `begin`, and how the batch went
         self,
         method: AnyMethod,
         headers: Headers,
         raw: bytes,
         answer: Answer,
         fail: Fail,
-        *,
         asked: bool,
         unknown: bool,
     ) -> Cancel:
@@ -129,78 +122,43 @@ class Pipeline:
             unknown: Whether the batch may have been carried out.
         """
         call = Call(self, method, self._caller_of(headers), raw, answer=answer, fail=fail)
-        if not self._rules or self._admitted(call, raw, again=asked):
+        if not self._rules or self._admitted(call, again=asked):
             call.resume(LeadershipLost("its batch may have been carried out") if unknown else None)
         return call.cancel
 
-    def _admitted(self, call: Call[Any, Any], raw: bytes, *, again: bool = False) -> bool:
-        """Ask the rules about a call, which is refused if they say so."""
-        method = call.method
-        call.asked = Asked(self._rules, method.label, call.caller)
+    def batch(self, work: Work) -> Cancel | None:
+        """Serve calls that come as one command; see `attempt`."""
+        if not self.backend.leads():
+            work.resume(None)
+        elif not self._rules or self._admitted(work):
+            return self.attempt(work)
+        return None
+
+    def _admitted(self, work: Work, *, again: bool = False) -> bool:
+        """Ask the rules about *work*, which is refused if they say so."""
+        work.asked = asked = Asked(self._rules, work.method.label, work.caller)
         try:
-            call.asked.admit(messages=method.messages(raw), size_bytes=len(raw), again=again)
+            asked.admit(
+                calls=work.calls, messages=work.messages, size_bytes=work.size_bytes, again=again
+            )
         except DledgerError as error:
-            call.refuse(error)
+            work.refuse(error)
             return False
         return True
 
-    def batch(
-        self,
-        work: Work,
-        caller: Caller,
-        room_bytes: int,
-        submit: Callable[[], asyncio.Future[Any] | None],
-        asked: Asked | None,
-        *,
-        messages: int = 0,
-    ) -> Cancel | None:
-        """Serve calls that come as one command.
-
-        Args:
-            work: The calls.
-            caller: Whose they are.
-            room_bytes: The room that they take.
-            submit: Submits the command.
-            asked: What the rules say of them, who are asked here; None: there are none.
-            messages: How many messages of a producer they carry.
-
-        Returns:
-            As `attempt`.
-        """
-        if not self.backend.leads():
-            work.resume(None)
-            return None
-        if asked is not None:
-            try:
-                asked.admit(calls=work.calls, messages=messages, size_bytes=room_bytes)
-            except DledgerError as error:
-                work.refuse(error)
-                return None
-        return self.attempt(work, caller, room_bytes, submit)
-
-    def ask(self, method: AnyMethod, caller: Caller) -> Asked | None:
-        """Return what the rules are to be asked by, for what *caller* asks; None: none is there."""
-        return Asked(self._rules, method.label, caller) if self._rules else None
-
-    def attempt(
-        self,
-        work: Work,
-        caller: Caller,
-        room_bytes: int,
-        submit: Callable[[], asyncio.Future[Any] | None],
-    ) -> Cancel | None:
-        """Have *work* settled by the command that *submit* submits.
+    def attempt(self, work: Work) -> Cancel | None:
+        """Have *work* settled by the command that it submits.
 
         Returns:
             What gives the command up; None: there is none.
         """
-        room = self.admission.room_now(caller.peer, room_bytes)
+        room = self.admission.room_now(work.caller.peer, work.size_bytes)
         if room is None:
             work.resume(None)
             return None
         try:
-            self._note(caller, work.calls)
-            submitted = submit()
+            self.backend.note(work.caller, work.calls)
+            submitted = work.submit()
         except Unavailable:
             self.admission.leave(room)
             work.resume(None)
@@ -231,6 +189,10 @@ class Pipeline:
                 work.refuse(failed)
 
     # -- by a coroutine --------------------------------------------------------------------------
+
+    def ask(self, method: AnyMethod, caller: Caller) -> Asked | None:
+        """Return what the rules are to be asked by, for what *caller* asks; None: none is there."""
+        return Asked(self._rules, method.label, caller) if self._rules else None
 
     async def unread(self, method: AnyMethod, headers: Headers, read: Read) -> bytes:
         """Return the answer to a request that is read when there is room for it. Raises Failed."""
@@ -284,7 +246,7 @@ class Pipeline:
         if leads or method.here is not None:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
-                self._note(caller, 1)
+                self.backend.note(caller, 1)
                 return self.encoded(method, await _response(method, request, caller))
         return await self.backend.ask(method.path, raw, caller)
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import Protocol
+from typing import TypeAlias
 
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
@@ -66,21 +66,8 @@ def handlers_of(services: Iterable[Service]) -> Handlers:
     }
 
 
-class Resumed(Protocol):
-    """Serves a call whose batch went back to its door; see `Pipeline.resume`."""
-
-    def __call__(
-        self,
-        headers: Headers,
-        raw: bytes,
-        answer: Answer,
-        fail: Fail,
-        *,
-        asked: bool,
-        unknown: bool,
-    ) -> Cancel:
-        """Serve it."""
-        ...
+Resumed: TypeAlias = Callable[[Headers, bytes, Answer, Fail, bool, bool], Cancel]
+"""Serves a call whose batch went back to its door; see `Pipeline.resume`."""
 
 
 def resumed_of(services: Iterable[Service]) -> Mapping[str, Resumed]:

@@ -10,7 +10,6 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Final
 
 from dledger.calls.service import Resumed
@@ -18,9 +17,12 @@ from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.call import Call, OneMessage
 from dledger.door.contract import (
+    Answer,
     Arrival,
     BidiStream,
+    Cancel,
     Code,
+    Fail,
     Failed,
     Handler,
     Handlers,
@@ -258,6 +260,9 @@ def _resuming(port: ServedPort, path: str, handler: Handler, resumes: Resumes) -
     serve = port.resumed.get(path)
     if serve is None:
         raise MalformedFrame(f"{path} is in no batch")
-    unknown = resumes is Resumes.UNKNOWN
-    resume = partial(serve, asked=resumes is not Resumes.NOTHING_DONE, unknown=unknown)
+    asked, unknown = resumes is not Resumes.NOTHING_DONE, resumes is Resumes.UNKNOWN
+
+    def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
+        return serve(headers, body, answer, fail, asked, unknown)
+
     return Unary(resume, max_request_bytes=handler.max_request_bytes)

@@ -78,13 +78,8 @@ class RequestContext:
             ask=self.relay.unary,
             retry=self.relay.run,
             count=self.metrics.requests.answered,
-        )
-        return Pipeline(
-            backend,
-            self.intake_of(peer_port=peer_port),
-            self.rules,
-            tls=tls,
-            peer_port=peer_port,
             note=note,
             runs_telemetry=runs_telemetry,
         )
+        intake = self.intake_of(peer_port=peer_port)
+        return Pipeline(backend, intake, self.rules, tls=tls, peer_port=peer_port)

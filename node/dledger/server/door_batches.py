@@ -18,6 +18,7 @@ from dledger.broker.results import Produced
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
+from dledger.calls.rules import Asked
 from dledger.door.contract import Cancel, Failed
 from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
@@ -40,46 +41,46 @@ class _Batch:
     Args:
         pipeline: Carries it out.
         method: The method of its calls.
-        calls: How many it has.
         batch: As it came.
+        calls: How many calls it is.
+        messages: How many messages of a producer it carries.
         read: Returns the outcome by the command's result.
         settle: Gets the outcome.
+        submit: Submits its command.
     """
 
     def __init__(
         self,
         pipeline: Pipeline,
         method: AnyMethod,
-        calls: int,
         batch: SendBatch | AckBatch,
         *,
+        calls: int,
+        messages: int,
         read: Callable[[Any], Outcome],
         settle: Settle,
+        submit: Callable[[], asyncio.Future[Any]],
     ) -> None:
-        self._pipeline, self._method, self.calls = pipeline, method, calls
-        self._read, self._settle = read, settle
-        self._caller = Caller(
+        self._pipeline, self.method = pipeline, method
+        self.calls, self.messages, self.size_bytes = calls, messages, batch.room_bytes
+        self._read, self._settle, self.submit = read, settle, submit
+        self.asked: Asked | None = None
+        self.caller = Caller(
             client_id=batch.client_id,
             peer=batch.peer,
             tls=False,
             forwarded=False,
             deadline_s=0.0,
             host=batch.peer.rpartition(":")[0],
-            has_telemetry=pipeline.runs_telemetry(batch.client_id, batch.peer),
+            has_telemetry=pipeline.backend.runs_telemetry(batch.client_id, batch.peer),
             connection=batch.peer,
             line=batch.peer,
             kept={},
         )
-        self._asked = pipeline.ask(method, self._caller)
-        self._room_bytes = batch.room_bytes
 
-    def begin(
-        self, submit: Callable[[], asyncio.Future[Any] | None], *, messages: int = 0
-    ) -> Cancel:
+    def begin(self) -> Cancel:
         """Begin it; return what gives it up."""
-        give_up = self._pipeline.batch(
-            self, self._caller, self._room_bytes, submit, self._asked, messages=messages
-        )
+        give_up = self._pipeline.batch(self)
         return partial(self._cancel, give_up) if give_up is not None else _nothing
 
     def settle(self, result: Any) -> None:
@@ -89,34 +90,27 @@ class _Batch:
     def refuse(self, error: Exception) -> None:
         """Give all its calls the same answer."""
         refused = self._pipeline.refused(
-            self._method, self._caller, error, self._asked, calls=self.calls
+            self.method, self.caller, error, self.asked, calls=self.calls
         )
-        self._end(Resumes.ASKED if isinstance(refused, Failed) else refused)
+        self._end(Resumes.NOTHING_DONE if isinstance(refused, Failed) else refused)
 
     def resume(self, tried: DledgerError | None) -> None:
         """Have its calls come singly."""
-        if tried is not None and not isinstance(tried, NOTHING_HAPPENED):
-            self._end(Resumes.UNKNOWN)
-        else:
-            self._end(self._undone)
-
-    @property
-    def _undone(self) -> Resumes:
-        asked = self._asked is not None and self._asked.admitted
-        return Resumes.ASKED if asked else Resumes.NOTHING_DONE
+        known = tried is None or isinstance(tried, NOTHING_HAPPENED)
+        self._end(Resumes.NOTHING_DONE if known else Resumes.UNKNOWN)
 
     def _end(self, outcome: Outcome) -> None:
-        self._leave()
-        self._settle(self._undone if outcome is Resumes.NOTHING_DONE else outcome)
+        if self.asked is not None:
+            self.asked.leave()
+            if outcome is Resumes.NOTHING_DONE:
+                outcome = Resumes.ASKED
+        self._settle(outcome)
 
     def _cancel(self, give_up: Cancel) -> None:
         """Give it up: its door is gone."""
         give_up()
-        self._leave()
-
-    def _leave(self) -> None:
-        if self._asked is not None:
-            self._asked.leave()
+        if self.asked is not None:
+            self.asked.leave()
 
 
 class DoorBatches:
@@ -144,21 +138,22 @@ class DoorBatches:
         def submit() -> asyncio.Future[object]:
             return self._engine.submit(batch.command, line=batch.peer, producer=produce.client_id)
 
-        work = _Batch(
+        return _Batch(
             self._pipeline,
             _SEND,
-            batch.calls,
             batch,
+            calls=batch.calls,
+            messages=produce.count,
             read=partial(self._stored, batch.calls),
             settle=settle,
-        )
-        return work.begin(submit, messages=produce.count)
+            submit=submit,
+        ).begin()
 
     def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
         """Acknowledge messages; see `node_end.Batches`."""
         counts: list[int | None] = []
 
-        def submit() -> asyncio.Future[Any] | None:
+        def submit() -> asyncio.Future[Any]:
             submitted, each = self._gateway.acker.begin_handles(
                 batch.group, batch.topic, batch.handles
             )
@@ -168,15 +163,16 @@ class DoorBatches:
                 submitted.set_result((AckResult(outcomes=()), 0))
             return submitted
 
-        work = _Batch(
+        return _Batch(
             self._pipeline,
             _ACK,
-            len(batch.handles),
             batch,
+            calls=len(batch.handles),
+            messages=0,
             read=partial(self._acked, batch, counts),
             settle=settle,
-        )
-        return work.begin(submit)
+            submit=submit,
+        ).begin()
 
     def _stored(self, calls: int, stored: Any) -> Outcome:
         if not isinstance(stored, Produced):
