@@ -27,6 +27,7 @@ from dledger.errors import (
     LeadershipLost,
     NotJoined,
     NotLeader,
+    NotTaken,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
@@ -329,7 +330,7 @@ def _settle(outcome: asyncio.Future[bytes | DledgerError], answered: bytes | Dle
         outcome.set_result(answered)
 
 
-NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
+NOTHING_HAPPENED: Final = (NotLeader, NotJoined, NotTaken, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:
