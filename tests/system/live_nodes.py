@@ -145,9 +145,10 @@ class LiveNodes:
 
     def _all_follow(self, numbers: tuple[int, ...], leader: int) -> bool:
         leader_id = self.nodes[leader].node_id
+        """Whether each knows the leader, and has the founding entry."""
         return all(
             self.status(number).leader_id == leader_id
-            and self.row(number, self.nodes[number].node_id) is not None  # it has the founding entry
+            and self.row(number, self.nodes[number].node_id) is not None
             for number in numbers
         )
 
