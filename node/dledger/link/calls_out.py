@@ -22,7 +22,6 @@ from dledger.rpc.error_table import ERROR_KEY
 _LARGEST_FRAME_BYTES: Final = MAX_PEER_FRAME_BYTES
 """As of an answer to a gRPC call between nodes."""
 
-
 Where: TypeAlias = tuple[int, int]
 """The numbers of a port, and of a method."""
 _NOT_TAKEN: Final = ((ERROR_KEY.encode(), NotTaken.__name__.encode()),)

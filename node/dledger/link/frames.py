@@ -14,7 +14,9 @@
     REJECTED   := kind u8
     HALF_CLOSE, CANCEL, END := nothing
 
-*number* is the call's, which the end that passes it on counts. A frame is as long as its sizes say,
+*number* is the call's, which the end that passes it on counts. *flags*: 4 if the call is of one
+message, the body; 1 and 2 are a `Resumes`. A call of a door process may have one, and a port and a
+connection; between nodes these are 0. *deadline_s* is NaN where there is none. A frame is as long as its sizes say,
 to the byte, so that one with something more is noticed and not misread.
 
 Two nodes on a link may be of different versions, so **a kind's layout never changes**, and its
@@ -42,8 +44,6 @@ _FAIL: Final = struct.Struct("<BHH")
 _SIZE: Final = struct.Struct("<I")
 _LARGEST_NUMBER: Final = 16
 """The largest of `door.contract.Code`."""
-
-
 OF_NO_CALL: Final = 128
 """From this kind on a frame's number is not a call's, so that one which is not known ends none."""
 
