@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.common.backoff import doubled_s
 from dledger.common.watchdog import LOOKS
 
 FIRST_WAIT_S: Final = 60.0
@@ -33,7 +34,8 @@ def wait_s(unfinished: int, spread: float) -> float:
     """
     if not unfinished:
         return 0.0
-    return min(FIRST_WAIT_S * (1 << min(unfinished - 1, 30)), MOST_WAIT_S) * (1 + spread)
+    grown_s = doubled_s(unfinished - 1, first_s=FIRST_WAIT_S, most_s=MOST_WAIT_S)
+    return grown_s * (1 + spread)
 
 
 def looks(unfinished: int) -> int:
