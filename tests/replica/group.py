@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -25,6 +24,7 @@ from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
+from tests.waiting import eventually
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 IDS = tuple(NodeId(f"n{number}") for number in (1, 2, 3))
@@ -238,17 +238,3 @@ class TestGroup:
     def followers(self) -> list[TestNode]:
         """Return the nodes that do not lead."""
         return [n for n in self.nodes.values() if n.driver.core.role is not Role.LEADER]
-
-
-T = TypeVar("T")
-
-
-async def eventually(probe: Callable[[], T | None], deadline_s: float = 20) -> T:
-    """Return the probe's first truthy answer; fail after *deadline_s*."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        answer = probe()
-        if answer:
-            return answer
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"not within {deadline_s} s: {probe}")

@@ -20,7 +20,8 @@ from dledger.raft.messages import (
 )
 from dledger.replica.driver import DriverConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
-from tests.replica.group import IDS, TestNode, eventually
+from tests.replica.group import IDS, TestNode
+from tests.waiting import eventually
 
 SELF, SECOND, THIRD = IDS
 _NOBODY_TICKS = DriverConfig(tick_s=3600)

@@ -12,7 +12,8 @@ import pytest
 from dledger.raft.messages import HeartbeatRequest, Message
 from dledger.replica.driver import DriverConfig
 from dledger.types import NodeId, Role
-from tests.replica.group import TestGroup, TestNode, command, eventually
+from tests.replica.group import TestGroup, TestNode, command
+from tests.waiting import eventually
 
 
 class Quiet(TestGroup):

@@ -20,7 +20,8 @@ from dledger.replica.persistence import MAX_HELD, Persister
 from dledger.store.hard_state import HardStateFile
 from dledger.types import HardState, NodeId
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, TestGroup, command
+from tests.waiting import eventually
 
 
 class NoEvents:

@@ -13,7 +13,8 @@ from dledger.raft.messages import AppendRequest, AppendResponse, Message
 from dledger.replica.leader_health import CommitWatch
 from dledger.services.admin import status_response
 from dledger.types import EntryKind, Member, NodeId
-from tests.replica.group import TestGroup, command, eventually
+from tests.replica.group import TestGroup, command
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 

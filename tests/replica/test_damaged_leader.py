@@ -11,7 +11,8 @@ from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
 from tests.raft.bench import data_entry
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, TestGroup, command
+from tests.waiting import eventually
 
 
 async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:

@@ -7,7 +7,8 @@ from pathlib import Path
 from dledger.replica.driver import DriverConfig
 from dledger.replica.leader_health import StallLimits, StallWatch
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
+from tests.replica.group import IDS, TestGroup, TestNode, command
+from tests.waiting import eventually
 
 LIMITS = StallLimits(stall_s=1.0, behind_s=0.5)
 

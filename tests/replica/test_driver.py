@@ -18,7 +18,8 @@ from dledger.replica.leader_health import StallLimits
 from dledger.replica.room_keeper import Measured
 from dledger.types import Entry, Role
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, split
+from tests.replica.group import IDS, TestGroup, TestNode, command, split
+from tests.waiting import eventually
 
 
 async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup) -> None:

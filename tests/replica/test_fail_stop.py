@@ -10,7 +10,8 @@ import pytest
 from dledger.errors import LeadershipLost, NotLeader, StorageError
 from dledger.raft.messages import TimeoutNow
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, TestGroup, command
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -10,7 +10,8 @@ from dledger.errors import NotLeader, Overloaded, Unavailable
 from dledger.replica import reads
 from dledger.replica.reads import AppliedWaiters
 from dledger.types import Role
-from tests.replica.group import TestGroup, command, eventually
+from tests.replica.group import TestGroup, command
+from tests.waiting import eventually
 
 
 async def test_a_read_index_covers_all_that_was_acknowledged(group: TestGroup) -> None:

@@ -15,7 +15,8 @@ from dledger.common.status import FailoverRecord
 from dledger.errors import NotLeader
 from dledger.server.node_report import quorum_margin
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
+from tests.replica.group import IDS, TestGroup, TestNode, command
+from tests.waiting import eventually
 
 OWN = {"group": "orders", "node": "orders-0"}
 

@@ -21,7 +21,8 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.snapshots import Snapshots
-from tests.replica.group import TestGroup, TestNode, eventually
+from tests.replica.group import TestGroup, TestNode
+from tests.waiting import eventually
 
 _BODY = b"x" * 60_000
 _METRICS = NodeMetrics("orders", "orders-0")

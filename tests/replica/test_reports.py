@@ -8,7 +8,8 @@ from dledger.common.reports import Mark, Report, Room
 from dledger.raft.messages import Message
 from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.types import NodeId
-from tests.replica.group import IDS, TestGroup, eventually
+from tests.replica.group import IDS, TestGroup
+from tests.waiting import eventually
 
 OWN, OTHER, THIRD = IDS
 ROOM = Room(total_bytes=100, free_bytes=40, own_bytes=20, budget_bytes=90)

@@ -20,7 +20,7 @@ from dledger.replica.retention import RetentionPolicy
 from dledger.types import Member, NodeId
 from e2e.harness.ports import free_port_range
 from tests.replica.group import TestGroup, TestNode
-from tests.system.live_nodes import eventually, eventually_works
+from tests.waiting import eventually, eventually_works
 
 _ROOMY = DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
 _GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -214,8 +214,8 @@ async def test_a_watchdogs_death_in_a_snapshot_does_not_repeat_itself(tmp_path: 
     died = node.process.wait(60)
     left = node.names()
     node.start()
-    await eventually(lambda: any(name.endswith(".snap") for name in node.names()), 60)
-    await eventually(lambda: "taking" not in node.names(), 60)
+    await eventually(lambda: any(name.endswith(".snap") for name in node.names()), deadline_s=60)
+    await eventually(lambda: "taking" not in node.names(), deadline_s=60)
     async with node.admin() as admin:
         status = await eventually_works(admin.status)
     lives = node.process.poll() is None

@@ -18,7 +18,8 @@ from dledger.files.files import File, Mode, RealFiles
 from dledger.raft.messages import AppendRequest, AppendResponse
 from dledger.types import Entry, EntryKind, NodeId
 from tests.raft.chains import chain_behind
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, founding_entry
+from tests.replica.group import IDS, TestGroup, TestNode, command, founding_entry
+from tests.waiting import eventually
 
 SELF, OTHER, THIRD = IDS
 
@@ -166,7 +167,7 @@ async def test_one_sync_of_the_same_entry_twice_counts_the_second(
 
     files.open_up()
 
-    await eventually(lambda: node.driver.core.durable_index == 3, 5)
+    await eventually(lambda: node.driver.core.durable_index == 3, deadline_s=5)
     await group.stop()
 
 

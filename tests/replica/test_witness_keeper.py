@@ -24,7 +24,7 @@ from dledger.replica.witness_keeper import ASK_WAIT_S, WitnessKeeper
 from dledger.store.witness_file import NAME, WitnessFile
 from dledger.types import HardState, NodeId
 from tests.raft.bench import ListDisk, log_of
-from tests.replica.group import eventually
+from tests.waiting import eventually
 
 N1, N2, N3 = NodeId("1"), NodeId("2"), NodeId("3")
 DATA = Path("/data")

@@ -16,7 +16,8 @@ from dledger.requests import outflow as module
 from dledger.requests.outflow import Outflow, close_connection
 from dledger.rocketmq.polls import MAX_BYTES_OF_CONNECTION, HeldPolls
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.requests.memory_group import WAIT_S, MemoryGroup, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup
+from tests.waiting import eventually
 
 MIB = 1 << 20
 
@@ -115,7 +116,7 @@ async def test_readers_that_do_not_read_keep_nobody_from_reading(
         request = pb.ReadRequest(topic="big", follow=True).SerializeToString()
 
         async with readers(group.addresses[0], request, 24):
-            await until(lambda: outflow.taken > module.MAX_BYTES - 3 * MIB)
+            await eventually(lambda: outflow.taken > module.MAX_BYTES - 3 * MIB)
             async with asyncio.timeout(WAIT_S):
                 read = [batch async for batch in client.read_batches("big", 0)]
 

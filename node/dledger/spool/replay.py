@@ -30,8 +30,7 @@ from dledger.spool.topic_sender import Upstream
 from dledger.spool.worker import Worker
 
 TIMEOUT_S: Final = 5.0
-_RETRY_S: Final = 0.1
-_RETRY_MAX_S: Final = 1.0
+_BACKOFF_S: Final = (0.1, 1.0)
 _MAX_ODD_FAILURES: Final = 10
 
 _log = logging.getLogger(__name__)
@@ -60,7 +59,7 @@ class Replay:
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._report = counts, report
         self._reported = 0
-        self._backoff, self._odd_failures = Backoff(_RETRY_S, _RETRY_MAX_S), 0
+        self._backoff, self._odd_failures = Backoff(*_BACKOFF_S), 0
 
     async def run(self) -> None:
         """Replay until cancelled, or until the disk fails (which is logged)."""
@@ -157,7 +156,7 @@ class Replay:
                 break
             except DiskFull as error:
                 _log.warning("%s", error)
-                await asyncio.sleep(_RETRY_MAX_S)
+                await asyncio.sleep(_BACKOFF_S[1])
         self._counts.rejected += len(refused)
         for spooled, reason in refused:
             message = spooled.message
