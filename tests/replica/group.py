@@ -101,18 +101,13 @@ class TestNode:
         self.log = CommitLog.open(
             files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=segment_bytes
         )
-        self.snapshots = (
-            Snapshots(
-                SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0),
-                group_id=GROUP_ID,
-                log=self.log,
-                state=state,
-            )
-            if state is not None
-            else None
+        self.snapshots = Snapshots(
+            SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+            group_id=GROUP_ID,
+            log=self.log,
+            state=state or BrokerState(),
         )
-        if self.snapshots is not None:
-            self.snapshots.load()
+        self.snapshots.load()
         if not self.log.last_index:
             hard_state_file.save(HardState(term=1))
             self.log.append([founding_entry()])

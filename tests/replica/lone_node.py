@@ -79,7 +79,6 @@ class LoneNode:
         """Apply everything up to *index*, and take a snapshot."""
         node, broker = self.node, self.node.broker
         assert broker is not None
-        assert node.snapshots is not None
         for one in node.log.read(1, index, 1 << 20):
             if one.kind is EntryKind.DATA:
                 broker.apply(one)
@@ -104,8 +103,7 @@ class LoneNode:
     async def close(self) -> None:
         """Stop, as a crash of the process would."""
         await self.node.driver.stop()
-        if self.node.snapshots is not None:
-            await self.node.snapshots.close()
+        await self.node.snapshots.close()
         self.node.log.close()
 
     @property
@@ -160,7 +158,6 @@ def follow_leader(node: LoneNode, *, term: int) -> None:
 def send_snapshot(leader: LoneNode, follower: LoneNode, *, term: int) -> None:
     """Let the newest snapshot of one node arrive at another, from the leader of *term*."""
     snapshots, driver = leader.node.snapshots, follower.node.driver
-    assert snapshots is not None
     info = snapshots.newest()
     assert info is not None
     follow_leader(follower, term=term)

@@ -38,7 +38,6 @@ def _state(node: TestNode) -> BrokerState:
 
 
 def _snapshots(node: TestNode) -> Snapshots:
-    assert node.snapshots is not None
     return node.snapshots
 
 

@@ -51,7 +51,6 @@ class _Clock:
 def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
     """Return the upkeep of a node that ended in the middle of its last snapshots."""
     assert node.broker is not None
-    assert node.snapshots is not None
     node.snapshots._files._unfinished = unfinished
     return Maintenance(
         node.driver,
@@ -72,7 +71,6 @@ async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Pat
     group.start()
     await group.leader()
     follower = group.followers()[0]
-    assert follower.snapshots is not None
     await eventually(lambda: follower.driver.applied_index > 0)
     upkeep = _upkeep(follower, clock, unfinished=1)
 
@@ -94,7 +92,6 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
     group, clock = TestGroup(tmp_path, brokers=True), _Clock()
     group.start()
     leader = await group.leader()
-    assert leader.snapshots is not None
     upkeep = _upkeep(leader, clock, unfinished=1)
     clock.now_s = 2 * snapshot_backoff.FIRST_WAIT_S
 

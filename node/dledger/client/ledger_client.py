@@ -13,10 +13,11 @@ from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
-from dledger.broker.topics import MAX_TOPICS
+from dledger.broker.topics import MAX_TOPICS, NORMAL
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.backoff import retry
+from dledger.common.limits import MAX_ANSWER_BYTES
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -82,7 +83,7 @@ class Client(Channel):
         *,
         timeout_s: float = 30.0,
         client_id: str = "",
-        max_answer_bytes: int = 64 << 20,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         tls: MutualTls | None = None,
     ) -> None:
         super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes, tls=tls)
@@ -91,7 +92,7 @@ class Client(Channel):
         self._ledger = pb_grpc.LedgerStub(self.channel)
         self._topics = pb_grpc.TopicsStub(self.channel)
 
-    async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
+    async def create_topic(self, name: str, type: str = NORMAL.name, queues: int = 8) -> bool:  # noqa: A002
         """Create a topic; False if it existed with the same settings. Raises Refused."""
         request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
         return bool((await self.call(self._topics.CreateTopic, request)).created)

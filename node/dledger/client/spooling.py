@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from dledger.broker.topics import check_name
+from dledger.checks.messages import check_record
+from dledger.checks.names import check_name
 from dledger.client.ledger_client import Client
 from dledger.common.backoff import retry
 from dledger.errors import CorruptSpool, MessageRejected, Unavailable
 from dledger.rpc.channel import nodes_of
-from dledger.rpc.checks import check_record
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.format import Message
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer

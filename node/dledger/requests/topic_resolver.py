@@ -10,7 +10,8 @@ from typing import Final
 
 from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret, UseFilter
 from dledger.broker.state_changes import StateChanges
-from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
+from dledger.broker.topics import NORMAL, Topic
+from dledger.checks.names import check_may_be_made, check_name
 from dledger.common.token_bucket import TokenBucket
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import GatewayConfig
@@ -65,7 +66,7 @@ class TopicResolver:
         found = topics.get(name)
         if found is None and self.auto_creates:
             check_may_be_made(name)
-            command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
+            command = CreateTopic(name=name, type=NORMAL.name, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
