@@ -102,9 +102,17 @@ ROOM_MUTANTS = (
     Mutant(
         name="leadership goes back at once",
         file="replica/room_keeper.py",
-        old="recent = now_s - self._led_s < HAND_OVER_EVERY_S",
-        new="recent = False",
+        old="            lately.add(self._led_before)",
+        new="            pass",
         why="two full members hand it to each other for ever",
+        checks=(_KEEPER,),
+    ),
+    Mutant(
+        name="who handed over once does not hand over to others",
+        file="replica/room_keeper.py",
+        old="            for member in self._heard_of() - lately\n",
+        new="            for member in self._heard_of() - (lately and self._heard_of())\n",
+        why="sends are refused for five minutes beside an empty disk",
         checks=(_KEEPER,),
     ),
     Mutant(

@@ -142,5 +142,10 @@ class LiveNodes:
         return (leading[0],) if leading else None
 
     def _all_follow(self, numbers: tuple[int, ...], leader: int) -> bool:
+        """Whether each knows the leader, and has the founding entry."""
         leader_id = self.nodes[leader].node_id
-        return all(self.status(number).leader_id == leader_id for number in numbers)
+        return all(
+            self.status(number).leader_id == leader_id
+            and self.row(number, self.nodes[number].node_id) is not None
+            for number in numbers
+        )

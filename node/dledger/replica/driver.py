@@ -461,7 +461,7 @@ class Driver:
         except DledgerError as error:
             logger.info("this disk has no room, and leadership cannot move: %s", error)
             return False
-        self.room.handed_over()
+        self.room.handed_over(target)
         logger.warning(
             "transferring leadership to %s, whose disk has room: %s", target, self.room.ours()
         )

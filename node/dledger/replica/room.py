@@ -37,7 +37,7 @@ SETTLED_S: Final = 3600.0
 """Foreign bytes that have been there for this long are there to stay: messages go for them."""
 _MINUTE_S: Final = 60.0
 HAND_OVER_EVERY_S: Final = 300.0
-"""The least time between two hand-overs for room by one member, and before one goes back."""
+"""The least time between two hand-overs for room to one member, and before one goes back."""
 HOPELESS: Final = 1 << 62
 """What a member asks to be dropped that no dropping would help."""
 

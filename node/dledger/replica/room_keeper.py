@@ -128,8 +128,9 @@ class RoomKeeper:
         self._pending: deque[tuple[int, int]] = deque()
         self._entry_bytes = self._easy_bytes = 0
         self._write_refusal: DiskFull | None = None
-        self._handed_s = self._led_s = -HAND_OVER_EVERY_S
+        self._handed_s: dict[NodeId, float] = {}
         self._led_before: NodeId | None = None
+        self._led_s = -HAND_OVER_EVERY_S
         self._told_new = False
         self._short_since_s = math.inf
 
@@ -222,7 +223,7 @@ class RoomKeeper:
     def _forget_strangers(self) -> None:
         """Forget who is no voter any more; a voter that is silent keeps its volume."""
         voters = {self._own_id}.union(*self._voter_sets())
-        for known in (self._foreign, self._disks, self._volumes):
+        for known in (self._foreign, self._disks, self._volumes, self._handed_s):
             for member in known.keys() - voters:
                 del known[member]
 
@@ -329,7 +330,7 @@ class RoomKeeper:
             asks=asks,
             lacking=lacking,
             voter_sets=self._voter_sets(),
-            may_hand_over=self._now_s() - self._handed_s < _TRANSFER_S or self.heir() is not None,
+            may_hand_over=self._is_handing_over() or self.heir() is not None,
         )
 
     def waits(self, entry_bytes: int) -> DiskFull | None:
@@ -403,20 +404,24 @@ class RoomKeeper:
     def heir(self) -> NodeId | None:
         """Return who should lead in this member's place, since it has no room; None: nobody.
 
-        At most once in five minutes, and not back to whom leadership came from within that.
+        To each at most once in five minutes, and not back to whom leadership came from within that.
         """
         now_s = self._now_s()
-        if self._measured is None or now_s - self._handed_s < HAND_OVER_EVERY_S:
+        if self._measured is None or self._free_bytes() >= self.limits.refuse_bytes:
             return None
-        if self._free_bytes() >= self.limits.refuse_bytes:
-            return None
-        recent = now_s - self._led_s < HAND_OVER_EVERY_S
+        lately = {each for each, at_s in self._handed_s.items() if now_s - at_s < HAND_OVER_EVERY_S}
+        if self._led_before is not None and now_s - self._led_s < HAND_OVER_EVERY_S:
+            lately.add(self._led_before)
         spare = {
             member: self._free_of(member) - self.limits.refuse_bytes
-            for member in self._heard_of()
-            if member != self._own_id and not (recent and member == self._led_before)
+            for member in self._heard_of() - lately
+            if member != self._own_id
         }
         return heir(spare, segment_bytes=self.segment_bytes)
+
+    def _is_handing_over(self) -> bool:
+        last_s = max(self._handed_s.values(), default=-HAND_OVER_EVERY_S)
+        return self._now_s() - last_s < _TRANSFER_S
 
     def is_roomy(self, member: NodeId) -> bool:
         """Whether a member has room to lead, as far as is known."""
@@ -424,9 +429,9 @@ class RoomKeeper:
             return True
         return self._free_of(member) >= self.limits.refuse_bytes
 
-    def handed_over(self) -> None:
-        """Note that leadership is being handed over for room."""
-        self._handed_s = self._now_s()
+    def handed_over(self, target: NodeId) -> None:
+        """Note that leadership is being handed over to *target* for room."""
+        self._handed_s[target] = self._now_s()
 
     # -- words -------------------------------------------------------------------------------------
 
