@@ -72,10 +72,8 @@ def split(data: bytes) -> list[str]:
     return texts
 
 
-class TestNode:
+class DriverNode:
     """One driver and what it stands on."""
-
-    __test__ = False
 
     def __init__(
         self,
@@ -160,10 +158,8 @@ def founding_entry() -> Entry:
     )
 
 
-class TestGroup:
+class DriverGroup:
     """Three nodes and the network between them."""
-
-    __test__ = False
 
     def __init__(
         self,
@@ -180,16 +176,16 @@ class TestGroup:
         self._directory = directory
         self._files = files or {}
         self._config = config or DriverConfig(tick_s=0.01)
-        self.nodes: dict[NodeId, TestNode] = {}
+        self.nodes: dict[NodeId, DriverNode] = {}
         self.cut: set[NodeId] = set()
         self.sent: list[Message] = []
         self.tamper: Callable[[Message], Message] = lambda message: message
-        self._stopped: list[TestNode] = []
+        self._stopped: list[DriverNode] = []
 
     def start(self, *ids: NodeId) -> None:
         """Start the given nodes, or all."""
         for node_id in ids or IDS:
-            node = TestNode(
+            node = DriverNode(
                 node_id,
                 self._directory / node_id,
                 send=self._deliver,
@@ -218,11 +214,11 @@ class TestGroup:
             await node.driver.stop()
             node.log.close()
 
-    async def leader(self) -> TestNode:
+    async def leader(self) -> DriverNode:
         """Wait for a leader that serves."""
         return await eventually(self._serving_leader)
 
-    def _serving_leader(self) -> TestNode | None:
+    def _serving_leader(self) -> DriverNode | None:
         serving = [
             node
             for node in self.nodes.values()
@@ -230,6 +226,6 @@ class TestGroup:
         ]
         return max(serving, key=lambda node: node.driver.core.term, default=None)
 
-    def followers(self) -> list[TestNode]:
+    def followers(self) -> list[DriverNode]:
         """Return the nodes that do not lead."""
         return [n for n in self.nodes.values() if n.driver.core.role is not Role.LEADER]

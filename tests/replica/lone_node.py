@@ -20,7 +20,7 @@ from dledger.raft.messages import (
 )
 from dledger.replica.driver import DriverConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
-from tests.replica.group import IDS, TestNode
+from tests.replica.group import IDS, DriverNode
 from tests.waiting import eventually
 
 SELF, SECOND, THIRD = IDS
@@ -59,7 +59,7 @@ class LoneNode:
 
     def open(self) -> None:
         """Open the disk, without running."""
-        self.node = TestNode(
+        self.node = DriverNode(
             self._id,
             self._directory,
             send=self.sent.append,
@@ -141,7 +141,7 @@ class LoneNode:
             self.lacks(*peers, firm=firm)
 
 
-def ends(node: TestNode) -> tuple[int, int]:
+def ends(node: DriverNode) -> tuple[int, int]:
     """Return where the log ends, to the core and on the disk."""
     return node.driver.core.last_index, node.log.last_index
 

@@ -19,7 +19,7 @@ from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.types import Member, NodeId
 from e2e.harness.ports import free_port_range
-from tests.replica.group import TestGroup, TestNode
+from tests.replica.group import DriverGroup, DriverNode
 from tests.waiting import eventually, eventually_works
 
 _ROOMY = DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
@@ -60,7 +60,7 @@ class _Clock:
         return self.now_s
 
 
-def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
+def _upkeep(node: DriverNode, clock: _Clock, *, unfinished: int) -> Maintenance:
     """Return the upkeep of a node that ended in the middle of its last snapshots."""
     assert node.broker is not None
     node.snapshots._files._unfinished = unfinished
@@ -79,7 +79,7 @@ def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
 
 async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Path) -> None:
     """It is due all the time; once one is whole, the node is as any other."""
-    group, clock = TestGroup(tmp_path, brokers=True), _Clock()
+    group, clock = DriverGroup(tmp_path, brokers=True), _Clock()
     group.start()
     await group.leader()
     follower = group.followers()[0]
@@ -101,7 +101,7 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
     tmp_path: Path,
 ) -> None:
     """Others do not wait for it then; where nobody takes over, it is taken all the same."""
-    group, clock = TestGroup(tmp_path, brokers=True), _Clock()
+    group, clock = DriverGroup(tmp_path, brokers=True), _Clock()
     group.start()
     leader = await group.leader()
     upkeep = _upkeep(leader, clock, unfinished=1)

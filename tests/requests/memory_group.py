@@ -40,7 +40,7 @@ WAIT_S = 30.0
 SOON_S = 2.0
 """For a client that is to give up within its test: what a busy machine does answer takes less."""
 client_server = GRPC
-"""What serves the client ports of groups that are made from now on; `both_servers` sets it.
+"""What serves the client ports of groups that are made from now on; `each_server` sets it.
 
 With gRPC's, followers call their leaders, too; with the others they have links to them."""
 DOOR = "door"
