@@ -312,7 +312,7 @@ def test_what_is_no_offer_is_refused(response: bytes) -> None:
 def test_what_is_no_wish_is_refused(request_: bytes) -> None:
     """So is one for no format."""
     with pytest.raises(ValueError, match="link"):
-        Wish.decode(request_).agreed()
+        Wish.decode(request_).newest_format()
 
 
 @pytest.mark.parametrize("mine", [{1, 2}, {2}])
