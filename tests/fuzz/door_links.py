@@ -15,8 +15,17 @@ from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
 from dledger.door_process.node_end import NodeEnd
-from dledger.link.calls_in import CallsIn, ServedPort
-from dledger.link.frames import Kind, Opening, Resumes, credit, opening, packed
+from dledger.link.calls_in import LARGEST_FRAME_BYTES, CallsIn, ServedPort
+from dledger.link.frames import (
+    BrokenFraming,
+    Inbox,
+    Kind,
+    Opening,
+    Resumes,
+    credit,
+    opening,
+    packed,
+)
 from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.rocketmq.send_requests import Origin, encoded
@@ -107,6 +116,11 @@ class DoorLinks(Target):
             self._loop.run_until_complete(self._start())
         return said
 
+    def _may_end(self, data: bytes) -> bool:
+        """Whether a link may end for what came over it."""
+        del data
+        return True
+
     async def _talk(self, data: bytes) -> Hashable:
         end = self._end()
         wire = Wire()
@@ -114,6 +128,8 @@ class DoorLinks(Target):
         end.link.data_received(data)
         await asyncio.sleep(0)
         closed = wire.closed
+        if closed and not self._may_end(data):
+            raise Broken("a link ended, although the size of each frame was right")
         end.link.connection_lost(None)
         for _ in range(_ROUNDS):
             if not (end._tasks or self._admission.taken):
@@ -125,7 +141,7 @@ class DoorLinks(Target):
 
 
 class RelayLinks(DoorLinks):
-    """The same of a follower's link to its leader."""
+    """The same of a follower's link to its leader, which ends for a frame's size alone."""
 
     name = "relay-links"
 
@@ -134,3 +150,10 @@ class RelayLinks(DoorLinks):
         return RelayPort(
             handlers_of(gateway.services(peer_port=True)), replication
         ).end, gateway.context.peer_intake
+
+    def _may_end(self, data: bytes) -> bool:
+        try:
+            Inbox(LARGEST_FRAME_BYTES).feed(data)
+        except BrokenFraming:
+            return True
+        return False

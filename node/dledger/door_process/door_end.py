@@ -18,7 +18,8 @@ from dledger.door_process.frames import Arrives, DoorKind
 from dledger.door_process.refusals import refused_answer
 from dledger.link.calls_out import CallsOut, StreamOut, Where
 from dledger.link.connection import Link
-from dledger.link.frames import Kind, packed
+from dledger.link.frames import Kind, MalformedFrame, packed
+from dledger.link.frames import message as message_frame
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
 
 
@@ -135,7 +136,7 @@ class DoorEnd(CallsOut):
             if call.over:
                 return
             call.credit_bytes -= len(message)
-            self.link.send(packed(Kind.MESSAGE, number, message))
+            self.link.send(message_frame(Kind.MESSAGE, number, message))
         if not call.over:
             self.link.send(packed(Kind.HALF_CLOSE, number))
 
@@ -162,6 +163,11 @@ class DoorEnd(CallsOut):
                 self._control(kind, number, payload)
             case _:
                 super()._receive(kind, number, payload)
+
+    def _reject(self, kind: int, number: int, why: MalformedFrame) -> None:
+        """End the link: the node is of this very build, so that one of the two is broken."""
+        del kind, number
+        self.link.close(str(why))
 
     def _prove(self, number: int, call: StreamOut) -> None:
         """Tell the node what becomes of a call's answers, whose end is behind this."""

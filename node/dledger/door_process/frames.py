@@ -1,9 +1,12 @@
 """The frames between a node and one of its door processes beside calls, as pure functions.
 
 Those of calls, and what a frame is, are `link.frames`. The *number* of one of these is a batch's,
-which the door counts as it counts calls; a ping's, which the node counts; or a port's. The link has
-no name: the node gives the door one end when it starts it. Both are of one version. Bytes are
-checked all the same: a door has parsed what strangers sent.
+which the door counts as it counts calls; a ping's, which the node counts; or a port's.
+
+**These layouts are private to one build**, and may change with any: a node starts its doors from
+its own files, and gives them one end of the link, so there is nobody of another version to speak
+to. A frame that one of the two does not know is a bug, or worse, since a door has parsed what
+strangers sent: bytes are checked all the same, and what is malformed ends the link.
 """
 
 from __future__ import annotations

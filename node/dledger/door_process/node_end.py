@@ -107,6 +107,11 @@ class NodeEnd(CallsIn):
             case _:
                 super()._receive(kind, number, payload)
 
+    def _reject(self, kind: int, number: int, why: MalformedFrame) -> None:
+        """End the link: a door is of this very build, and not to be trusted any further."""
+        del kind, number
+        self.link.close(str(why))
+
     def _turn(self) -> None:
         self.tell()
         super()._turn()

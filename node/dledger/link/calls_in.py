@@ -34,9 +34,9 @@ from dledger.door.grpc_format import framed
 from dledger.door.task_calls import call_of
 from dledger.link import frames
 from dledger.link.connection import Link
-from dledger.link.frames import Kind, MalformedFrame, Resumes
+from dledger.link.frames import OF_NO_CALL, Kind, MalformedFrame, Resumes
 
-_LARGEST_FRAME_BYTES: Final = 2 * MAX_CLIENT_FRAME_BYTES
+LARGEST_FRAME_BYTES: Final = 2 * MAX_CLIENT_FRAME_BYTES
 """A client's largest message with its call's headers, or as a command, whose columns take more."""
 
 
@@ -85,9 +85,10 @@ class CallsIn:
         self._tasks = set[asyncio.Task[None]]()
         self.link = Link(
             self._receive,
+            on_malformed=self._reject,
             on_turn=self._turn,
             on_lost=self._lost,
-            max_bytes=_LARGEST_FRAME_BYTES,
+            max_bytes=LARGEST_FRAME_BYTES,
         )
 
     def __len__(self) -> int:
@@ -103,8 +104,22 @@ class CallsIn:
                 call = self._calls.get(number)
                 if call is not None:  # else it has ended meanwhile
                     self._go_on(call, kind, payload)
+            case Kind.REJECTED:
+                self._give_up(frames.rejected_of(payload), number)
             case _:
-                raise MalformedFrame(f"nobody serves a frame of kind {kind}")
+                raise MalformedFrame(f"this version knows no frame of kind {kind}")
+
+    def _reject(self, kind: int, number: int, why: MalformedFrame) -> None:
+        """Refuse a frame, and with it no more than the call that it is about."""
+        self._give_up(kind, number)
+        self.link.reject(kind, number, why)
+
+    def _give_up(self, kind: int, number: int) -> None:
+        """Give up the call of a frame that one of the ends has not read."""
+        call = self._calls.get(number) if kind < OF_NO_CALL else None
+        if call is not None:
+            self._over(call)
+            call.drop()
 
     def _turn(self) -> None:
         if self._rooms:
@@ -142,6 +157,7 @@ class CallsIn:
     def _go_on(self, call: Call, kind: int, payload: bytes) -> None:
         match kind:
             case Kind.CANCEL:
+                frames.check_empty(payload)
                 self._over(call)
                 call.drop()
             case Kind.CREDIT:
@@ -152,8 +168,9 @@ class CallsIn:
             case _ if isinstance(call, OneMessage) or call.ended:
                 raise MalformedFrame("a message after the last")
             case Kind.MESSAGE:
-                self._deliver(call, payload)
+                self._deliver(call, frames.message_of(payload))
             case _:
+                frames.check_empty(payload)
                 call.end()
 
     def _deliver(self, call: Call, message: bytes) -> None:
@@ -175,7 +192,7 @@ class CallsIn:
 
     def answer(self, call: Call, message: bytes) -> None:
         """Send a call's one answer."""
-        self._end(call, frames.packed(Kind.ANSWER, call.stream_id, message))
+        self._end(call, frames.message(Kind.ANSWER, call.stream_id, message))
 
     def send(self, call: Call, message: bytes) -> None:
         """Send one answer of many; a client that is too far behind loses the call."""
@@ -185,7 +202,7 @@ class CallsIn:
             call.drop()
             return
         call.queued += len(message)
-        self.link.send(frames.packed(Kind.MESSAGE, call.stream_id, message))
+        self.link.send(frames.message(Kind.MESSAGE, call.stream_id, message))
 
     async def room(self, call: Call) -> None:
         """Wait until the client has taken most of a call's answers, and the link is not full."""

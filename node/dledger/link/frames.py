@@ -1,12 +1,30 @@
-"""The frames on the link between a node and one of its door processes, as pure functions.
+"""The frames of calls on a link, as pure functions: format 1, little endian, no padding.
 
-Little endian, no padding::
+::
 
-    | size of the payload: 4 | kind: 1 | number: 8 | payload |
+    frame      := size of the payload u32 | kind u8 | number u64 | payload
+    OPEN       := port u8 | flags u8 | method u16 | deadline_s f64 | connection u64
+                | size of the peer u16 | count of fields u16 | size of the body u32
+                | (size of the name u32 | size of the value u32)* | peer | (name | value)* | body
+    MESSAGE,
+    ANSWER     := size of the message u32 | message
+    CREDIT     := bytes u64
+    FAIL       := code u8 | count of trailers u16 | size of the text u16
+                | (size of the name u32 | size of the value u32)* | text | (name | value)*
+    REJECTED   := kind u8
+    HALF_CLOSE, CANCEL, END := nothing
 
-*number* is a call's, which the door counts; a batch's, which it counts, too; a ping's, which the
-node counts; or a port's. The link has no name: the node gives the door one end when it starts it.
-Both are of one version. Bytes are checked all the same: a door has parsed what strangers sent.
+*number* is the call's, which the end that passes it on counts. *flags*: 4 if the call is of one
+message, the body; 1 and 2 are a `Resumes`. A call of a door process may have one, and a port and a
+connection; between nodes these are 0. *deadline_s* is NaN where there is none. A frame is as long
+as its sizes say, to the byte, so that one with something more is noticed and not misread.
+
+Two nodes on a link may be of different versions, so **a kind's layout never changes**, and its
+number is never used for another. What a newer version says otherwise is a new kind, and a new
+number of the format (`link.offer`), in which the two ends agree before the first frame. **What an
+end does not read is refused alone**: a kind below `OF_NO_CALL` that it does not know, or a known
+one that is malformed, ends the call of its number, at both ends; any other ends nothing
+(`Kind.REJECTED`). Only a size beyond the limit ends a link: no end of such a frame can be found.
 """
 
 from __future__ import annotations
@@ -21,14 +39,20 @@ from typing import Final, NamedTuple
 from dledger.door.contract import Pairs
 
 HEADER: Final = struct.Struct("<IBQ")
-_OPEN: Final = struct.Struct("<BBHdQHH")
+_OPEN: Final = struct.Struct("<BBHdQHHI")
 _FAIL: Final = struct.Struct("<BHH")
+_SIZE: Final = struct.Struct("<I")
 _LARGEST_NUMBER: Final = 16
 """The largest of `door.contract.Code`."""
+OF_NO_CALL: Final = 128
+"""From this kind on a frame's number is not a call's, so that one which is not known ends none."""
 
 
 class Kind(enum.IntEnum):
-    """What a frame says. Up to `CREDIT` they go to who serves calls, from there on to who asks."""
+    """What a frame says. Up to `CREDIT` they go to who serves calls, from there on to who asks.
+
+    Numbers in between are those of door processes (`door_process.frames.DoorKind`).
+    """
 
     OPEN = 1  # a call begins, of one message or without any yet
     MESSAGE = 2  # one message of a stream; in both directions
@@ -38,6 +62,8 @@ class Kind(enum.IntEnum):
     ANSWER = 20  # a call's one answer
     FAIL = 21  # a call ends with a status
     END = 22  # a stream ends well
+    REJECTED = 128  # the frame of this kind and number was not read; in both directions
+    PUSH = 129  # reserved, and sent by no version yet: for the client whose Telemetry is here
 
 
 class Resumes(enum.IntEnum):
@@ -50,7 +76,11 @@ class Resumes(enum.IntEnum):
 
 
 class MalformedFrame(ValueError):
-    """A frame is not one of these; whoever sent it is not to be trusted any further."""
+    """A frame is not one of these."""
+
+
+class BrokenFraming(MalformedFrame):
+    """A frame's end cannot be found: nothing behind it can be read."""
 
 
 def packed(kind: int, number: int, *payload: bytes) -> bytes:
@@ -74,7 +104,7 @@ class Inbox:
         """Return ``(kind, number, payload)`` of the frames that are complete with *data*.
 
         Raises:
-            MalformedFrame: A payload is too large.
+            BrokenFraming: A payload is too large.
         """
         source: bytes | bytearray = data
         if self._kept:
@@ -87,7 +117,7 @@ class Inbox:
         while end - start >= head:
             size, kind, number = HEADER.unpack_from(source, start)
             if size > self._max:
-                raise MalformedFrame(f"a frame of {size} bytes; the limit is {self._max}")
+                raise BrokenFraming(f"a frame of {size} bytes; the limit is {self._max}")
             if end - start < head + size:
                 self._wanted = head + size
                 break
@@ -134,31 +164,44 @@ def opening(number: int, call: Opening) -> bytes:
     peer, texts = call.peer.encode(), tuple(chain.from_iterable(call.pairs))
     flags = call.resumes | (_HAS_BODY if call.body is not None else 0)
     deadline_s = math.nan if call.deadline_s is None else call.deadline_s
+    body = call.body or b""
     return packed(
         Kind.OPEN,
         number,
         _OPEN.pack(
-            call.port, flags, call.method, deadline_s, call.connection, len(peer), len(call.pairs)
+            call.port,
+            flags,
+            call.method,
+            deadline_s,
+            call.connection,
+            len(peer),
+            len(call.pairs),
+            len(body),
         ),
         struct.pack(f"<{len(texts)}I", *map(len, texts)),
         peer,
         *texts,
-        call.body or b"",
+        body,
     )
 
 
 def opening_of(payload: bytes) -> Opening:
     """Return the call of an OPEN frame. Raises MalformedFrame."""
     try:
-        port, flags, method, deadline_s, connection, peer_bytes, count = _OPEN.unpack_from(payload)
+        port, flags, method, deadline_s, connection, peer_bytes, count, body_bytes = (
+            _OPEN.unpack_from(payload)
+        )
         sizes = struct.unpack_from(f"<{2 * count}I", payload, _OPEN.size)
         resumes = Resumes(flags & _RESUMES)
-        texts, body = cut(payload, _OPEN.size + 8 * count, (peer_bytes, *sizes))
+        texts, rest = cut(payload, _OPEN.size + 8 * count, (peer_bytes, *sizes, body_bytes))
+        body = texts.pop()
         peer = texts[0].decode("ascii")
     except (struct.error, ValueError) as error:
         raise MalformedFrame(f"no call: {error}") from error
-    if flags & ~(_HAS_BODY | _RESUMES) or (body and not flags & _HAS_BODY):
-        raise MalformedFrame(f"a call with flags {flags:#x} and {len(body)} bytes of body")
+    if rest or flags & ~(_HAS_BODY | _RESUMES) or (body and not flags & _HAS_BODY):
+        raise MalformedFrame(
+            f"a call with flags {flags:#x}, {len(body)} bytes of body, and {len(rest)} bytes more"
+        )
     fields = texts[1:]
     return Opening(
         port=port,
@@ -207,6 +250,37 @@ def failure_of(payload: bytes) -> Failure:
     fields = texts[1:]
     trailers = tuple(zip(fields[::2], fields[1::2], strict=True))
     return Failure(code, texts[0].decode("utf-8", "replace"), trailers)
+
+
+def message(kind: int, number: int, body: bytes) -> bytes:
+    """Return the MESSAGE or ANSWER frame of *body*."""
+    return packed(kind, number, _SIZE.pack(len(body)), body)
+
+
+def message_of(payload: bytes) -> bytes:
+    """Return what a MESSAGE or ANSWER frame has. Raises MalformedFrame."""
+    body = payload[_SIZE.size :]
+    if payload[: _SIZE.size] != _SIZE.pack(len(body)):
+        raise MalformedFrame(f"a message with {len(body)} bytes, and another size")
+    return body
+
+
+def check_empty(payload: bytes) -> None:
+    """Check a frame that says all by its kind. Raises MalformedFrame."""
+    if payload:
+        raise MalformedFrame(f"{len(payload)} bytes where there are none")
+
+
+def rejecting(number: int, kind: int) -> bytes:
+    """Return the REJECTED frame about a frame of that kind and number."""
+    return packed(Kind.REJECTED, number, bytes((kind,)))
+
+
+def rejected_of(payload: bytes) -> int:
+    """Return the kind of the frame that a REJECTED frame is about. Raises MalformedFrame."""
+    if len(payload) != 1:
+        raise MalformedFrame(f"a rejection of {len(payload)} bytes")
+    return payload[0]
 
 
 def credit(number: int, size_bytes: int) -> bytes:

@@ -3,60 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import grpc
 
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers
 from dledger.link.calls_in import CallsIn, ServedPort
-from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
+from dledger.link.offer import Offer, Wish
+from dledger.peers.replication_port import ReplicationPort
 from dledger.rpc import callers
 
 _SERVICE: Final = "dledger.Peers"
 _METHOD: Final = "Relay"
 RELAY_PATH: Final = f"/{_SERVICE}/{_METHOD}"
-_MAX_PORT: Final = (1 << 16) - 1
 _MAX_OFFERS: Final = 64
 """More than any group has members; in plain text anyone may ask."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Offer:
-    """What a leader offers to a follower; JSON, whose other fields are ignored.
-
-    Attributes:
-        port: The port to connect to, at the leader's host.
-        token: What to send there first; for one connection.
-        methods: The paths of the methods, by their numbers.
-    """
-
-    port: int
-    token: bytes
-    methods: Sequence[str]
-
-    def encode(self) -> bytes:
-        """Return the response."""
-        fields = {"port": self.port, "token": self.token.hex(), "methods": list(self.methods)}
-        return json.dumps(fields).encode()
-
-    @classmethod
-    def decode(cls, response: bytes) -> Self:
-        """Return the offer in a response. Raises ValueError."""
-        try:
-            fields = json.loads(response)
-            port, methods = fields["port"], fields["methods"]
-            token = bytes.fromhex(fields["token"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"no offer of a link: {error!r}") from error
-        whole = isinstance(port, int) and 0 < port <= _MAX_PORT and len(token) == TOKEN_BYTES
-        named = isinstance(methods, list) and all(isinstance(each, str) for each in methods)
-        if not whole or not named:
-            raise ValueError("no offer of a link")
-        return cls(port=port, token=token, methods=methods)
 
 
 class RelayPort:
@@ -82,8 +44,13 @@ class RelayPort:
         serve = grpc.unary_stream_rpc_method_handler(self._offer)
         return grpc.method_handlers_generic_handler(_SERVICE, {_METHOD: serve})
 
-    async def _offer(self, _: bytes, context: Any) -> None:
+    async def _offer(self, request: bytes, context: Any) -> None:
         """Offer a link, which lasts as long as this call."""
+        try:
+            agreed = Wish.decode(request).newest_format()
+        except ValueError as error:
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
+            raise
         if self._offers >= _MAX_OFFERS:
             reason = f"{self._offers} links are open"
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
@@ -91,7 +58,7 @@ class RelayPort:
         try:
             with self._replication.admitted_as(self._link, callers.role_of_call(context)) as token:
                 port = self._replication.number
-                offer = Offer(port=port, token=token, methods=self._methods)
+                offer = Offer(format=agreed, port=port, token=token, methods=self._methods)
                 await context.write(offer.encode())
                 await asyncio.Event().wait()
         finally:

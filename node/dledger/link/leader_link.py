@@ -22,7 +22,8 @@ Settle: TypeAlias = Callable[[bytes | DledgerError], None]
 class LeaderLink(Protocol):
     """The link to one leader, while it is connected.
 
-    The errors are those of `Relay.unary`: Unavailable, Overloaded and Relayed.
+    The errors are those of `Relay.unary`: Unavailable, of which NotTaken is one, Overloaded and
+    Relayed.
     """
 
     def begin(

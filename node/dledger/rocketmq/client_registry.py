@@ -35,12 +35,13 @@ from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
 from dledger.calls.caller import THROUGH_KEY, Caller
+from dledger.checks.names import is_client_id
+from dledger.checks.resources import client_id, group_name
 from dledger.common.limits import FIRST_INVISIBLE_MS, MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import PASSED_ON_PATH, Told
 from dledger.rocketmq.arrivals import Arrivals, Part, parts_of
-from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok

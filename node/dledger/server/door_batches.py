@@ -19,6 +19,7 @@ from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.rules import Asked
+from dledger.checks.names import is_client_id
 from dledger.door.contract import Cancel, Failed
 from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
@@ -27,8 +28,6 @@ from dledger.link.frames import MalformedFrame, Resumes
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.messaging import messaging_method
-from dledger.rocketmq.names import is_client_id
-from dledger.rpc.checks import is_scope
 from dledger.server.gateway import Gateway
 
 _SEND: Final[AnyMethod] = messaging_method("SendMessage")
@@ -219,7 +218,7 @@ def _checked(batch: SendBatch) -> ProduceFrame:
     except (MalformedCommandError, ValueError) as error:
         raise MalformedFrame(f"a batch with a bad command: {error}") from error
     client_id = produce.client_id
-    if client_id != batch.client_id or not is_client_id(client_id) or is_scope(client_id):
+    if client_id != batch.client_id or not is_client_id(client_id):
         raise MalformedFrame(f"a batch of {batch.client_id!r} in the name of {client_id!r}")
     if produce.count < batch.calls:
         raise MalformedFrame(f"{batch.calls} calls with {produce.count} messages")

@@ -6,9 +6,10 @@ from typing import Final
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
-from dledger.broker.topics import NORMAL, check_may_be_made
+from dledger.broker.topics import NORMAL
 from dledger.calls.caller import Caller
 from dledger.calls.service import Service
+from dledger.checks.names import check_may_be_made
 from dledger.door.contract import Stream
 from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -37,7 +38,7 @@ class TopicsHandlers(NativeHandlers):
     ) -> pb.CreateTopicResponse:
         check_may_be_made(request.name)
         queues = request.queues or self._context.config.default_queues
-        command = CreateTopic(name=request.name, type=request.type or NORMAL, queues=queues)
+        command = CreateTopic(name=request.name, type=request.type or NORMAL.name, queues=queues)
         result = await self._engine.propose(command.encode())
         if not isinstance(result, TopicCreated):
             raise TypeError(f"CREATE_TOPIC answered {result!r}")
