@@ -21,8 +21,9 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import Rejected
 from tests.requests import memory_group as made
-from tests.requests.memory_group import MemoryGroup, Node, memory_group, until
+from tests.requests.memory_group import MemoryGroup, Node, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.waiting import eventually
 
 NODES = [pytest.param(0, id="leader"), pytest.param(1, id="follower")]
 
@@ -101,7 +102,7 @@ async def test_messages_that_come_together_are_counted_one_by_one(
             acked = await asyncio.gather(*acks)
         async with Client(f"127.0.0.1:{node.port}") as native:
             await native.append("t", [Record(message_id=f"n{n}", body=b"x") for n in range(3)])
-        await until(lambda: not rule.held and not leader.held)
+        await eventually(lambda: not rule.held and not leader.held)
 
         told = {code(each.status) for each in sent} | {code(each.status) for each in acked}
         assert told | {code(status)} == {"OK"}
@@ -133,7 +134,7 @@ async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGrou
         refused = pb.ProduceAnswers.FromString(await call.read()).answers
         await call.done_writing()
         assert await call.read() is grpc.aio.EOF
-    await until(lambda: not rule.held)
+    await eventually(lambda: not rule.held)
 
     assert [each.refused for each in (*answers, *refused)] == [""] * 4 + ["by the test"]
     assert (rule.calls["Ledger/Produce"], rule.messages["Ledger/Produce"]) == (1, 14)
@@ -147,11 +148,11 @@ async def test_a_call_whose_batch_went_back_is_not_counted_twice(group: MemoryGr
         await client.send(message(0))
         group.refuse = NotLeader(None)
         sends = [asyncio.ensure_future(client.send(message(n))) for n in range(1, 9)]
-        await until(lambda: rule.calls["SendMessage"] == 9)
+        await eventually(lambda: rule.calls["SendMessage"] == 9)
         group.refuse = None
         await asyncio.gather(*sends)
         await client.send(message(8))  # its batch is carried out, and goes back to be looked at
-    await until(lambda: not rule.held)
+    await eventually(lambda: not rule.held)
 
     assert (rule.calls["SendMessage"], rule.messages["SendMessage"]) == (10, 10)
     assert rule.again <= 9
@@ -166,7 +167,7 @@ async def test_it_hears_of_what_is_refused_behind_it(group: MemoryGroup) -> None
         bad = await client.send(message(1, topic="not a topic"))
         group.refuse = Overloaded("full")
         full = await client.send(message(2), timeout_s=0.5)
-    await until(lambda: not rule.held)
+    await eventually(lambda: not rule.held)
 
     assert [code(each.status) for each in (bad, full)] == ["ILLEGAL_TOPIC", "TOO_MANY_REQUESTS"]
     assert rule.seen == [("SendMessage", Rejected), ("SendMessage", Overloaded)]
@@ -182,11 +183,11 @@ async def test_what_a_client_gives_up_is_given_back(group: MemoryGroup) -> None:
         await group.polls()
         group.elect(None)
         send = asyncio.ensure_future(client.send(message(1)))
-        await until(lambda: rule.calls["SendMessage"] == 2)
+        await eventually(lambda: rule.calls["SendMessage"] == 2)
         assert rule.held == 2
         poll.cancel()
         send.cancel()
-        await until(lambda: not rule.held)
+        await eventually(lambda: not rule.held)
 
 
 def _batch(number: int, messages: int) -> bytes:
