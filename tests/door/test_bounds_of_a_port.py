@@ -357,7 +357,7 @@ async def test_a_client_that_is_gone_is_cut() -> None:
     bounds = replace(QUICK, ping_after_s=0.03, ping_s=0.05)
     async with door(bounds) as port, raw_client(port.port) as client:
         await client.hello()
-        client.flush = _say_nothing  # type: ignore[method-assign]
+        client.flush = _say_nothing
         await eventually(lambda: port.server.connections == 0)
 
 
@@ -624,7 +624,7 @@ async def test_connections_beyond_the_number_are_closed_at_once() -> None:
                 async with raw_client(port.port) as three:
                     assert await three.goaway() is None
                 assert port.server.connections == 2
-            await eventually(lambda at=port: at.server.connections == 0)
+            await port.unused()
             assert await serves(port)
 
 

@@ -50,6 +50,10 @@ class Port:
     server: DoorServer
     noted: list[Noted]
 
+    async def proves(self, answers: int) -> None:
+        """Return when that many answers have arrived, and nothing else was told."""
+        await eventually(lambda: self.told == [["proved"]] * answers)
+
     @property
     def number(self) -> int:
         return int(self.server.address.rpartition(":")[2])
@@ -203,7 +207,7 @@ async def test_acknowledgements_are_no_flood() -> None:
             for number in range(1, 60):
                 asked(client, 10)
                 await client.flush()
-                await eventually(lambda number=number: port.told == [["proved"]] * number)
+                await port.proves(number)
 
 
 async def test_a_failed_call_proves_nothing() -> None:

@@ -9,7 +9,7 @@ import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
 from dledger.calls.service import failed_by
-from dledger.door.contract import BidiStream, Code, Failed, Handler, Headers, Stream, UnaryCoroutine
+from dledger.door.contract import BidiStream, Code, Failed, Handler, Headers, Stream
 from dledger.errors import DledgerError, Overloaded
 from dledger.link.follower import RelayLinks
 from dledger.link.leader import RelayPort
@@ -17,6 +17,7 @@ from dledger.link.offer import FORMATS, Wish
 from dledger.peers.replication_port import ReplicationPort
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.types import Member, NodeId
+from tests.door.ports import by_coroutine
 from tests.requests.memory_group import HOST, WAIT_S
 from tests.waiting import eventually
 
@@ -41,9 +42,9 @@ class Leader:
         self.port.bind(HOST, 0)
         await self.port.start()
         handlers: dict[str, Handler] = {
-            f"/{SERVICE}/Append": UnaryCoroutine(self._append),
+            f"/{SERVICE}/Append": by_coroutine(self._append),
             f"/{SERVICE}/Read": BidiStream(self._read),
-            f"/{SERVICE}/Remember": UnaryCoroutine(self._append),
+            f"/{SERVICE}/Remember": by_coroutine(self._append),
         }
         if not self.is_older:
             relay = RelayPort(handlers, self.port)

@@ -35,6 +35,7 @@ from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq import long_polls, receiving
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.long_polls import LongPollQueue
+from dledger.rpc.rocketmq_stubs import definition
 from tests.broker.log import Log
 from tests.requests.part_of_engine import PartOfEngine
 
@@ -114,7 +115,9 @@ class _World(PartOfEngine):
         command = Receive(**(values | {"client_id": ""} | fields))
         topic = self.state.topics.get("t")
         assert topic is not None
-        poll = receiving._Poll(command=command, topic=topic, resource=None, wait_s=wait_s)
+        poll = receiving._Poll(
+            command=command, topic=topic, resource=definition.Resource(), wait_s=wait_s
+        )
         caller = Caller(
             client_id="", peer="", tls=False, forwarded=False, deadline_s=math.inf, kept={}
         )

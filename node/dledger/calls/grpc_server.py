@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from typing import Any, Final
+from typing import Final, TypeAlias
 
 import grpc
 import grpc.aio
@@ -18,6 +18,7 @@ from dledger.calls.service import Service
 from dledger.door.contract import Arrival, Failed, Headers
 from dledger.rpc.metadata import by_key, pairs
 
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -32,7 +33,7 @@ class _Generic(grpc.GenericRpcHandler):  # type: ignore[misc]
             path: _handler(service, method) for path, method in service.methods.items()
         }
 
-    def service(self, details: Any) -> grpc.RpcMethodHandler | None:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Return the handler of a call; None if the service has no such method."""
         return self._handlers.get(details.method)
 
@@ -40,14 +41,14 @@ class _Generic(grpc.GenericRpcHandler):  # type: ignore[misc]
 def _handler(service: Service, method: AnyMethod) -> grpc.RpcMethodHandler:
     pipeline = service.pipeline
 
-    async def answer(_: Any, context: Any) -> bytes:
+    async def answer(_: object, context: _Context) -> bytes:
         try:
             return await pipeline.unread(method, headers_of(context), _Stream(context).read)
         except Failed as failed:
             await _abort(context, failed)
             raise
 
-    async def answers(_: Any, context: Any) -> None:
+    async def answers(_: object, context: _Context) -> None:
         stream = _Stream(context)
         try:
             await pipeline.open(method, headers_of(context), stream)
@@ -62,7 +63,7 @@ def _handler(service: Service, method: AnyMethod) -> grpc.RpcMethodHandler:
     return grpc.stream_unary_rpc_method_handler(answer)
 
 
-def headers_of(context: Any) -> Headers:
+def headers_of(context: _Context) -> Headers:
     """Return what came with a call."""
     fields = pairs(tuple(by_key(context.invocation_metadata()).items()))
     remaining_s = context.time_remaining()
@@ -78,7 +79,7 @@ def headers_of(context: Any) -> Headers:
 class _Stream:
     """A call's two directions. Implements `contract.Stream`."""
 
-    def __init__(self, context: Any) -> None:
+    def __init__(self, context: _Context) -> None:
         self._context = context
         self._arrivals: list[Arrival] = []
         self.is_written = False
@@ -113,7 +114,7 @@ class _Stream:
                 arrival.lost()
 
 
-async def _abort(context: Any, failed: Failed) -> None:
+async def _abort(context: _Context, failed: Failed) -> None:
     """End a call with a status.
 
     gRPC keeps the exception that ends a call alive until the next garbage collection. So its

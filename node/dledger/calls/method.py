@@ -55,7 +55,8 @@ class Method(Generic[Q, A]):
         here: Whether this node may answer a request although it does not lead. None: it may not.
         stream: Serves a call of many messages, in place of the above; it counts its answers.
         refuse: Returns the response to a refused request. None: the call ends with a status.
-        messages: Returns how many messages of a producer a request carries, by its bytes.
+        messages: Returns how many messages of a producer a request carries, for rules: asked where
+            there are any. Raises Refused.
         never: Why each request is refused, if so; it is not read where that can be helped.
     """
 

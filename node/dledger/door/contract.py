@@ -170,7 +170,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What the handlers of all forms have.
+    """What the handlers of both forms have.
 
     Attributes:
         max_request_bytes: A larger message is refused by its declared size, unread.
@@ -197,27 +197,17 @@ class Unary(Method):
 
 
 @dataclass(frozen=True, slots=True)
-class UnaryCoroutine(Method):
-    """One message for one. *serve* may raise `Failed`, and is cancelled if the client gives up."""
-
-    serve: Callable[[Headers, bytes], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStream(Method):
-    """Many messages for one; the call ends when *serve* returns."""
-
-    serve: Callable[[Headers, bytes, Stream], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
 class BidiStream(Method):
-    """Many messages for many; *serve* starts with the headers, before the first message."""
+    """Many messages for many, by a coroutine, which may raise `Failed`.
+
+    *serve* starts with the headers, before the first message; the call ends when it returns. It is
+    cancelled if the client gives up.
+    """
 
     serve: Callable[[Headers, Stream], Awaitable[None]]
 
 
-Handler: TypeAlias = Unary | UnaryCoroutine | ServerStream | BidiStream
+Handler: TypeAlias = Unary | BidiStream
 Handlers: TypeAlias = Mapping[str, Handler]
 """By path: ``/package.Service/Method``."""
 

@@ -27,7 +27,6 @@ from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rpc.elements import count_field
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import code_name
@@ -213,7 +212,7 @@ def messaging_method(
 
 
 def _messages(raw: bytes) -> int:
-    return count_field(raw, service.SendMessageRequest.MESSAGES_FIELD_NUMBER)
+    return len(parsed(service.SendMessageRequest, raw).messages)
 
 
 def _kept(raw: bytes) -> bytes:

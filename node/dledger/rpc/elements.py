@@ -36,34 +36,6 @@ def count_elements(raw: bytes, kind: Descriptor, most: int) -> int:
         return 0
 
 
-def count_field(raw: bytes, number: int) -> int:
-    """Return how often a message has the field of that *number*, as `count_elements` does.
-
-    Of what is nested in it nothing is counted.
-    """
-    count = at = 0
-    try:
-        while at < len(raw):
-            tag, at = _varint(raw, at)
-            count += tag >> 3 == number
-            at = _skipped(raw, at, tag & 7)
-    except IndexError:
-        return 0
-    return count
-
-
-def _skipped(raw: bytes, at: int, wire: int) -> int:
-    """Return the position after a field's value. Raises IndexError if it is malformed."""
-    if wire == _BYTES:
-        length, at = _varint(raw, at)
-        return at + length
-    if wire == _VARINT:
-        return _varint(raw, at)[1]
-    if wire in (_FIXED64, _FIXED32):
-        return at + (8 if wire == _FIXED64 else 4)
-    raise IndexError
-
-
 def _count(raw: bytes, kind: Descriptor, most: int) -> int:  # noqa: C901, PLR0912 - one loop
     nested, end = _nested(kind), len(raw)
     outer: list[tuple[int, Mapping[int, Descriptor]]] = []

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from typing import Any, Final, TypeAlias
 
 import grpc
+import grpc.aio
 
 from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -22,6 +23,7 @@ from dledger.rpc.status import abort
 _NO_DEADLINE_S: Final = 10.0
 _ANSWER_MARGIN_S: Final = 0.2
 
+_Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 Unary: TypeAlias = tuple[type[Any], Callable[[Any, float], Awaitable[Any]]]
 """The type of a method's requests, and what serves one within so many seconds."""
 Streamed: TypeAlias = tuple[type[Any], Callable[[Any], AsyncGenerator[bytes]]]
@@ -40,7 +42,7 @@ def admin_service(
 def _unary(
     name: str, kind: type[Any], serve: Callable[[Any, float], Awaitable[Any]]
 ) -> grpc.RpcMethodHandler:
-    async def answer(raw: bytes, context: Any) -> bytes:
+    async def answer(raw: bytes, context: _Context) -> bytes:
         try:
             response = await serve(_request(name, kind, raw), _patience_s(context))
         except DledgerError as error:
@@ -53,7 +55,7 @@ def _unary(
 def _streamed(
     name: str, kind: type[Any], serve: Callable[[Any], AsyncGenerator[bytes]]
 ) -> grpc.RpcMethodHandler:
-    async def answers(raw: bytes, context: Any) -> AsyncGenerator[bytes]:
+    async def answers(raw: bytes, context: _Context) -> AsyncGenerator[bytes]:
         try:
             async with aclosing(serve(_request(name, kind, raw))) as responses:
                 async for response in responses:
@@ -69,7 +71,7 @@ def _request(name: str, kind: type[Any], raw: bytes) -> Any:
     return parsed(kind, raw)
 
 
-def _patience_s(context: Any) -> float:
+def _patience_s(context: _Context) -> float:
     """Return the caller's remaining time in seconds, less that for the response; at least 0."""
     remaining_s = context.time_remaining()
     return max((_NO_DEADLINE_S if remaining_s is None else remaining_s) - _ANSWER_MARGIN_S, 0.0)

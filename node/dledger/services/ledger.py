@@ -35,7 +35,6 @@ from dledger.door.contract import Stream
 from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
-from dledger.rpc.elements import count_field
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import grpc_code_of
@@ -218,7 +217,7 @@ class LedgerHandlers(NativeHandlers):
 
 
 def _messages(raw: bytes) -> int:
-    return count_field(raw, pb.AppendRequest.RECORDS_FIELD_NUMBER)
+    return len(parsed(pb.AppendRequest, raw).records)
 
 
 def command_of(request: pb.AppendRequest) -> bytes:
