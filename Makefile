@@ -103,7 +103,7 @@ chaos: $(STAMP) ## Real nodes under kills, cuts, I/O errors: make chaos MINUTES=
 	$(PY) -m e2e.chaos --minutes $(MINUTES) $(CHAOS_ARGS)
 
 .PHONY: paths
-paths: $(STAMP) ## Calls of our own that one message costs: make paths [PATHS_ARGS="--top 20"]
+paths: $(STAMP) ## Calls of our own that one message costs; fails past a bound: make paths [PATHS_ARGS="--top 20"]
 	$(PY) -m dledger_sim paths $(PATHS_ARGS)
 
 .PHONY: bench-restart

@@ -1,9 +1,13 @@
-"""The walks of docs/architecture.md, and every `file: function` of a document, hold."""
+"""The walks of docs/architecture.md, and every `file: function` of a document, hold.
+
+Those of a message are run; that of a failover, which the operator ends, is read only.
+"""
 
 from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -18,15 +22,16 @@ from tests.house.sources import (
     missing,
     prose,
 )
+from tests.house.walked import Walks, not_entered
 
-WALKS = ("One message in", "One message out", "One failover")
-MOST_STEPS = 15
-BY_ITSELF = {
-    "dledger_operator/controllers/reconcile.py: Reconciler.reconcile",
-    "rocketmq/sending.py: Sender.begin",
-}
-"""Steps that nothing before them names: the operator looks by the clock and by its watch, and the
-pipeline of requests calls what a row of `rocketmq/messaging.py` hands to it."""
+IN, OUT, FAILOVER = "One message in", "One message out", "One failover"
+RUN: dict[str, Callable[[Walks], list[str]]] = {IN: Walks.of_one_in, OUT: Walks.of_one_out}
+MOST_STEPS = {IN: 13, OUT: 13, FAILOVER: 15}
+BY_ITSELF = "dledger_operator/controllers/reconcile.py: Reconciler.reconcile"
+"""A step that nothing before it names: the operator looks by the clock and by its watch."""
+
+
+ARCHITECTURE = prose(ROOT / "docs/architecture.md")
 
 
 def steps(page: str, title: str) -> list[tuple[str, str]]:
@@ -62,17 +67,32 @@ def test_every_function_that_a_document_names_is_there(document: Path) -> None:
     assert [each for each in wrong if each] == []
 
 
-@pytest.mark.parametrize("title", WALKS)
-def test_a_walk_is_short_and_each_step_leads_to_the_next(title: str) -> None:
-    """At most fifteen steps, each named by what comes before it."""
-    walk = steps(prose(ROOT / "docs/architecture.md"), title)
+@pytest.fixture(scope="module")
+def entered() -> dict[str, list[str]]:
+    """Return by title which functions a walk enters, in order."""
+    walks = Walks()
+    return {title: follow(walks) for title, follow in RUN.items()}
 
-    assert 5 < len(walk) <= MOST_STEPS
-    assert set(unconnected(walk)) <= BY_ITSELF
+
+@pytest.mark.parametrize("title", RUN)
+def test_a_walk_is_the_one_that_a_message_takes(title: str, entered: dict[str, list[str]]) -> None:
+    """Each step is entered, in order."""
+    walk = steps(ARCHITECTURE, title)
+
+    assert 10 < len(walk) <= MOST_STEPS[title]
+    assert not_entered(walk, entered[title]) == ""
+
+
+def test_each_step_of_a_failover_leads_to_the_next() -> None:
+    """Each is named by what comes before it."""
+    walk = steps(ARCHITECTURE, FAILOVER)
+
+    assert 10 < len(walk) <= MOST_STEPS[FAILOVER]
+    assert unconnected(walk) == [BY_ITSELF]
 
 
 def test_the_checks_can_fail(tmp_path: Path) -> None:
-    """A function that was renamed, a file that went, and a step that nothing leads to."""
+    """A function that was renamed or is not entered, a file that went, a step that follows none."""
     package = tmp_path / "node/dledger"
     package.mkdir(parents=True)
     (package / "one.py").write_text("class A:\n    def go(self): self.b.follow()\n")
@@ -85,6 +105,9 @@ def test_the_checks_can_fail(tmp_path: Path) -> None:
     assert missing("three.py", "A.go", tmp_path) == "three.py is no file"
     assert unconnected([("one.py", "A.go"), ("two.py", "B.follow")], tmp_path) == []
     assert unconnected([("one.py", "A.go"), ("two.py", "B.apart")], tmp_path) == ["two.py: B.apart"]
+    one, two = ("one.py", "A.go"), ("two.py", "B.follow")
+    assert not_entered([one, two], ["one.py: A.go", "two.py: B.apart", "two.py: B.follow"]) == ""
+    assert not_entered([two, one], ["one.py: A.go", "two.py: B.follow"]) == "one.py: A.go"
 
 
 def test_functions_of_a_file_are_known_by_their_class() -> None:
