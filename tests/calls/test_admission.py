@@ -270,6 +270,7 @@ def large_objects() -> int:
     return len({id(x) for x in referents if type(x) is bytes and len(x) > MAX_BODY_BYTES})
 
 
+@pytest.mark.contract
 async def test_a_refused_request_leaves_nothing_behind() -> None:
     """Not even until the garbage collector comes by, which with large requests is too late."""
     record = Record(body=bytes(MAX_BODY_BYTES + 1), message_id="1")

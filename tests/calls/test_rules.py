@@ -25,6 +25,7 @@ from tests.requests.memory_group import MemoryGroup, Node, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.contract
 NODES = [pytest.param(0, id="leader"), pytest.param(1, id="follower")]
 
 

@@ -29,7 +29,7 @@ from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
-from dledger.server.config import GRPC
+from dledger.server.config import GRPC, NATIVE
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -40,7 +40,7 @@ WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 SOON_S = 2.0
 """For a client that is to give up within its test: what a busy machine does answer takes less."""
-client_server = GRPC
+client_server = NATIVE
 """What serves the client ports of groups that are made from now on; `each_server` sets it.
 
 With gRPC's, followers call their leaders, too; with the others they have links to them."""

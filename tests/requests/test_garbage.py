@@ -186,3 +186,19 @@ async def test_what_has_ended_leaves_no_body_behind(
             await asyncio.sleep(0)
 
         assert bodies(found, callers.requests) == []
+
+
+@pytest.mark.contract
+async def test_no_server_keeps_a_body_of_what_has_ended() -> None:
+    """Each ending of both ways once, and one look at what they left."""
+    async with called() as callers:
+        group = callers.group
+        with collected() as found:
+            for way, ending in itertools.product((callers.send, callers.append), ENDINGS):
+                with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
+                    await ending(group, way)
+                group.refuse = None
+            await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+            await asyncio.sleep(0)
+
+        assert bodies(found, callers.requests) == []

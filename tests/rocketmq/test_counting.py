@@ -32,6 +32,7 @@ def _counted(group: MemoryGroup, node: int) -> dict[tuple[str, str], float]:
     return {(each.labels["method"], each.labels["code"]): each.value for each in counts}
 
 
+@pytest.mark.contract
 async def test_an_answer_counts_where_it_is_made(group: MemoryGroup, asked: int) -> None:
     """A follower that passes the leader's answer on does not look into it."""
     async with RocketClient(group.nodes[asked].port) as client:
@@ -72,6 +73,7 @@ async def test_a_request_that_finds_no_leader_counts_where_it_waited(group: Memo
     assert _counted(group, 1) == {("SendMessage", "HA_NOT_AVAILABLE"): 1}
 
 
+@pytest.mark.contract
 async def test_dledger_requests_are_counted_with_grpc_codes(group: MemoryGroup, asked: int) -> None:
     """An answer where it is made, an error where the client is."""
     async with Client(f"127.0.0.1:{group.nodes[asked].port}", timeout_s=3.0) as client:

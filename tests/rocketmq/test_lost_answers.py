@@ -42,6 +42,7 @@ async def _offsets(client: RocketClient, **fields: Any) -> list[int]:
     return [each.system_properties.queue_offset for each in messages]
 
 
+@pytest.mark.contract
 async def test_an_answer_that_died_in_a_follower_comes_again(
     group: MemoryGroup, follower: RocketClient
 ) -> None:
@@ -62,6 +63,7 @@ async def test_an_answer_that_died_in_a_follower_comes_again(
     assert await _offsets(follower) == [0]
 
 
+@pytest.mark.contract
 async def test_a_follower_says_which_answers_it_passed_on(
     group: MemoryGroup, follower: RocketClient
 ) -> None:
@@ -79,6 +81,7 @@ async def test_a_follower_says_which_answers_it_passed_on(
     assert await _offsets(follower) == []
 
 
+@pytest.mark.contract
 async def test_a_leader_that_dies_in_the_middle_of_an_answer_leaves_no_half(
     group: MemoryGroup, follower: RocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

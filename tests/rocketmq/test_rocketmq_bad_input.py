@@ -328,6 +328,7 @@ async def test_a_request_larger_than_its_method_has_is_refused(at: int) -> None:
 
 
 @pytest.mark.found
+@pytest.mark.contract
 async def test_telemetry_takes_small_commands_only(client: RocketClient) -> None:
     """found: S2. One of 19 MiB took 1.4 GiB and the lead."""
     call = client.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")()
@@ -341,6 +342,7 @@ async def test_telemetry_takes_small_commands_only(client: RocketClient) -> None
 
 
 @pytest.mark.found
+@pytest.mark.contract
 async def test_one_connection_has_so_many_telemetry_streams(client: RocketClient) -> None:
     """found: S4. The next one is told to come later, and the others go on."""
     method = client.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")
@@ -356,6 +358,7 @@ async def test_one_connection_has_so_many_telemetry_streams(client: RocketClient
 
 
 @pytest.mark.found
+@pytest.mark.contract
 async def test_what_is_not_implemented_is_answered_unread(
     client: RocketClient, client_server: str
 ) -> None:

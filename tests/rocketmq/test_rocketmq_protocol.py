@@ -443,6 +443,7 @@ def test_no_client_polls_so_long_that_it_is_slow_to_stop() -> None:
     assert merged(settings).subscription.long_polling_timeout.seconds == 20
 
 
+@pytest.mark.contract
 async def test_draining_ends_streams_and_polls(client: RocketClient, group: MemoryGroup) -> None:
     """A node that shuts down does not wait for its clients."""
     stream = _telemetry(client)

@@ -78,6 +78,7 @@ async def test_a_simple_consumer_gives_a_message_back(tmp_path: Path) -> None:
     assert report == {"attempts": [1, 2]}
 
 
+@pytest.mark.contract
 async def test_a_push_consumer_gets_each_message_once(tmp_path: Path) -> None:
     """Those sent before it started and after; its start does not hang on the first Settings."""
     async with memory_group(3) as group:
@@ -157,6 +158,7 @@ async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
     assert "nowhere" in report["raised"]
 
 
+@pytest.mark.contract
 async def test_tls_clients_stay_on_tls(tmp_path: Path) -> None:
     """The route asked through the TLS port leads to TLS ports, or sending would fail."""
     pair = self_signed("orders", "127.0.0.1")

@@ -83,6 +83,7 @@ async def test_reading_starts_and_ends_where_asked(client: Client) -> None:
     assert found == [b"4", b"5", b"6"]
 
 
+@pytest.mark.contract
 async def test_large_batches_are_read_in_bounded_answers(
     group: MemoryGroup, client: Client
 ) -> None:
@@ -114,6 +115,7 @@ async def test_following_yields_what_comes_later(group: MemoryGroup, client: Cli
     await reader.aclose()  # type: ignore[attr-defined]
 
 
+@pytest.mark.contract
 async def test_following_ends_when_the_node_closes(group: MemoryGroup, client: Client) -> None:
     """As unavailable, so that the reader goes to another node."""
     await client.append("orders", [b"x"], queue_id=0)

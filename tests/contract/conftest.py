@@ -1,0 +1,6 @@
+"""The fixtures of `tests.requests`: a node in memory and a RocketMQ client of it, on each server."""
+
+from tests.requests.each_server import client_server, pytest_generate_tests
+from tests.requests.fixtures import client, group
+
+__all__ = ["client", "client_server", "group", "pytest_generate_tests"]
