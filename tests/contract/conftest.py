@@ -1,6 +1,5 @@
-"""The fixtures of `tests.requests`: a node in memory and a RocketMQ client of it, on each server."""
+"""Groups in memory on each of the servers; see docs/internals/edge-tests.md."""
 
 from tests.requests.each_server import client_server, pytest_generate_tests
-from tests.requests.fixtures import client, group
 
-__all__ = ["client", "client_server", "group", "pytest_generate_tests"]
+__all__ = ["client_server", "pytest_generate_tests"]

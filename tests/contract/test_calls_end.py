@@ -105,8 +105,7 @@ async def test_a_reader_that_follows_ends_at_its_deadline(world: World) -> None:
     assert await call.read()
 
     with pytest.raises(grpc.aio.AioRpcError):
-        while await call.read() is not grpc.aio.EOF:
-            pass
+        await call.read()
     assert await call.code() in (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,

@@ -78,7 +78,7 @@ class Doors(clients.Protobuf):
             self._group = made.memory_group()
             await self._connect()
         finally:
-            made.client_server = GRPC
+            made.client_server = NATIVE
 
     async def _connect(self) -> None:
         group = await self._group.__aenter__()
