@@ -87,26 +87,20 @@ async def test_a_request_without_a_leader_ends_before_its_deadline(world: World)
     await world.nothing_is_left()
 
 
-async def test_a_poll_ends_at_its_clients_deadline(world: World) -> None:
-    """An empty answer before it, though the poll asked for more time."""
+async def test_what_waits_for_a_message_ends_at_its_clients_deadline(world: World) -> None:
+    """A poll with an empty answer before it, though it asked for more time; a reader at it."""
     await world.client.receive()
+    reader = world.client.channel.unary_stream("/dledger.v1.Ledger/Read")(
+        pb.ReadRequest(topic="t", follow=True).SerializeToString(), timeout=SOON_S
+    )
+    assert await reader.read()
 
     status, messages, _ = await world.client.receive(wait_s=60, timeout_s=SOON_S)
 
     assert (code(status), messages) == ("MESSAGE_NOT_FOUND", [])
-    await world.nothing_is_left()
-
-
-async def test_a_reader_that_follows_ends_at_its_deadline(world: World) -> None:
-    """A stream of many answers, of which some came."""
-    call = world.client.channel.unary_stream("/dledger.v1.Ledger/Read")(
-        pb.ReadRequest(topic="t", follow=True).SerializeToString(), timeout=SOON_S
-    )
-    assert await call.read()
-
     with pytest.raises(grpc.aio.AioRpcError):
-        await call.read()
-    assert await call.code() in (
+        await reader.read()
+    assert await reader.code() in (
         grpc.StatusCode.DEADLINE_EXCEEDED,
         grpc.StatusCode.CANCELLED,
         grpc.StatusCode.UNAVAILABLE,

@@ -196,7 +196,7 @@ async def test_no_server_keeps_a_body_of_what_has_ended() -> None:
         with collected() as found:
             for way, ending in itertools.product((callers.send, callers.append), ENDINGS):
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
-                    await ending(group, way)
+                    await ending(group, partial(way, timeout_s=0.5))
                 group.refuse = None
             await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
             await asyncio.sleep(0)
