@@ -139,7 +139,7 @@ class PowerFiles:
         self.calls: list[str] = []
         self.before = before
         self.failing_call = -1
-        self._names: _Names = {path: _Inode(content) for path, content in image}
+        self._names: _Names = {path: _Inode(content) for path, content in sorted(image)}
         self._durable = dict(self._names)
         self._pending: list[tuple[Path, _Names]] = []
         self._locks: set[Path] = set()
