@@ -196,7 +196,7 @@ async def test_what_is_not_grpc_gets_an_http_status() -> None:
         )
         await client.flush()
         found = [
-            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]  # type: ignore[attr-defined]
+            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]
             for each in (stream, get)
         ]
 
@@ -260,7 +260,7 @@ async def test_calls_beyond_the_announced_number_are_refused() -> None:
         await client.flush()
         reset = [await client.event(ngh2.StreamReset, each) for each in streams[4:]]
 
-        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}  # type: ignore[attr-defined]
+        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}
         assert len(port.seen.held) == 4
 
 

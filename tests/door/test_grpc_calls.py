@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from dledger.door.bounds import Bounds
+from dledger.door.contract import Code
 from tests.door.ports import LARGE_BYTES, Door, door, until
 
 OPTIONS = (
@@ -204,7 +205,7 @@ async def test_a_client_that_cancels_stops_the_handler(path: str, how: str) -> N
         await until(lambda: port.seen.cancelled == [how])
         for answer, fail in port.seen.held:
             answer(b"late")
-            fail(0, "late")  # type: ignore[arg-type]
+            fail(Code.INTERNAL, "late")
 
         assert await channel.unary_unary("/t/Echo")(b"next") == b"next"
         assert port.seen.cancelled == [how]
@@ -218,7 +219,7 @@ async def test_an_answer_may_come_later_and_counts_once() -> None:
         answer, fail = port.seen.held[0]
         answer(b"first")
         answer(b"second")
-        fail(13, "third")  # type: ignore[arg-type]
+        fail(Code.INTERNAL, "third")
 
         assert await call == b"first"
     assert port.seen.cancelled == []

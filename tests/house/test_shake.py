@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -117,4 +118,4 @@ def test_the_loops_end_when_their_parent_was_killed() -> None:
     )
 
     for loop in abandoned.stdout.split():
-        _wait_until(lambda loop=loop: _ended(int(loop)), f"busy loop {loop!r} goes on")
+        _wait_until(partial(_ended, int(loop)), f"busy loop {loop!r} goes on")

@@ -10,7 +10,7 @@ import pytest
 
 from dledger_operator.api.spec import Manifest
 from dledger_operator.cluster.api import ApiError
-from dledger_operator.cluster.lease import Elector, LeaseName, claim
+from dledger_operator.cluster.lease import Elector, LeaseName, Leases, claim
 
 WHO = LeaseName(namespace="ns", name="op", identity="one")
 OTHER = LeaseName(namespace="ns", name="op", identity="two")
@@ -67,7 +67,7 @@ def test_the_time_of_acquisition_stays_while_it_is_renewed() -> None:
     assert taken["spec"]["acquireTime"] == NOW
 
 
-class _Api:
+class _Api(Leases):
     """One Lease, with optimistic locking; can be made to fail."""
 
     def __init__(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -116,7 +117,7 @@ async def test_a_lost_majority_goes_on_from_the_survivor_when_told_to(story: Sto
     story.nodes.silent.clear()
     await story.run_pods()
     for joined in (1, 2):
-        await eventually("a pod joins", lambda wanted=joined: _joined(story, wanted))
+        await eventually("a pod joins", partial(_joined, story, joined))
         story.nodes.catch_up()
 
     await _until(story, "force", "Succeeded")

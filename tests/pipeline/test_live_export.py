@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -112,7 +113,7 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
         for endpoint in endpoints:
             eventually(
                 "the messages are there",
-                lambda at=endpoint: asyncio.run(_shows(at, expected)),
+                partial(_shows, endpoint, expected),
                 60,
             )
     finally:
@@ -120,5 +121,5 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
     assert archived.last_index == group.last_index
 
 
-async def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
-    return await read_all(address) == expected
+def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
+    return asyncio.run(read_all(address)) == expected

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -174,7 +174,7 @@ class TestGroup:
         self,
         directory: Path,
         *,
-        files: dict[NodeId, Files] | None = None,
+        files: Mapping[NodeId, Files] | None = None,
         config: DriverConfig | None = None,
         brokers: bool = False,
         segment_bytes: int = 1 << 20,

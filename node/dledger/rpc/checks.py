@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import md5, sha1
-from typing import Any, Final
+from typing import Any, Final, Literal
 from zlib import crc32
 
 from dledger.common.limits import (
@@ -23,8 +23,15 @@ from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
 from dledger.types import Record
 
+_OfOtherTypes = Literal["message_group", "delivery_timestamp", "lite_topic", "priority"]
 _MESSAGE_TYPE = definition.MessageType
 _NORMAL = frozenset((_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED))
+_NOT_NORMAL: Final[tuple[_OfOtherTypes, ...]] = (
+    "message_group",
+    "delivery_timestamp",
+    "lite_topic",
+    "priority",
+)
 _DIGEST = definition.DigestType
 _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
     _DIGEST.DIGEST_TYPE_UNSPECIFIED,
@@ -62,12 +69,12 @@ def check_client_id(client_id: str) -> None:
     )
 
 
-def check_normal(system: Any) -> None:
+def check_normal(system: definition.SystemProperties) -> None:
     """Refuse messages for other topic types: FIFO, delayed, transactional and so on."""
     if system.message_type not in _NORMAL:
         kind = _name(_MESSAGE_TYPE, system.message_type)
         raise TopicTypeMismatch(f"the topic takes NORMAL messages, not {kind}")
-    for field in ("message_group", "delivery_timestamp", "lite_topic", "priority"):
+    for field in _NOT_NORMAL:
         if system.HasField(field):
             raise TopicTypeMismatch(f"the topic takes NORMAL messages, which have no {field}")
 
@@ -97,12 +104,12 @@ def check_total(size_bytes: int) -> None:
         )
 
 
-def check_digest(body: bytes, digest: Any) -> None:
+def check_digest(body: bytes, digest: definition.Digest) -> None:
     """Refuse a body that does not match the digest that its producer sent, if any."""
     kind = digest.type
     if kind == _NO_DIGEST:
         return
-    given: str = digest.checksum
+    given = digest.checksum
     if kind == _MD5:
         correct = given.upper() == md5_of(body)
     elif kind == _SHA1:
