@@ -411,7 +411,10 @@ class Process:
     @property
     def rest_s(self) -> float:
         """How long after its start a node takes no snapshot that died in the midst of the last."""
-        return snapshot_backoff.wait_s(self.snapshots.unfinished, _SPREAD) if self.is_up else 0.0
+        if not self.is_up:
+            return 0.0
+        unfinished = self.snapshots.unfinished
+        return snapshot_backoff.wait_s(unfinished, _SPREAD, for_room=self.driver.room.is_short)
 
     def crash(self) -> None:
         """Cut the power: jobs under way may be done in part, and unsynced writes are lost."""

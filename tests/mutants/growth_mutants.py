@@ -36,7 +36,7 @@ GROWTH_MUTANTS = (
     Mutant(
         name="a snapshot is due at once after a death in one",
         file="replica/maintenance.py",
-        old="        return self._now_s() < self._not_before_s or self._hands_over()\n",
+        old="        return self._now_s() - self._started_s < wait_s or self._hands_over()\n",
         new="        return self._hands_over()\n",
         why="all nodes of a group die in it together",
         checks=(_CARE,),
@@ -44,9 +44,25 @@ GROWTH_MUTANTS = (
     Mutant(
         name="a leader that died in a snapshot keeps the lead",
         file="replica/maintenance.py",
-        old="self._now_s() < self._not_before_s or self._hands_over()",
-        new="self._now_s() < self._not_before_s",
+        old="self._started_s < wait_s or self._hands_over()",
+        new="self._started_s < wait_s",
         why="the group waits for a loop that stands still",
+        checks=(_CARE,),
+    ),
+    Mutant(
+        name="a full disk waits for its snapshot as any other",
+        file="replica/snapshot_backoff.py",
+        old="    if for_room and unfinished == 1:\n",
+        new="    if False:\n",
+        why="who was killed in a snapshot refuses sends for a minute or two",
+        checks=(_CARE,),
+    ),
+    Mutant(
+        name="a full disk takes a snapshot that kills at once, for ever",
+        file="replica/snapshot_backoff.py",
+        old="    if for_room and unfinished == 1:\n",
+        new="    if for_room:\n",
+        why="all nodes of a group die in it together",
         checks=(_CARE,),
     ),
     Mutant(

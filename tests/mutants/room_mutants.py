@@ -108,6 +108,14 @@ ROOM_MUTANTS = (
         checks=(_KEEPER,),
     ),
     Mutant(
+        name="who handed over once does not hand over to others",
+        file="replica/room_keeper.py",
+        old="            for member in self._heard_of() - lately\n",
+        new="            for member in self._heard_of() - (lately and self._heard_of())\n",
+        why="sends are refused for five minutes beside an empty disk",
+        checks=(_KEEPER,),
+    ),
+    Mutant(
         name="segments made since the last look take no room",
         file="replica/room_keeper.py",
         old="        taken = self._allocated() - self._measured.allocated_bytes\n"

@@ -19,11 +19,13 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.frames import Kind, Resumes, SendBatch
+from dledger.door_process.frames import DoorKind, SendBatch
 from dledger.errors import DledgerError
+from dledger.link.frames import Kind, Resumes, packed
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
@@ -32,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 SEND_PATH: Final = f"/{SERVICE_NAME}/SendMessage"
 CLIENT_ID: Final = b"x-mq-client-id"
-MAX_ROWS: Final = 512
-MAX_BYTES: Final = 64 << 10
-"""Of a batch, as of a shared command; a larger request is a batch of its own."""
 LEAST_ROOM_BYTES: Final = 8 << 10
 """What the least request counts for admission, as in a node."""
 
@@ -107,8 +106,8 @@ class _Batch:
 
     def has_room(self, sending: Sending) -> bool:
         return (
-            self.rows + len(sending.messages) <= MAX_ROWS
-            and self.size_bytes + sending.size_bytes <= MAX_BYTES
+            self.rows + len(sending.messages) <= SHARED_ROWS
+            and self.size_bytes + sending.size_bytes <= SHARED_BYTES
         )
 
     def add(self, send: _Send, sending: Sending) -> None:
@@ -205,7 +204,7 @@ class SendBatches:
         if batch.awaited or self._sent.pop(batch.number, None) is None:
             return
         batch.sends.clear()
-        self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
+        self._door.link.send(packed(Kind.CANCEL, batch.number))
         self._replied(batch.lane)
 
     def flush(self) -> None:
@@ -238,9 +237,9 @@ class SendBatches:
         if batch is None:
             return False
         match kind:
-            case Kind.PLACES:
+            case DoorKind.PLACES:
                 _answer(batch.sends, frames.offsets_of(payload))
-            case Kind.SAME:
+            case DoorKind.SAME:
                 for send in batch.sends:
                     send.answer(payload)
             case _:
@@ -289,7 +288,7 @@ class SendBatches:
         del self._lanes[lane.connection]
         self._waiting.pop(lane, None)
         if lane.refused:
-            self._door.link.send(frames.packed(Kind.SETTLED, lane.connection))
+            self._door.link.send(packed(DoorKind.SETTLED, lane.connection))
         for send in lane.waiting:
             if not send.over:
                 self._try(send, self._lanes.get(lane.connection))

@@ -84,8 +84,7 @@ class Maintenance:
         self._metrics = metrics
         self._usage = usage
         self._now_s = now_s
-        wait_s = snapshot_backoff.wait_s(snapshots.unfinished, spread())
-        self._not_before_s = now_s() + wait_s
+        self._started_s, self._spread = now_s(), spread()
         self._transfers = 0
         self._slow_followers = SlowFollowers()
         self._waits = False
@@ -157,9 +156,13 @@ class Maintenance:
 
     def _should_wait(self) -> bool:
         """Whether a snapshot is postponed because this node died while it took the last ones."""
-        if not self._snapshots.unfinished:
+        unfinished = self._snapshots.unfinished
+        if not unfinished:
             return False
-        return self._now_s() < self._not_before_s or self._hands_over()
+        wait_s = snapshot_backoff.wait_s(
+            unfinished, self._spread, for_room=self._driver.room.is_short
+        )
+        return self._now_s() - self._started_s < wait_s or self._hands_over()
 
     def _hands_over(self) -> bool:
         """Transfer leadership before the loop may block; False if there is no candidate."""

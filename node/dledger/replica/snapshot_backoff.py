@@ -7,15 +7,20 @@ after a crash the next attempt waits, longer each time and for a random time on 
 log grows; the watchdog allows it more time; and a leader first transfers leadership. Each attempt
 is more likely to succeed than the last. If none does, the log grows until the disk is full, and
 writes are refused with DiskFull. Called by `maintenance` and `snapshots`.
+
+One death alone is more likely somebody's kill, a power cut or a restart. Where messages wait for
+the room that the snapshot would make, the first attempt after it comes within seconds.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from dledger.common.backoff import doubled_s
 from dledger.common.watchdog import LOOKS
 
 FIRST_WAIT_S: Final = 60.0
+FIRST_WAIT_FOR_ROOM_S: Final = 3.0
 MOST_WAIT_S: Final = 3_600.0
 MOST_TRANSFERS: Final = 3
 """How often a leader tries to transfer leadership before a snapshot; then it takes it anyway."""
@@ -24,16 +29,20 @@ _FIRST_LOOKS: Final = 3 * LOOKS
 _MOST_LOOKS: Final = 60 * LOOKS
 
 
-def wait_s(unfinished: int, spread: float) -> float:
+def wait_s(unfinished: int, spread: float, *, for_room: bool) -> float:
     """Return for how many seconds after its start a node takes no snapshot by policy.
 
     Args:
         unfinished: Consecutive attempts during which the process died.
         spread: Random, in [0, 1), so that the nodes of a group wait for different times.
+        for_room: Whether the disk is short of the room that a snapshot lets go.
     """
     if not unfinished:
         return 0.0
-    return min(FIRST_WAIT_S * (1 << min(unfinished - 1, 30)), MOST_WAIT_S) * (1 + spread)
+    if for_room and unfinished == 1:
+        return FIRST_WAIT_FOR_ROOM_S * (1 + spread)
+    grown_s = doubled_s(unfinished - 1, first_s=FIRST_WAIT_S, most_s=MOST_WAIT_S)
+    return grown_s * (1 + spread)
 
 
 def looks(unfinished: int) -> int:
