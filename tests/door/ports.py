@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from dledger.door.bounds import Bounds
@@ -165,10 +165,3 @@ async def door(
     assert server.connections == 0
     assert server.held_bytes == 0
     assert server.calls == 0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; the deadline is for what never comes."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110, the door tells nobody
-            await asyncio.sleep(0.005)

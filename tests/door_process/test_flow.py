@@ -19,7 +19,7 @@ from dledger.door_process.process import handlers_of
 from dledger.door_process.supervisor import methods_of
 from dledger.link.calls_in import ServedPort
 from dledger.link.connection import Link
-from tests.requests.memory_group import until
+from tests.waiting import eventually
 
 CHUNK = 16 << 10
 MANY = 4_000
@@ -90,7 +90,7 @@ async def served(node: Node) -> AsyncIterator[tuple[grpc.aio.Channel, NodeEnd]]:
         yield channel, end
     await server.stop(0)
     end.link.close("over")
-    await until(lambda: len(lost) == 2)
+    await eventually(lambda: len(lost) == 2)
 
 
 async def test_a_client_that_does_not_read_holds_up_its_own_call() -> None:
@@ -109,7 +109,7 @@ async def test_a_client_that_does_not_read_holds_up_its_own_call() -> None:
         assert echoed == b"meanwhile"
         assert node.sent < MANY // 2
         call.cancel()
-        await until(lambda: node.cancelled == 1 and len(end) == 0)
+        await eventually(lambda: node.cancelled == 1 and len(end) == 0)
 
 
 async def test_a_client_that_reads_gets_everything() -> None:
@@ -121,7 +121,7 @@ async def test_a_client_that_reads_gets_everything() -> None:
         got = [len(each) async for each in call]
 
         assert got == [CHUNK] * MANY
-        await until(lambda: len(end) == 0)
+        await eventually(lambda: len(end) == 0)
 
 
 async def test_a_handler_that_does_not_read_holds_up_its_client() -> None:
@@ -136,9 +136,9 @@ async def test_a_handler_that_does_not_read_holds_up_its_client() -> None:
             await call.done_writing()
 
         writing = asyncio.ensure_future(write())
-        await until(lambda: len(end) == 1)
+        await eventually(lambda: len(end) == 1)
         (held,) = end._calls.values()
-        await until(lambda: held.unconsumed >= WINDOW)
+        await eventually(lambda: held.unconsumed >= WINDOW)
         assert held.unconsumed < WINDOW + CHUNK
         assert not writing.done()
         node.go_on.set()

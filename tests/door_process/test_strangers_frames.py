@@ -24,7 +24,8 @@ from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of
 from tests.requests import memory_group as made
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
+from tests.waiting import eventually
 
 COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
 PEER = "ipv4:127.0.0.1:1"
@@ -97,10 +98,10 @@ async def test_what_is_no_frame_ends_the_link(name: str) -> None:
             its.send(opening(1, an_opening(method=stream, body=None)))
             started = 1
         await asyncio.get_running_loop().sock_sendall(its, BAD[name])
-        await until(lambda: bool(lost))
+        await eventually(lambda: bool(lost))
 
         assert len(end) == 0, started
-        await until(lambda: group.nodes[0].gateway.context.admission.taken == 0)
+        await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)
         assert len(group.log) == 0
 
 
@@ -134,8 +135,8 @@ async def test_no_bytes_harm_the_node() -> None:
             await loop.sock_sendall(its, bytes(data))
             await asyncio.sleep(0.01)
             its.close()
-            await until(lambda lost=lost: bool(lost))
-            await until(lambda end=end: len(end) == 0)
+            await eventually(lambda lost=lost: bool(lost))
+            await eventually(lambda end=end: len(end) == 0)
 
             gateway = group.nodes[0].gateway
-            await until(lambda gateway=gateway: gateway.context.admission.taken == 0)
+            await eventually(lambda gateway=gateway: gateway.context.admission.taken == 0)

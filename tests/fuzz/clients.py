@@ -14,11 +14,11 @@ from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.broker.topics import check_name
+from dledger.checks.names import check_name
+from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.requests.caller import Caller
 from dledger.rocketmq import telemetry
-from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
 from dledger.rocketmq.send_requests import message_of, topic_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dledger.broker.topics import KEPT_PREFIXES, MAX_NAME_LENGTH, check_may_be_made
+from dledger.checks.names import KEPT_PREFIXES, MAX_NAME_LENGTH, check_may_be_made
 from dledger.errors import InvalidArgument
 
 CRD = Path(__file__).parents[2] / "crds/brokergroup.yaml"

@@ -29,7 +29,8 @@ from tests.link.two_ends import (
     all_answers,
     asked,
 )
-from tests.requests.memory_group import HOST, WAIT_S, until
+from tests.requests.memory_group import HOST, WAIT_S
+from tests.waiting import eventually
 
 
 async def test_calls_and_their_metadata_reach_the_leader(
@@ -74,7 +75,7 @@ async def test_what_is_not_answered_in_time_ends_here_and_there(
 
     assert isinstance(outcome, Unavailable)
     assert not isinstance(outcome, Overloaded)
-    await until(lambda: sorted(leader.gone) == [b"endless", b"never ever"])
+    await eventually(lambda: sorted(leader.gone) == [b"endless", b"never ever"])
 
 
 async def test_a_deadline_that_passes_between_answers_cancels_nobody_else(
@@ -88,11 +89,11 @@ async def test_a_deadline_that_passes_between_answers_cancels_nobody_else(
     await anext(answers)
     began_s = clock()
 
-    await until(lambda: clock() > began_s + timeout_s)
+    await eventually(lambda: clock() > began_s + timeout_s)
 
     with pytest.raises(Unavailable):
         _ = [each async for each in answers]
-    await until(lambda: leader.gone == [b"endless"])
+    await eventually(lambda: leader.gone == [b"endless"])
 
 
 async def test_what_is_given_up_is_told_nothing_more(leader: Leader, follower: Follower) -> None:
@@ -101,12 +102,12 @@ async def test_what_is_given_up_is_told_nothing_more(leader: Leader, follower: F
     link = await follower.linked(leader.member)
     told: list[Outcome] = []
     give_up = link.begin(ASK, b"never", (), WAIT_S, told.append)
-    await until(lambda: bool(leader.asked))
+    await eventually(lambda: bool(leader.asked))
 
     give_up()
     give_up()
 
-    await until(lambda: leader.gone == [b"never"])
+    await eventually(lambda: leader.gone == [b"never"])
     assert await asked(link, b"next") == b"NEXT"
     assert told == []
 
@@ -120,7 +121,7 @@ async def test_a_change_of_leader_fails_what_the_former_has(
     link = await follower.linked(leader.member)
     waits = asyncio.create_task(asked(link, b"never"))
     reads = asyncio.create_task(all_answers(link, b"endless"))
-    await until(lambda: len(leader.asked) == 2)
+    await eventually(lambda: len(leader.asked) == 2)
 
     follower.links.follow(None)
 
@@ -130,7 +131,7 @@ async def test_a_change_of_leader_fails_what_the_former_has(
     assert follower.links.to(leader.member) is None
     assert link.begin(ASK, b"x", (), WAIT_S, lambda _: None) is None
     assert link.answers(READ, b"x", (), WAIT_S) is None
-    await until(lambda: sorted(leader.gone) == [b"endless", b"never"])
+    await eventually(lambda: sorted(leader.gone) == [b"endless", b"never"])
 
 
 async def test_a_stopping_node_ends_what_has_many_answers_and_nothing_else(
@@ -141,13 +142,13 @@ async def test_a_stopping_node_ends_what_has_many_answers_and_nothing_else(
     link = await follower.linked(leader.member)
     waits = asyncio.create_task(asked(link, b"never"))
     reads = asyncio.create_task(all_answers(link, b"endless"))
-    await until(lambda: len(leader.asked) == 2)
+    await eventually(lambda: len(leader.asked) == 2)
 
     follower.links.cancel_streams()
 
     with pytest.raises(Unavailable):
         await reads
-    await until(lambda: leader.gone == [b"endless"])
+    await eventually(lambda: leader.gone == [b"endless"])
     assert not waits.done()
     waits.cancel()
 
@@ -157,13 +158,13 @@ async def test_a_link_that_breaks_is_built_again(leader: Leader, follower: Follo
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
     waits = asyncio.create_task(asked(link, b"never"))
-    await until(lambda: bool(leader.asked))
+    await eventually(lambda: bool(leader.asked))
 
     for connection in tuple(leader.port._connections):
         connection.end()
 
     assert isinstance(await waits, Unavailable)
-    await until(lambda: follower.links.to(leader.member) not in (None, link))
+    await eventually(lambda: follower.links.to(leader.member) not in (None, link))
     assert await asked(follower.links.to(leader.member), b"again") == b"AGAIN"
 
 
@@ -209,7 +210,7 @@ async def test_a_leader_of_an_older_version_is_asked_again_later(
     await older.start()
     follower.follow(older.member)
     monkeypatch.setattr("dledger.link.follower.asyncio.sleep", noted)
-    await until(lambda: links._OLDER_S in waits)
+    await eventually(lambda: links._OLDER_S in waits)
 
     assert follower.links.to(older.member) is None
     await older.stop()
@@ -223,7 +224,7 @@ async def test_a_token_is_good_for_one_connection_of_who_has_asked(leader: Leade
         assert leader.port.other(offer.token, "member/orders-1") is None
         first = await asyncio.open_connection(HOST, offer.port)
         first[1].write(offer.token)
-        await until(lambda: not leader.port._others)
+        await eventually(lambda: not leader.port._others)
         reader, writer = await asyncio.open_connection(HOST, offer.port)
         writer.write(offer.token)
         async with asyncio.timeout(WAIT_S):
@@ -311,7 +312,7 @@ def test_what_is_no_offer_is_refused(response: bytes) -> None:
 def test_what_is_no_wish_is_refused(request_: bytes) -> None:
     """So is one for no format."""
     with pytest.raises(ValueError, match="link"):
-        Wish.decode(request_).agreed()
+        Wish.decode(request_).newest_format()
 
 
 @pytest.mark.parametrize("mine", [{1, 2}, {2}])

@@ -21,8 +21,9 @@ from dledger.replica.proposals import Command
 from dledger.requests.config import GatewayConfig
 from dledger.server.config import NATIVE
 from tests.requests import memory_group as made
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 
@@ -139,13 +140,13 @@ async def test_an_older_leader_refuses_what_a_newer_follower_says(
     change, is_refused = SAYS[says]
     opening = frames.opening
     sends = group.sends(0, UNDER_WAY)
-    await until(lambda: len(group.link.end._calls) == UNDER_WAY)
+    await eventually(lambda: len(group.link.end._calls) == UNDER_WAY)
 
     monkeypatch.setattr(frames, "opening", lambda *given: change(opening(*given)))
     sends += group.sends(UNDER_WAY, OTHERS)
     others = OTHERS if is_refused else 0
-    await until(lambda: group.by_call() == others)
-    await until(lambda: len(group.link.end._calls) == UNDER_WAY + OTHERS - others)
+    await eventually(lambda: group.by_call() == others)
+    await eventually(lambda: len(group.link.end._calls) == UNDER_WAY + OTHERS - others)
     group.gate.set()
 
     await group.all_are_stored(sends)
@@ -167,7 +168,7 @@ async def test_an_older_follower_refuses_what_a_newer_leader_says(
         return change(frame) if kind == Kind.ANSWER and answers % 2 else frame
 
     sends = group.sends(0, UNDER_WAY)
-    await until(lambda: len(group.link.end._calls) == UNDER_WAY)
+    await eventually(lambda: len(group.link.end._calls) == UNDER_WAY)
 
     monkeypatch.setattr(frames, "message", changed)
     group.gate.set()

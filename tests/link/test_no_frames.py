@@ -19,7 +19,8 @@ from dledger.link.frames import HEADER, OF_NO_CALL, Inbox, Kind, Opening, Resume
 from dledger.requests.forward import NOTHING_HAPPENED
 from tests.door.conversations import Wire
 from tests.link.two_ends import ASK, READ, Follower, Leader, all_answers, asked
-from tests.requests.memory_group import WAIT_S, until
+from tests.requests.memory_group import WAIT_S
+from tests.waiting import eventually
 
 WAITS, STREAMS, ASKS = 1, 2, 3
 """The numbers of a call of one message, and of a stream, that are under way; and of a third."""
@@ -114,7 +115,7 @@ async def test_a_bad_frame_of_a_call_ends_that_call(kind: int) -> None:
     serving.take(packed(kind, STREAMS, b"bad"))
 
     assert await serving.said() == [(Kind.REJECTED, STREAMS, bytes((kind,)))]
-    await until(lambda: serving.given_up == ["Stream"])
+    await eventually(lambda: serving.given_up == ["Stream"])
     assert len(serving.end) == 1
     assert not serving.wire.closed
 
@@ -138,7 +139,7 @@ async def test_what_the_other_end_has_not_read_is_given_up() -> None:
 
     serving.take(frames.rejecting(STREAMS, Kind.MESSAGE))
 
-    await until(lambda: serving.given_up == ["Stream"])
+    await eventually(lambda: serving.given_up == ["Stream"])
     assert len(serving.end) == 1
 
 
@@ -214,14 +215,14 @@ async def test_an_answer_that_is_not_read_leaves_its_outcome_unknown(
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
     waits = [asyncio.create_task(asked(link, b"never %d" % n)) for n in range(2)]
-    await until(lambda: len(leader.asked) == 2)
+    await eventually(lambda: len(leader.asked) == 2)
 
     link.end.link.data_received(packed(kind, min(link.end._calls), b"bad"))
 
     outcome = await waits[0]
     assert isinstance(outcome, Unavailable)
     assert not isinstance(outcome, NOTHING_HAPPENED)
-    await until(lambda: leader.gone == [b"never 0"])
+    await eventually(lambda: leader.gone == [b"never 0"])
     assert link.begin(ASK, b"x", (), WAIT_S, lambda _: None) is None
     assert await all_answers(link, b"n") == [b"n0", b"n1", b"n2"]
     assert not waits[1].done()
@@ -236,13 +237,13 @@ async def test_a_stream_of_which_a_message_is_not_read_fails(
     link = await follower.linked(leader.member)
     waits = asyncio.create_task(asked(link, b"never"))
     reads = asyncio.create_task(all_answers(link, b"endless"))
-    await until(lambda: len(leader.asked) == 2)
+    await eventually(lambda: len(leader.asked) == 2)
 
     link.end.link.data_received(packed(Kind.MESSAGE, max(link.end._streams), b"bad"))
 
     with pytest.raises(Unavailable):
         await reads
-    await until(lambda: leader.gone == [b"endless"])
+    await eventually(lambda: leader.gone == [b"endless"])
     assert link.answers(READ, b"x", (), WAIT_S) is None
     assert await asked(link, b"hello") == b"HELLO"
     assert not waits.done()

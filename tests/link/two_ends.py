@@ -20,7 +20,8 @@ from dledger.rpc.peer_tls import PeerChannel
 from dledger.rpc.status import abort
 from dledger.server.door_calls import handlers_of
 from dledger.types import Member, NodeId
-from tests.requests.memory_group import HOST, WAIT_S, until
+from tests.requests.memory_group import HOST, WAIT_S
+from tests.waiting import eventually
 
 SERVICE = "dledger.v1.Ledger"
 ASK, READ = f"/{SERVICE}/Append", f"/{SERVICE}/Read"
@@ -101,7 +102,7 @@ class Follower:
         self.links.follow((member, channel))
 
     async def linked(self, member: Member) -> Any:
-        await until(lambda: self.links.to(member) is not None)
+        await eventually(lambda: self.links.to(member) is not None)
         return self.links.to(member)
 
 

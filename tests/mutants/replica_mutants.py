@@ -60,7 +60,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="the log clock forgets the snapshot at a start",
         file="replica/driver.py",
-        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, ",
+        old="self.log_clock.applied(snapshots.now_ms, ",
         new="self.log_clock.applied(0, ",
         why="the log's time begins anew with a leader that started from a snapshot",
         checks=(_SNAPSHOTS,),

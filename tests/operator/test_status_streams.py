@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dledger.common.status import NodeStatus
+from dledger.common.token_bucket import TokenBucket
 from dledger.errors import DledgerError, Unavailable
 from dledger_operator.cluster import status_streams
 from dledger_operator.cluster.nodes import ASK_ALL_S, Nodes
-from dledger_operator.cluster.status_streams import AVOIDED_S, STEADY_S, Allowance
+from dledger_operator.cluster.status_streams import AVOIDED_S, BURST, STEADY_S, WORDS_PER_S
 from tests.operator.samples import member, pods
 from tests.operator.test_nodes import Net, _address, _net, _said
 
@@ -243,11 +244,10 @@ async def test_a_pod_that_came_back_elsewhere_has_a_stream_of_its_own(scene: Sce
 
 def test_a_stream_may_say_much_at_once_but_not_for_long() -> None:
     """Each word may cost a round of the group, and all groups share one loop."""
-    now_s = [0.0]
-    allowance = Allowance(lambda: now_s[0])
-    taken = 0
-    while now_s[0] < 60:
-        now_s[0] += allowance.wait_s() + 0.001
+    now_s, taken = 0.0, 0
+    allowance = TokenBucket(at_once=BURST, per_s=WORDS_PER_S)
+    while now_s < 60:
+        now_s += allowance.owe(now_s) + 0.001
         taken += 1
 
     assert 200 <= taken <= 20 + 60 * 4 + 1

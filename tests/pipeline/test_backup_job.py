@@ -17,9 +17,9 @@ from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import contents
+from tests.waiting import eventually_blocking
 
 _TARGET_BYTES = 1 << 20
 
@@ -146,7 +146,7 @@ def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_o
             assert driver.poll() is None, said.read_text("utf-8")
             return any(data.glob("*.parquet"))
 
-        eventually("an object is written", written, 300)
+        eventually_blocking(written, "an object is written", 300)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
 

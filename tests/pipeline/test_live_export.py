@@ -20,9 +20,9 @@ from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import QUEUES, TOPIC, LiveGroup
 from tests.pipeline.logs import manifest
+from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow
 RANGE_BYTES = 1 << 20
@@ -83,7 +83,7 @@ def test_a_follower_is_read_from(group: LiveGroup) -> None:
         chosen = choose_nodes(group.admins, timeout_s=60).addresses[0]
         return chosen if leader and chosen != leader == group.leader() else ""
 
-    assert eventually("a follower is chosen", chosen_beside, 60) in group.admins
+    assert eventually_blocking(chosen_beside, "a follower is chosen", 60) in group.admins
 
 
 def test_what_a_node_does_not_have_is_refused(group: LiveGroup) -> None:
@@ -110,9 +110,9 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
     try:
         endpoints = founded.announced()["endpoints"]
         for endpoint in endpoints:
-            eventually(
-                "the messages are there",
+            eventually_blocking(
                 lambda at=endpoint: asyncio.run(_shows(at, expected)),
+                "the messages are there",
                 60,
             )
     finally:

@@ -257,7 +257,7 @@ class Alone:
         term: The durable term; by default that of the last entry.
         vote: The durable vote.
         applied_index: Where applying goes on.
-        snapshots: The node's own; None: it neither sends nor takes any.
+        snapshots: The node's own; None: it has none yet.
         in_memory: Whether old entries can be read at once.
         asks: Whether it asks the others first.
         config: Settings of `RaftConfig`.
@@ -293,7 +293,7 @@ class Alone:
             memberships=self.disk.memberships(),
             rng=Random(1),
             applied_index=applied_index,
-            snapshots=snapshots,
+            snapshots=snapshots or ModelSnapshots(),
             asks=asks,
         )
 

@@ -22,7 +22,7 @@ from dledger.raft.messages import (
     VoteResponse,
 )
 from dledger.types import Entry, EntryKind, HardState, NodeId, Role
-from tests.raft.bench import Alone, ListDisk, data_entry, log_of
+from tests.raft.bench import Alone, ListDisk, ModelSnapshots, data_entry, log_of
 
 TIMEOUT = 20
 
@@ -700,6 +700,7 @@ def test_same_seed_takes_the_same_course() -> None:
             log=ListDisk(log_of()),
             memberships=ListDisk(log_of()).memberships(),
             rng=random.Random(5),
+            snapshots=ModelSnapshots(),
         )
         roles = []
         for _ in range(100):

@@ -13,7 +13,8 @@ from dledger.raft.messages import AppendRequest, AppendResponse, Message
 from dledger.replica.leader_health import CommitWatch
 from dledger.services.admin import status_response
 from dledger.types import EntryKind, Member, NodeId
-from tests.replica.group import TestGroup, command, eventually
+from tests.replica.group import DriverGroup, command
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 
@@ -33,7 +34,7 @@ def test_what_waits_is_timed_from_the_last_commit() -> None:
 
 async def test_a_leader_whose_entries_nobody_acknowledges_says_so(tmp_path: Path) -> None:
     """Its heartbeats are answered, so that it goes on leading (found: S10)."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start()
     leader = await group.leader()
     await eventually(lambda: leader.driver.commit_waits_s() == 0.0)
@@ -56,7 +57,7 @@ async def test_a_leader_whose_entries_nobody_acknowledges_says_so(tmp_path: Path
 
 async def test_an_entry_that_was_mangled_on_its_way_costs_one_message(tmp_path: Path) -> None:
     """It is refused, counted and sent again, and no follower ever applies it (found: S8c)."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start()
     leader = await group.leader()
     hit: list[NodeId] = []

@@ -11,10 +11,11 @@ from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
 from tests.raft.bench import data_entry
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, DriverGroup, command
+from tests.waiting import eventually
 
 
-async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
+async def _write_alone(group: DriverGroup) -> tuple[Path, int, int]:
     """Let one node write what no other gets; return a record: its file, place and index.
 
     They are as large as what does not wait for the entry before to be committed.
@@ -37,7 +38,7 @@ async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
 @pytest.mark.asyncio
 async def test_a_leader_that_cannot_send_its_damaged_entry_gives_way(tmp_path: Path) -> None:
     """Nobody can have its whole log, so a hand-over would wait for ever; a majority decides."""
-    group = TestGroup(tmp_path, segment_bytes=1 << 18)
+    group = DriverGroup(tmp_path, segment_bytes=1 << 18)
     group.start()
     name, offset, index = await _write_alone(group)
     _flip(tmp_path / name, offset + 200)
@@ -83,7 +84,7 @@ def _flip(file: Path, position: int) -> None:
 @pytest.mark.asyncio
 async def test_two_damaged_ends_do_not_keep_a_group_from_a_leader(tmp_path: Path) -> None:
     """Seed 6260: each alone had an entry, and could not campaign without it; the third had less."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("shared"), grows=True)

@@ -11,7 +11,7 @@ from dledger.raft.membership import begin_change, end_change
 from dledger.raft.messages import AppendRequest, VoteRequest, VoteResponse
 from dledger.types import EntryKind, NodeId
 from tests.raft.chains import chain_behind
-from tests.replica.group import IDS, MEMBERSHIP, eventually
+from tests.replica.group import IDS, MEMBERSHIP
 from tests.replica.lone_node import (
     SECOND,
     SELF,
@@ -24,6 +24,7 @@ from tests.replica.lone_node import (
     member,
     send_snapshot,
 )
+from tests.waiting import eventually
 
 
 @pytest.mark.found

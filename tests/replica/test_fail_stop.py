@@ -10,7 +10,8 @@ import pytest
 from dledger.errors import LeadershipLost, NotLeader, StorageError
 from dledger.raft.messages import TimeoutNow
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, DriverGroup, command
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -22,7 +23,7 @@ async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
     tmp_path: Path, files: dict[object, GatedFiles]
 ) -> None:
     """TimeoutNow needs no disk; nothing else leaves, and nobody waits for an answer."""
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -49,7 +50,7 @@ async def test_what_was_queued_when_the_disk_failed_goes_to_the_next_leader(
     tmp_path: Path, files: dict[object, GatedFiles]
 ) -> None:
     """It was never proposed: the request is not at fault, and another node can take it."""
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -72,7 +73,7 @@ async def test_a_follower_whose_sync_fails_says_nothing_more(
     tmp_path: Path, files: dict[object, GatedFiles]
 ) -> None:
     """The group goes on with the others."""
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -90,7 +91,7 @@ async def test_a_follower_whose_sync_fails_says_nothing_more(
 
 async def test_a_node_that_cannot_apply_an_entry_stops(tmp_path: Path) -> None:
     """What is behind it must not be applied without it: the state would be another one."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)

@@ -23,8 +23,8 @@ from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.replica.witness_keeper import ASK_WAIT_S, WitnessKeeper
 from dledger.store.witness_file import NAME, WitnessFile
 from dledger.types import HardState, NodeId
-from tests.raft.bench import ListDisk, log_of
-from tests.replica.group import eventually
+from tests.raft.bench import ListDisk, ModelSnapshots, log_of
+from tests.waiting import eventually
 
 N1, N2, N3 = NodeId("1"), NodeId("2"), NodeId("3")
 DATA = Path("/data")
@@ -54,6 +54,7 @@ class Member:
             log=disk,
             memberships=disk.memberships(),
             rng=Random(1),
+            snapshots=ModelSnapshots(),
             asks=True,
             marks=file.load() if file else None,
         )

@@ -33,26 +33,20 @@ from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from tests.requests.linked_door import LinkedDoor
+from tests.waiting import eventually
 
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 SOON_S = 2.0
 """For a client that is to give up within its test: what a busy machine does answer takes less."""
 client_server = GRPC
-"""What serves the client ports of groups that are made from now on; `both_servers` sets it.
+"""What serves the client ports of groups that are made from now on; `each_server` sets it.
 
 With gRPC's, followers call their leaders, too; with the others they have links to them."""
 DOOR = "door"
 """As a third: our server behind the link of a door process, though in this one."""
 HOST = "127.0.0.1"
 OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110, what is waited for gives no event
-            await asyncio.sleep(0.005)
 
 
 class MemoryEngine:
@@ -198,7 +192,7 @@ class MemoryGroup:
     async def polls(self, count: int = 1, *, at: int | None = None) -> None:
         """Return when that many consumers and readers wait for a message, at one node or any."""
         nodes = self.nodes if at is None else [self.nodes[at]]
-        await until(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+        await eventually(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
 
     async def linked(self) -> None:
         """Return when each follower that keeps a link to the leader has it."""
@@ -206,7 +200,7 @@ class MemoryGroup:
         followers = [node for node in self.nodes if node.engine is not leader]
         waiting = [node.links for node in followers if node.links is not None]
         if waiting and (member := leader.leader()) is not None:
-            await until(lambda: all(each.to(member) is not None for each in waiting))
+            await eventually(lambda: all(each.to(member) is not None for each in waiting))
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms

@@ -21,7 +21,6 @@ from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import InvalidArgument, RateLimited, Refused, UnknownGroup, UnknownTopic
 from dledger.requests import topic_resolver
 from dledger.requests.config import GatewayConfig
-from dledger.requests.topic_resolver import Budget
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
@@ -347,15 +346,6 @@ async def test_groups_are_made_listed_and_deleted(strict: MemoryGroup) -> None:
 
 
 # -- how fast ------------------------------------------------------------------------------------
-
-
-def test_a_budget_gives_so_much_at_once_and_then_at_its_rate() -> None:
-    """Nothing is saved up beyond what it holds."""
-    budget = Budget(at_once=3, per_s=2.0)
-
-    assert [budget.take(100.0) for _ in range(4)] == [True, True, True, False]
-    assert [budget.take(100.6) for _ in range(2)] == [True, False]
-    assert [budget.take(1000.0) for _ in range(4)] == [True, True, True, False]
 
 
 @pytest.mark.parametrize("number", [0, 1])

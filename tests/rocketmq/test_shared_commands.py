@@ -12,11 +12,11 @@ import pytest
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, decode
 from dledger.broker.produce import ProduceFrame
+from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
 from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
-from dledger.rocketmq import command_batcher
 from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup
@@ -97,8 +97,8 @@ async def test_a_full_command_takes_nothing_in(
     engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """In rows and in bytes; a request of more makes one of its own."""
-    commands.submit("a", [b""] * command_batcher.MAX_ROWS, 0)
-    commands.submit("a", [b"x"], command_batcher.MAX_BYTES + 1)
+    commands.submit("a", [b""] * SHARED_ROWS, 0)
+    commands.submit("a", [b"x"], SHARED_BYTES + 1)
     commands.submit("a", [b"y"], 1)
 
     assert engine.closed() == [b"a", b"ax", b"ay"]

@@ -40,7 +40,8 @@ from dledger.services import producing
 from dledger.services.batches import checked_batch
 from dledger.services.producing import Producing
 from dledger.spool.circuit_breaker import BATCH_RECORDS
-from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
+from tests.waiting import eventually
 
 TOPIC = "orders"
 
@@ -297,7 +298,7 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
 
     async with AppendStream(group.addresses[1]) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await until(lambda: stream._streams == 1)
+        await eventually(lambda: stream._streams == 1)
         assert not append.done()
         group.elect(1)
         await append
@@ -335,8 +336,7 @@ async def test_a_stream_that_ends_goes_on_at_another_node(monkeypatch: pytest.Mo
     monkeypatch.setattr(AppendStream, "_one_stream", one_stream)
 
     async with AppendStream(["a", "b", "c"]):
-        while len(tried) < 7:  # noqa: ASYNC110 - a few turns of the loop
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(tried) >= 7)
 
     assert tried == ["a", "c", "b", "c", "x", "a", "c"]
 

@@ -19,7 +19,7 @@ from dledger.services.admin import AdminServicer
 from dledger.services.status_stream import MAX_STREAMS, StatusStreams
 from dledger.types import Member, NodeId
 from tests.services.test_admin_bounds import served
-from tests.system.live_nodes import eventually
+from tests.waiting import eventually
 
 FOLLOWER = NodeStatus(
     node_id="b",

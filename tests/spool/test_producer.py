@@ -35,6 +35,7 @@ from dledger.spool.topic_sender import SendResult
 from dledger.types import Record
 from tests.spool.fake_group import FakeGroup
 from tests.spool.spool_harness import DIR, end_by_kill
+from tests.waiting import eventually
 
 DEADLINE_S = 20
 
@@ -170,8 +171,7 @@ async def test_new_messages_of_a_spooled_topic_go_behind_and_other_topics_pass(
 
 async def replayed(producer: Producer, count: int) -> None:
     """Wait until the group has taken *count* messages of the spool's first chunk."""
-    while producer.counters().replayed < count:  # noqa: ASYNC110, there is nothing to wait for
-        await asyncio.sleep(0.001)
+    await eventually(lambda: producer.counters().replayed >= count)
 
 
 @pytest.mark.parametrize("seed", range(12))

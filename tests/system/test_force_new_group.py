@@ -16,7 +16,8 @@ from dledger.client import ForcedGroup
 from dledger.errors import NodeRemoved, Refused
 from dledger.files.files import RealFiles
 from dledger.store.hard_state import HardStateFile
-from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually, eventually_works
+from tests.system.live_nodes import GROUP_ID, LiveNodes
+from tests.waiting import eventually, eventually_works
 
 
 @pytest.fixture

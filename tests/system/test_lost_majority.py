@@ -23,7 +23,7 @@ from dledger.store.tombstone import NAME as TOMBSTONE
 from dledger.types import Appended
 from e2e.harness.nodes import NodeSpec, allocate, member_of, node_command
 from e2e.harness.processes import ChildProcess
-from tests.system.live_nodes import eventually_works
+from tests.waiting import eventually_works
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 REMOVED_CODE = 3

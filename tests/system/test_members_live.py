@@ -12,7 +12,8 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb.dledger_pb2_grpc import AdminStub
 from dledger.store.tombstone import load_tombstone
 from dledger.types import Member, NodeId
-from tests.system.live_nodes import LiveNodes, eventually, eventually_works
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually, eventually_works
 
 
 @pytest.fixture

@@ -31,7 +31,8 @@ from dledger.errors import (
 from dledger.store.format import FORMAT_VERSION
 from dledger.types import EntryKind, NodeId
 from tests.broker.next_version import CLONE_TOPIC, CloneTopic
-from tests.system.live_nodes import LiveNodes, eventually, eventually_works
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually, eventually_works
 
 _CLONE = CloneTopic(topic="orders", copy="orders-2")
 _OLD, _NEW = 1, 2

@@ -18,7 +18,8 @@ from dledger.client.produce_call import Call, GrpcConnection
 from dledger.common.limits import MAX_IDS_OF_CLIENT
 from dledger.replica.driver import Driver
 from dledger.server import replica
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 TOPIC = "orders"
 _EACH = 500

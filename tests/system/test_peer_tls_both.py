@@ -16,9 +16,9 @@ from dledger.errors import DledgerError, InvalidArgument
 from dledger.peers.handshake import Handshake
 from dledger.peers.peer_link import PeerLink
 from dledger_operator.decisions.certificates import LEAF_S
-from tests.system.live_nodes import eventually
 from tests.system.peer_certificates import Mounted
 from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, handshake
+from tests.waiting import eventually
 
 
 class Writer:

@@ -18,9 +18,10 @@ from dledger.rpc.mutual_tls import DIRECTORY_ENV
 from dledger_operator.cluster.issuing import Pair
 from dledger_pipeline.errors import NodeUnavailable
 from dledger_pipeline.log.export_client import ExportClient, choose_nodes
-from tests.system.live_nodes import GROUP_ID, eventually
+from tests.system.live_nodes import GROUP_ID
 from tests.system.peer_certificates import Mounted
 from tests.system.secure_nodes import NAMES, SecureNodes
+from tests.waiting import eventually
 
 _REFUSED, _UNAVAILABLE = 1, 4
 

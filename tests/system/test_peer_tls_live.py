@@ -15,9 +15,9 @@ from dledger.peers.handshake import Handshake
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.node import Node
 from dledger_operator.cluster.issuing import Pair
-from tests.system.live_nodes import eventually
 from tests.system.peer_certificates import Mounted, ended_certificate
 from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, control, handshake, keeps
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -27,9 +27,10 @@ from dledger.peers.peer_codec import encode
 from dledger.raft.messages import AppendRequest, Message, VoteRequest
 from dledger.types import Entry, EntryKind
 from dledger_operator.cluster.issuing import Pair
-from tests.system.live_nodes import GROUP_ID, eventually
+from tests.system.live_nodes import GROUP_ID
 from tests.system.peer_certificates import Mounted, ended_certificate
 from tests.system.secure_nodes import NAMES, SecureNodes, handshake
+from tests.waiting import eventually
 
 CONTROL = "/dledger.v1.Peer/Control"
 SILENT = 80

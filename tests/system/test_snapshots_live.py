@@ -6,7 +6,8 @@ import pytest
 
 from dledger.client import Client
 from dledger.errors import InvalidArgument
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 _BODY = b"x" * (64 << 10)
 

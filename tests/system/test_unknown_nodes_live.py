@@ -22,7 +22,8 @@ from dledger.peers.peer_link import SERVICE
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY, ConnectToken
 from dledger.raft.messages import HeartbeatRequest, Message, VoteRequest
 from dledger.types import NodeId
-from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
+from tests.system.live_nodes import GROUP_ID, LiveNodes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 TRAP = "127.0.0.66"

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+from dledger.common.limits import SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
@@ -19,7 +20,6 @@ from dledger.door_process.frames import AckBatch, Acked, DoorKind
 from dledger.door_process.send_batches import (
     CLIENT_ID,
     LEAST_ROOM_BYTES,
-    MAX_ROWS,
     BatchedCall,
     PassOn,
 )
@@ -102,7 +102,7 @@ class AckBatches:
     def _join(self, ack: _Ack, key: _Key) -> None:
         rows = len(ack.request.entries)
         batch = self._open.get(key)
-        if batch is None or batch.rows + rows > MAX_ROWS:
+        if batch is None or batch.rows + rows > SHARED_ROWS:
             batch = self._open[key] = _Batch(key)
             self._queued.append(batch)
             self._door.link.turn()

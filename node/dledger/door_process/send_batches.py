@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
@@ -33,9 +34,6 @@ logger = logging.getLogger(__name__)
 
 SEND_PATH: Final = f"/{SERVICE_NAME}/SendMessage"
 CLIENT_ID: Final = b"x-mq-client-id"
-MAX_ROWS: Final = 512
-MAX_BYTES: Final = 64 << 10
-"""Of a batch, as of a shared command; a larger request is a batch of its own."""
 LEAST_ROOM_BYTES: Final = 8 << 10
 """What the least request counts for admission, as in a node."""
 
@@ -108,8 +106,8 @@ class _Batch:
 
     def has_room(self, sending: Sending) -> bool:
         return (
-            self.rows + len(sending.messages) <= MAX_ROWS
-            and self.size_bytes + sending.size_bytes <= MAX_BYTES
+            self.rows + len(sending.messages) <= SHARED_ROWS
+            and self.size_bytes + sending.size_bytes <= SHARED_BYTES
         )
 
     def add(self, send: _Send, sending: Sending) -> None:

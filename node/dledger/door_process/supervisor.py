@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers, Unary, UnaryCoroutine
@@ -164,7 +165,8 @@ class DoorProcesses:
 
     async def _keep(self, door: _Door) -> None:
         """Run a door, and replace it when it ends: at once, then after pauses that grow."""
-        loop, pause_s = asyncio.get_running_loop(), 0.0
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, at_once=True, calm_s=_CALM_S)
         while not self.stopping:
             since_s = loop.time()
             try:
@@ -174,8 +176,7 @@ class DoorProcesses:
             if self._is_stopping():
                 return
             self._on_restart()
-            if loop.time() - since_s >= _CALM_S:
-                pause_s = 0.0
+            pause_s = backoff.next_s(lasted_s=loop.time() - since_s)
             logger.error(
                 "door process %d ended, its clients connect again: %s; the next starts in %g s",
                 door.number,
@@ -183,7 +184,6 @@ class DoorProcesses:
                 pause_s,
             )
             await door.pause(pause_s)
-            pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
 
     def _is_stopping(self) -> bool:
         return self.stopping

@@ -19,6 +19,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from dledger.common.backoff import Backoff
 from dledger.door.contract import Code, Failed, Headers, Pairs
 from dledger.errors import DledgerError, Unavailable
 from dledger.link.calls_out import CallsOut
@@ -86,21 +87,18 @@ class RelayLinks:
 
     async def _keep(self, leader: Member, channel: PeerChannel) -> None:
         """Keep a link to *leader* until it is cancelled."""
-        loop, pause_s = asyncio.get_running_loop(), _RETRY_S
+        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
-            since_s = loop.time()
+            since_s, older = loop.time(), False
             try:
                 await self._serve(leader, channel)
             except grpc.aio.AioRpcError as error:
                 older = error.code() is grpc.StatusCode.UNIMPLEMENTED
                 self._note(leader, f"{error.code().name}: {error.details()}")
-                pause_s = _OLDER_S if older else pause_s
             except (OSError, ValueError) as error:
                 self._note(leader, str(error) or type(error).__name__)
-            if loop.time() - since_s > _RETRY_MAX_S:
-                pause_s = _RETRY_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+            pause_s = backoff.next_s(lasted_s=loop.time() - since_s)
+            await asyncio.sleep(_OLDER_S if older else pause_s)
 
     async def _serve(self, leader: Member, channel: PeerChannel) -> None:
         """Have a link to *leader* until it ends. Raises AioRpcError, OSError, ValueError."""

@@ -16,8 +16,8 @@
 
 *number* is the call's, which the end that passes it on counts. *flags*: 4 if the call is of one
 message, the body; 1 and 2 are a `Resumes`. A call of a door process may have one, and a port and a
-connection; between nodes these are 0. *deadline_s* is NaN where there is none. A frame is as long as its sizes say,
-to the byte, so that one with something more is noticed and not misread.
+connection; between nodes these are 0. *deadline_s* is NaN where there is none. A frame is as long
+as its sizes say, to the byte, so that one with something more is noticed and not misread.
 
 Two nodes on a link may be of different versions, so **a kind's layout never changes**, and its
 number is never used for another. What a newer version says otherwise is a new kind, and a new

@@ -47,7 +47,7 @@ class RelayPort:
     async def _offer(self, request: bytes, context: Any) -> None:
         """Offer a link, which lasts as long as this call."""
         try:
-            agreed = Wish.decode(request).agreed()
+            agreed = Wish.decode(request).newest_format()
         except ValueError as error:
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, str(error))
             raise

@@ -45,7 +45,7 @@ class Wish:
             raise ValueError("no wish for a link: it names no formats")
         return cls(frozenset(formats))
 
-    def agreed(self) -> int:
+    def newest_format(self) -> int:
         """Return the format for both. Raises ValueError: there is none."""
         common = FORMATS.intersection(self.formats)
         if not common:

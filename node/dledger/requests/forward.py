@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
+from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
@@ -113,7 +114,7 @@ class Relay:
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
             raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
         self._held_bytes += size_bytes
-        wait_s, unknown = _RETRY_S, False
+        backoff, unknown = Backoff(_RETRY_S, _RETRY_MAX_S), False
         try:
             while True:
                 try:
@@ -125,9 +126,9 @@ class Relay:
                         raise
                     unknown = unknown or not isinstance(error, NOTHING_HAPPENED)
                 leader = self._engine.leader()
-                await self.pause(caller, wait_s)
-                changed = self._engine.leader() != leader
-                wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+                await self.pause(caller, backoff.next_s())
+                if self._engine.leader() != leader:
+                    backoff.reset()
         finally:
             self._held_bytes -= size_bytes
 
