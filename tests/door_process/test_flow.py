@@ -14,10 +14,11 @@ from dledger.door.bounds import Bounds
 from dledger.door.contract import BidiStream, Handlers, Headers, Stream, Unary
 from dledger.door.server import DoorServer
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.link import Link
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.node_end import NodeEnd
 from dledger.door_process.process import handlers_of
 from dledger.door_process.supervisor import methods_of
+from dledger.link.calls_in import ServedPort
+from dledger.link.connection import Link
 from tests.waiting import eventually
 
 CHUNK = 16 << 10

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.door_process.frames import Resumes, SendBatch
+from dledger.door_process.frames import SendBatch
 from dledger.door_process.node_end import Settle
 from dledger.errors import Overloaded
+from dledger.link.frames import Resumes
 from dledger.requests.config import GatewayConfig
 from dledger.server.door_batches import DoorBatches
 from tests.requests import memory_group as made

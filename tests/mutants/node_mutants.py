@@ -17,12 +17,12 @@ _MIXED = "tests/system/test_mixed_versions.py"
 _UNUSED_GROUPS = "tests/broker/test_unused_groups.py"
 _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 
-_LINKS = "tests/server/test_relay_links.py"
+_LINKS = "tests/link/test_links.py"
 
 NODE_MUTANTS = (
     Mutant(
         name="what a former leader has is awaited",
-        file="server/relay_links.py",
+        file="link/follower.py",
         old='link.lose(Unavailable(f"the link to {leader.name} has ended"))',
         new="pass",
         why="a frozen leader breaks no connection: its followers' clients wait until they give up",

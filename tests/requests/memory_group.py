@@ -21,6 +21,8 @@ from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
@@ -28,8 +30,6 @@ from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
 from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RelayPort
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from tests.requests.linked_door import LinkedDoor
@@ -282,7 +282,7 @@ async def _links_port(node: Node) -> Any:
     port.bind(HOST, 0)
     await port.start()
     node.servers.append(_Stopped(port))
-    return RelayPort(node.gateway.forwarded(), port).handler()
+    return RelayPort(handlers_of(node.gateway.forwarded()), port).handler()
 
 
 class _Stopped:

@@ -16,7 +16,7 @@ from dledger.common.limits import SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.frames import AckBatch, Acked, Kind, Resumes
+from dledger.door_process.frames import AckBatch, Acked, DoorKind
 from dledger.door_process.send_batches import (
     CLIENT_ID,
     LEAST_ROOM_BYTES,
@@ -24,6 +24,7 @@ from dledger.door_process.send_batches import (
     PassOn,
 )
 from dledger.errors import DledgerError
+from dledger.link.frames import Kind, Resumes, packed
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
@@ -116,7 +117,7 @@ class AckBatches:
         batch.awaited -= 1
         if not batch.awaited and self._sent.pop(batch.number, None) is not None:
             batch.acks.clear()
-            self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
+            self._door.link.send(packed(Kind.CANCEL, batch.number))
 
     def flush(self) -> None:
         """Send the batches of this turn."""
@@ -148,9 +149,9 @@ class AckBatches:
         if batch is None:
             return False
         match kind:
-            case Kind.ACKED:
+            case DoorKind.ACKED:
                 _answer(batch.acks, payload)
-            case Kind.SAME:
+            case DoorKind.SAME:
                 for ack in batch.acks:
                     ack.answer(payload)
             case _:

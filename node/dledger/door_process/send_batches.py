@@ -23,8 +23,9 @@ from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.frames import Kind, Resumes, SendBatch
+from dledger.door_process.frames import DoorKind, SendBatch
 from dledger.errors import DledgerError
+from dledger.link.frames import Kind, Resumes, packed
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
@@ -203,7 +204,7 @@ class SendBatches:
         if batch.awaited or self._sent.pop(batch.number, None) is None:
             return
         batch.sends.clear()
-        self._door.link.send(frames.packed(Kind.CANCEL, batch.number))
+        self._door.link.send(packed(Kind.CANCEL, batch.number))
         self._replied(batch.lane)
 
     def flush(self) -> None:
@@ -236,9 +237,9 @@ class SendBatches:
         if batch is None:
             return False
         match kind:
-            case Kind.PLACES:
+            case DoorKind.PLACES:
                 _answer(batch.sends, frames.offsets_of(payload))
-            case Kind.SAME:
+            case DoorKind.SAME:
                 for send in batch.sends:
                     send.answer(payload)
             case _:
@@ -287,7 +288,7 @@ class SendBatches:
         del self._lanes[lane.connection]
         self._waiting.pop(lane, None)
         if lane.refused:
-            self._door.link.send(frames.packed(Kind.SETTLED, lane.connection))
+            self._door.link.send(packed(DoorKind.SETTLED, lane.connection))
         for send in lane.waiting:
             if not send.over:
                 self._try(send, self._lanes.get(lane.connection))

@@ -2,7 +2,7 @@
 
 A follower does not parse a request: it sends the same bytes to the same method on the leader, with
 the caller's ``x-mq-*`` metadata, and returns the response: over the link to the leader if there is
-one (`leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
+one (`link.leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
 through an election for most of its deadline; repeating it is safe because sends carry an
 idempotency key and receives an attempt id. A forwarded request is never forwarded again; it is held
 only if this node has won the election and is about to serve.
@@ -28,14 +28,15 @@ from dledger.errors import (
     LeadershipLost,
     NotJoined,
     NotLeader,
+    NotTaken,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
     Unavailable,
 )
+from dledger.link.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
-from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
@@ -330,7 +331,7 @@ def _settle(outcome: asyncio.Future[bytes | DledgerError], answered: bytes | Dle
         outcome.set_result(answered)
 
 
-NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
+NOTHING_HAPPENED: Final = (NotLeader, NotJoined, NotTaken, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:

@@ -105,12 +105,14 @@ def forget_frames(error: BaseException | None) -> None:
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
     """Return the error of a failed call to the leader.
 
-    It is Unavailable or Overloaded if the call may be retried, else `Relayed`.
+    It is Unavailable, Overloaded or NotTaken if the call may be retried, else `Relayed`.
     """
     name = by_key(error.trailing_metadata()).get(ERROR_KEY)
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
     if name == errors.Overloaded.__name__:
         return errors.Overloaded(sentence)
+    if name == errors.NotTaken.__name__:
+        return errors.NotTaken(sentence)
     if error.code() in TRANSIENT or error.code() is grpc.StatusCode.UNKNOWN:
         return errors.Unavailable(sentence)
     return Relayed(error)

@@ -21,12 +21,11 @@ from dledger.door.contract import Cancel
 from dledger.door_process.frames import (
     AckBatch,
     Acked,
-    MalformedFrame,
-    Resumes,
     SendBatch,
 )
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError, Unavailable
+from dledger.link.frames import MalformedFrame, Resumes
 from dledger.requests.admission import Request
 from dledger.requests.caller import Caller
 from dledger.requests.forward import NOTHING_HAPPENED

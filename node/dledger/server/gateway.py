@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dledger.common.metrics import NodeMetrics
+from dledger.link.leader_link import LeaderLinks
 from dledger.requests.admission import PEER_SHARES, AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
-from dledger.requests.leader_link import LeaderLinks
 from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production

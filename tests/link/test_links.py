@@ -3,143 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import json
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from dledger.door.contract import Failed
-from dledger.errors import DledgerError, Overloaded, Unavailable
-from dledger.peers.replication_port import TOKEN_BYTES, ReplicationPort
-from dledger.requests.caller import LINE_KEY
-from dledger.rpc.methods import Methods
+from dledger.errors import Overloaded, Unavailable
+from dledger.link import follower as links
+from dledger.link import leader as port
+from dledger.link.leader import RELAY_PATH
+from dledger.link.offer import Offer, Wish
+from dledger.peers.replication_port import TOKEN_BYTES
 from dledger.rpc.peer_tls import PeerChannel
-from dledger.rpc.status import Relayed, abort
-from dledger.server import relay_links, relay_port
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RELAY_PATH, Offer, RelayPort
-from dledger.types import Member, NodeId
+from dledger.rpc.status import Relayed
+from tests.link.two_ends import (
+    ASK,
+    READ,
+    SERVICE,
+    WISH,
+    Follower,
+    Leader,
+    Outcome,
+    all_answers,
+    asked,
+)
 from tests.requests.memory_group import HOST, WAIT_S
 from tests.waiting import eventually
-
-SERVICE = "dledger.v1.Ledger"
-ASK, READ = f"/{SERVICE}/Append", f"/{SERVICE}/Read"
-METADATA = (("x-mq-client-id", "c"), (LINE_KEY, "ipv4:192.0.2.1:7"))
-Outcome = bytes | DledgerError
-
-
-class Leader:
-    """A leader's two ports, and handlers by the first word of a request."""
-
-    def __init__(self) -> None:
-        self.port = ReplicationPort(lambda *_: None, lambda _: None)
-        self.server = grpc.aio.server()
-        self.asked: list[Any] = []
-        self.gone: list[bytes] = []
-        self.is_older = False
-
-    async def start(self) -> None:
-        self.port.bind(HOST, 0)
-        await self.port.start()
-        handlers = {
-            "Append": grpc.stream_unary_rpc_method_handler(self._append),
-            "Read": grpc.stream_stream_rpc_method_handler(self._read),
-            "Remember": grpc.stream_unary_rpc_method_handler(self._append),
-        }
-        if not self.is_older:
-            relay = RelayPort([Methods(SERVICE, handlers)], self.port)
-            self.server.add_generic_rpc_handlers([relay.handler()])
-        number = self.server.add_insecure_port(f"{HOST}:0")
-        self.member = Member(id=NodeId("a"), name="orders-0", address=f"{HOST}:{number}")
-        await self.server.start()
-
-    async def stop(self) -> None:
-        await self.server.stop(0)
-        self.port.close()
-
-    async def _append(self, _: Any, context: Any) -> bytes:
-        request = bytes(await context.read())
-        self.asked.append(context)
-        match request.split()[0]:
-            case b"never":
-                try:
-                    await asyncio.Event().wait()
-                except asyncio.CancelledError:
-                    self.gone.append(request)
-                    raise
-            case b"full":
-                await abort(context, Overloaded("no room here"))
-            case b"forbidden":
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you", (("why", "so"),))
-        return request.upper()
-
-    async def _read(self, _: Any, context: Any) -> None:
-        request = bytes(await context.read())
-        self.asked.append(context)
-        try:
-            for number in range(3):
-                await context.write(request + b"%d" % number)
-            if request.startswith(b"endless"):
-                while True:
-                    await context.write(bytes(10_000))
-        except (Failed, asyncio.CancelledError):
-            self.gone.append(request)
-            raise
-
-
-@pytest.fixture
-async def leader() -> AsyncIterator[Leader]:
-    """One that offers links."""
-    made = Leader()
-    await made.start()
-    yield made
-    await made.stop()
-
-
-class Follower:
-    """A node's links, and its channel to the leader."""
-
-    def __init__(self) -> None:
-        self.links = RelayLinks(lambda _, port: (HOST, port), None)
-        self.channels: list[PeerChannel] = []
-
-    def follow(self, member: Member) -> None:
-        channel = PeerChannel(member.address, member.name, None)
-        self.channels.append(channel)
-        self.links.follow((member, channel))
-
-    async def linked(self, member: Member) -> Any:
-        await eventually(lambda: self.links.to(member) is not None)
-        return self.links.to(member)
-
-
-@pytest.fixture
-async def follower() -> AsyncIterator[Follower]:
-    """One that follows nobody yet."""
-    made = Follower()
-    yield made
-    await made.links.close()
-    for channel in made.channels:
-        await channel.close()
-
-
-async def _asked(link: Any, request: bytes, timeout_s: float = WAIT_S) -> Outcome:
-    """Return the outcome of a unary call."""
-    outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
-
-    def settle(answer: Outcome) -> None:
-        if not outcome.cancelled():
-            outcome.set_result(answer)
-
-    assert link.begin(ASK, request, METADATA, timeout_s, settle)
-    async with asyncio.timeout(WAIT_S):
-        return await outcome
-
-
-async def _answers(link: Any, request: bytes, timeout_s: float = WAIT_S) -> list[bytes]:
-    return [each async for each in link.answers(READ, request, (), timeout_s)]
 
 
 async def test_calls_and_their_metadata_reach_the_leader(
@@ -149,8 +40,8 @@ async def test_calls_and_their_metadata_reach_the_leader(
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
 
-    assert await _asked(link, b"hello", 7.0) == b"HELLO"
-    assert await _answers(link, b"n") == [b"n0", b"n1", b"n2"]
+    assert await asked(link, b"hello", 7.0) == b"HELLO"
+    assert await all_answers(link, b"n") == [b"n0", b"n1", b"n2"]
     assert leader.asked[0].invocation_metadata()["x-mq-client-id"] == "c"
     assert leader.asked[0].peer() == "ipv4:192.0.2.1:7"
     assert 5.0 < leader.asked[0].time_remaining() <= 7.0
@@ -161,7 +52,7 @@ async def test_refusals_mean_what_those_of_a_call_do(leader: Leader, follower: F
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
 
-    full, forbidden = await _asked(link, b"full"), await _asked(link, b"forbidden")
+    full, forbidden = await asked(link, b"full"), await asked(link, b"forbidden")
 
     assert isinstance(full, Overloaded)
     assert "no room here" in str(full)
@@ -178,9 +69,9 @@ async def test_what_is_not_answered_in_time_ends_here_and_there(
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
 
-    outcome = await _asked(link, b"never ever", 0.1)
+    outcome = await asked(link, b"never ever", 0.1)
     with pytest.raises(Unavailable):
-        await _answers(link, b"endless", 0.1)
+        await all_answers(link, b"endless", 0.1)
 
     assert isinstance(outcome, Unavailable)
     assert not isinstance(outcome, Overloaded)
@@ -217,7 +108,7 @@ async def test_what_is_given_up_is_told_nothing_more(leader: Leader, follower: F
     give_up()
 
     await eventually(lambda: leader.gone == [b"never"])
-    assert await _asked(link, b"next") == b"NEXT"
+    assert await asked(link, b"next") == b"NEXT"
     assert told == []
 
 
@@ -228,8 +119,8 @@ async def test_a_change_of_leader_fails_what_the_former_has(
     monkeypatch.setattr(leader.port, "_end_of", lambda _: None)
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
-    waits = asyncio.create_task(_asked(link, b"never"))
-    reads = asyncio.create_task(_answers(link, b"endless"))
+    waits = asyncio.create_task(asked(link, b"never"))
+    reads = asyncio.create_task(all_answers(link, b"endless"))
     await eventually(lambda: len(leader.asked) == 2)
 
     follower.links.follow(None)
@@ -249,8 +140,8 @@ async def test_a_stopping_node_ends_what_has_many_answers_and_nothing_else(
     """What was sent may still be answered."""
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
-    waits = asyncio.create_task(_asked(link, b"never"))
-    reads = asyncio.create_task(_answers(link, b"endless"))
+    waits = asyncio.create_task(asked(link, b"never"))
+    reads = asyncio.create_task(all_answers(link, b"endless"))
     await eventually(lambda: len(leader.asked) == 2)
 
     follower.links.cancel_streams()
@@ -266,7 +157,7 @@ async def test_a_link_that_breaks_is_built_again(leader: Leader, follower: Follo
     """What was under way fails, what comes next goes over the new one."""
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
-    waits = asyncio.create_task(_asked(link, b"never"))
+    waits = asyncio.create_task(asked(link, b"never"))
     await eventually(lambda: bool(leader.asked))
 
     for connection in tuple(leader.port._connections):
@@ -274,14 +165,14 @@ async def test_a_link_that_breaks_is_built_again(leader: Leader, follower: Follo
 
     assert isinstance(await waits, Unavailable)
     await eventually(lambda: follower.links.to(leader.member) not in (None, link))
-    assert await _asked(follower.links.to(leader.member), b"again") == b"AGAIN"
+    assert await asked(follower.links.to(leader.member), b"again") == b"AGAIN"
 
 
 async def test_beyond_a_bound_calls_go_another_way(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The leader cannot hold back what comes over a link, so a follower does."""
-    monkeypatch.setattr(relay_links, "_UNDER_WAY_BYTES", 100)
+    monkeypatch.setattr(links, "_UNDER_WAY_BYTES", 100)
     follower.follow(leader.member)
     link = await follower.linked(leader.member)
     give_up = link.begin(ASK, b"never" + bytes(60), (), WAIT_S, lambda _: None)
@@ -289,7 +180,7 @@ async def test_beyond_a_bound_calls_go_another_way(
     assert link.begin(ASK, bytes(60), (), WAIT_S, lambda _: None) is None
     assert link.answers(READ, bytes(60), (), WAIT_S) is None
     give_up()
-    assert await _asked(link, b"x" * 60) == b"X" * 60
+    assert await asked(link, b"x" * 60) == b"X" * 60
 
 
 async def test_a_method_that_members_may_not_call_is_not_offered(
@@ -318,8 +209,8 @@ async def test_a_leader_of_an_older_version_is_asked_again_later(
     older.is_older = True
     await older.start()
     follower.follow(older.member)
-    monkeypatch.setattr("dledger.server.relay_links.asyncio.sleep", noted)
-    await eventually(lambda: relay_links._OLDER_S in waits)
+    monkeypatch.setattr("dledger.link.follower.asyncio.sleep", noted)
+    await eventually(lambda: links._OLDER_S in waits)
 
     assert follower.links.to(older.member) is None
     await older.stop()
@@ -328,7 +219,7 @@ async def test_a_leader_of_an_older_version_is_asked_again_later(
 async def test_a_token_is_good_for_one_connection_of_who_has_asked(leader: Leader) -> None:
     """A second one with it is closed, and so is that of another role."""
     async with grpc.aio.insecure_channel(leader.member.address) as channel:
-        call = channel.unary_stream(RELAY_PATH)(b"")
+        call = channel.unary_stream(RELAY_PATH)(WISH)
         offer = Offer.decode(await call.read())
         assert leader.port.other(offer.token, "member/orders-1") is None
         first = await asyncio.open_connection(HOST, offer.port)
@@ -349,32 +240,44 @@ async def test_links_beyond_a_number_are_refused(
     leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In plain text anyone may ask; who is refused calls the leader, and asks again."""
-    monkeypatch.setattr(relay_port, "_MAX_OFFERS", 1)
+    monkeypatch.setattr(port, "_MAX_OFFERS", 1)
     async with grpc.aio.insecure_channel(leader.member.address) as channel:
-        call = channel.unary_stream(RELAY_PATH)(b"")
+        call = channel.unary_stream(RELAY_PATH)(WISH)
         await call.read()
         with pytest.raises(grpc.aio.AioRpcError) as raised:
-            await channel.unary_stream(RELAY_PATH)(b"").read()
+            await channel.unary_stream(RELAY_PATH)(WISH).read()
         follower.follow(leader.member)
         call.cancel()
 
         assert raised.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert await _asked(await follower.linked(leader.member), b"hello") == b"HELLO"
+        assert await asked(await follower.linked(leader.member), b"hello") == b"HELLO"
 
 
-async def test_a_follower_that_sends_what_is_no_frame_loses_its_link(leader: Leader) -> None:
-    """Batches, as doors send them, are none either."""
+async def test_a_follower_that_sends_no_frames_loses_its_link(leader: Leader) -> None:
+    """The end of one that says it is too large cannot be found."""
     async with grpc.aio.insecure_channel(leader.member.address) as channel:
-        for sent in (b"\xff" * 64, b"\x04\x00\x00\x00\x07" + bytes(12)):
-            call = channel.unary_stream(RELAY_PATH)(b"")
-            offer = Offer.decode(await call.read())
-            reader, writer = await asyncio.open_connection(HOST, offer.port)
-            writer.write(offer.token + sent)
-            async with asyncio.timeout(WAIT_S):
-                while await reader.read(100):
-                    pass
-            writer.close()
-            call.cancel()
+        call = channel.unary_stream(RELAY_PATH)(WISH)
+        offer = Offer.decode(await call.read())
+        reader, writer = await asyncio.open_connection(HOST, offer.port)
+        writer.write(offer.token + b"\xff" * 64)
+        async with asyncio.timeout(WAIT_S):
+            while await reader.read(100):
+                pass
+        writer.close()
+        call.cancel()
+
+
+def test_an_offer_comes_back_as_it_was() -> None:
+    """With what a later version may add."""
+    offer = Offer(format=1, port=7, token=bytes(range(TOKEN_BYTES)), methods=["/a/B", "/a/C"])
+
+    assert Offer.decode(offer.encode()) == offer
+    assert Offer.decode(offer.encode()[:-1] + b', "more": 1}') == offer
+
+
+def _offer(**other: Any) -> bytes:
+    fields = {"format": 1, "port": 1, "token": "00" * TOKEN_BYTES, "methods": []}
+    return json.dumps(fields | other).encode()
 
 
 @pytest.mark.parametrize(
@@ -383,13 +286,17 @@ async def test_a_follower_that_sends_what_is_no_frame_loses_its_link(leader: Lea
         b"",
         b"\xff",
         b"[]",
+        b"[" * 100_000,
         b"{}",
-        b'{"port": 1, "token": "00", "methods": []}',
-        b'{"port": 0, "token": "%s", "methods": []}' % (b"00" * TOKEN_BYTES),
-        b'{"port": 1, "token": "%s", "methods": [1]}' % (b"00" * TOKEN_BYTES),
-        b'{"port": "1", "token": "%s", "methods": []}' % (b"00" * TOKEN_BYTES),
-        b'{"port": 1, "token": 7, "methods": []}',
-        b'{"port": 1, "token": "%s", "methods": "ab"}' % (b"00" * TOKEN_BYTES),
+        _offer(token="0" * 2),
+        _offer(token=7),
+        _offer(port=0),
+        _offer(port="1"),
+        _offer(methods=[1]),
+        _offer(methods="ab"),
+        _offer(format=2),
+        _offer(format=None),
+        _offer(format=[]),
     ],
 )
 def test_what_is_no_offer_is_refused(response: bytes) -> None:
@@ -398,9 +305,33 @@ def test_what_is_no_offer_is_refused(response: bytes) -> None:
         Offer.decode(response)
 
 
-def test_an_offer_comes_back_as_it_was() -> None:
-    """With what a later version may add."""
-    offer = Offer(port=7, token=bytes(range(TOKEN_BYTES)), methods=["/a/B", "/a/C"])
+@pytest.mark.parametrize(
+    "request_",
+    [b"", b"[]", b"{}", b'{"formats": 1}', b'{"formats": [true]}', b'{"formats": []}', b" " * 5000],
+)
+def test_what_is_no_wish_is_refused(request_: bytes) -> None:
+    """So is one for no format."""
+    with pytest.raises(ValueError, match="link"):
+        Wish.decode(request_).newest_format()
 
-    assert Offer.decode(offer.encode()) == offer
-    assert Offer.decode(offer.encode()[:-1] + b', "more": 1}') == offer
+
+@pytest.mark.parametrize("mine", [{1, 2}, {2}])
+async def test_two_versions_speak_the_highest_format_of_both(
+    mine: set[int], leader: Leader, follower: Follower, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A leader that has none of the follower's offers no link, and is called."""
+    monkeypatch.setattr(links, "FORMATS", mine)
+    channel = PeerChannel(leader.member.address, leader.member.name, None)
+    async with asyncio.timeout(WAIT_S):
+        call = channel.unary_stream(RELAY_PATH)(Wish(mine).encode())
+        if 1 in mine:
+            assert Offer.decode(await call.read()).format == 1
+            follower.follow(leader.member)
+            assert await asked(await follower.linked(leader.member), b"hello") == b"HELLO"
+        else:
+            with pytest.raises(grpc.aio.AioRpcError) as raised:
+                await call.read()
+            assert raised.value.code() is grpc.StatusCode.UNIMPLEMENTED
+            assert raised.value.details().endswith("formats [2] was asked for, not [1]")
+    call.cancel()
+    await channel.close()
