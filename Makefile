@@ -57,8 +57,9 @@ lint: $(STAMP) ## Lint, format and import contracts: what a commit is held to (.
 check: lint ## That, and types
 	$(VENV)/bin/mypy
 
-proto: $(STAMP) ## Regenerate the protobuf code from node/proto
+proto: $(STAMP) ## Regenerate the protobuf code from node/proto, and the types of RocketMQ's messages
 	$(PY) scripts/generate_proto.py
+	$(PY) scripts/generate_rocketmq_stubs.py
 
 .PHONY: catalogue
 catalogue: $(STAMP) ## Write docs/catalogue.yaml (reasons, Events, metrics, alerts) into the documents

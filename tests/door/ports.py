@@ -24,6 +24,7 @@ from dledger.door.contract import (
 )
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
+from tests.waiting import eventually
 
 PATIENCE_S = 20
 LARGE_BYTES = 20 << 20
@@ -148,6 +149,10 @@ class Door:
     @property
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
+
+    async def unused(self) -> None:
+        """Return when it has no connection."""
+        await eventually(lambda: self.server.connections == 0)
 
 
 @contextlib.asynccontextmanager

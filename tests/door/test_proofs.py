@@ -15,7 +15,7 @@ import uvloop
 
 from dledger.door import connection, proofs
 from dledger.door.bounds import Bounds
-from dledger.door.contract import BidiStream, Headers, Stream, Unary
+from dledger.door.contract import BidiStream, Handlers, Headers, Stream, Unary
 from dledger.door.proofs import Proofs
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
@@ -58,6 +58,10 @@ class Port:
     def told(self) -> list[list[str]]:
         return [each.told for each in self.noted]
 
+    async def proves(self, answers: int) -> None:
+        """Return when that many answers have arrived, and nothing else was told."""
+        await eventually(lambda: self.told == [["proved"]] * answers)
+
 
 @contextlib.asynccontextmanager
 async def followed(
@@ -73,7 +77,7 @@ async def followed(
         for _n in range(0, size, 16 << 10):
             await stream.send(bytes(min(size, 16 << 10)))
 
-    handlers = {
+    handlers: Handlers = {
         "/t/Sized": BidiStream(sized),
         "/t/Echo": Unary(lambda _, body, answer, __: answer(body)),
     }
@@ -203,7 +207,7 @@ async def test_acknowledgements_are_no_flood() -> None:
             for number in range(1, 60):
                 asked(client, 10)
                 await client.flush()
-                await eventually(lambda number=number: port.told == [["proved"]] * number)
+                await port.proves(number)
 
 
 async def test_a_failed_call_proves_nothing() -> None:

@@ -135,8 +135,11 @@ async def test_no_bytes_harm_the_node() -> None:
             await loop.sock_sendall(its, bytes(data))
             await asyncio.sleep(0.01)
             its.close()
-            await eventually(lambda lost=lost: bool(lost))
-            await eventually(lambda end=end: len(end) == 0)
+            await _all_is_given_back(group, end, lost)
 
-            gateway = group.nodes[0].gateway
-            await eventually(lambda gateway=gateway: gateway.context.admission.taken == 0)
+
+async def _all_is_given_back(group: MemoryGroup, end: NodeEnd, lost: list[str]) -> None:
+    """Return when the link has ended, and holds nothing of its node."""
+    await eventually(lambda: bool(lost))
+    await eventually(lambda: len(end) == 0)
+    await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)

@@ -344,7 +344,7 @@ async def test_a_call_to_a_frozen_leader_moves_on_when_another_is_elected(
         asked.set()
         return asyncio.get_running_loop().create_future()
 
-    frozen.submit = never  # type: ignore[method-assign]
+    frozen.submit = never
     send = asyncio.create_task(follower.send(message(1), timeout_s=2 * WAIT_S))
     await asked.wait()
 

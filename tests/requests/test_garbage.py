@@ -95,7 +95,7 @@ async def outcome_unknown(group: MemoryGroup, call: Way) -> None:
 async def given_up(group: MemoryGroup, call: Way) -> None:
     """Before its command is committed."""
     commit, waiting = group._commit_batch, asyncio.Event()
-    group._commit_batch = waiting.set  # type: ignore[method-assign]
+    group._commit_batch = waiting.set
     try:
         under_way = asyncio.ensure_future(call(MARK))
         await waiting.wait()
@@ -103,7 +103,7 @@ async def given_up(group: MemoryGroup, call: Way) -> None:
         await asyncio.wait((under_way,))
         await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
     finally:
-        group._commit_batch = commit  # type: ignore[method-assign]
+        group._commit_batch = commit
         group._commit_batch()
 
 

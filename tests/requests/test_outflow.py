@@ -33,7 +33,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_room_is_taken_in_turn() -> None:
     """What is larger by itself goes alone; nobody's connection is closed while writes go on."""
     closed: list[str] = []
-    outflow = Outflow(close=lambda name: bool(closed.append(name)))
+
+    def close(name: str) -> bool:
+        closed.append(name)
+        return False
+
+    outflow = Outflow(close=close)
     most = 0
 
     async def write(name: str, size_bytes: int) -> None:

@@ -299,7 +299,7 @@ async def test_a_mistake_of_ours_is_an_internal_error_and_logged(
 ) -> None:
     """The client gets a status rather than a broken call; the log has the details."""
     await client.route("t")
-    group.nodes[0].gateway.engine.submit = None  # type: ignore[assignment, method-assign]
+    group.nodes[0].gateway.engine.submit = None  # type: ignore[assignment]  # such a mistake
 
     response = await client.send(message(1))
 

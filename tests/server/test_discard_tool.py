@@ -53,8 +53,12 @@ async def _stored(live: LiveNodes, *numbers: int, snapshot_behind: int) -> dict[
             if number == snapshot_behind:
                 await admin.snapshot()
     for number in numbers:
-        await eventually(lambda one=live.nodes[number]: one.status().applied_index >= stored.index)
+        await _applied(live.nodes[number], stored.index)
     return entries
+
+
+async def _applied(one: node.Node, index: int) -> None:
+    await eventually(lambda: one.status().applied_index >= index)
 
 
 def _rot(data: Path, text: bytes) -> None:

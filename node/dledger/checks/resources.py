@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Protocol
 
 from dledger.checks.names import MAX_NAME_LENGTH, NAME, NO_SCOPE, is_client_id, is_scope
 from dledger.common.limits import MAX_ID_LENGTH
+from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
 
 
-def topic_name(resource: Any) -> str:
+def topic_name(resource: definition.Resource) -> str:
     """Return the topic that a ``Resource`` names, or raise Rejected (ILLEGAL_TOPIC)."""
     return _full_name("topic", resource, Code.ILLEGAL_TOPIC)
 
 
-def group_name(resource: Any) -> str:
+def group_name(resource: definition.Resource) -> str:
     """Return the group that a ``Resource`` names, or raise Rejected (ILLEGAL_CONSUMER_GROUP)."""
     return _full_name("consumer group", resource, Code.ILLEGAL_CONSUMER_GROUP)
 
@@ -41,9 +42,8 @@ def checked_client_id(text: str) -> str:
     )
 
 
-def _full_name(what: str, resource: Any, code: int) -> str:
-    namespace: str = resource.resource_namespace
-    name: str = resource.name
+def _full_name(what: str, resource: definition.Resource, code: Code.ValueType) -> str:
+    namespace, name = resource.resource_namespace, resource.name
     if namespace and name:
         name = f"{namespace}%{name}"
     if NAME.fullmatch(name) is None:

@@ -329,7 +329,7 @@ class DeliveryForm:
         response.message.body = message.body
         system = response.message.system_properties
         system.message_id = message.message_id or made_up_id(delivery)
-        system.body_encoding = int(message.encoding)
+        system.body_encoding = definition.Encoding.ValueType(message.encoding)
         system.body_digest.checksum = md5_of(message.body)
         system.receipt_handle = self._receipts.encode(lease)
         system.queue_id, system.queue_offset = delivery.queue_id, delivery.offset

@@ -156,7 +156,8 @@ class LedgerHandlers(NativeHandlers):
                 request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
-            reading = BatchReading(self._context, request)
+            shared = self._context
+            reading = BatchReading(shared.engine, shared.queue_followers, request)
             reading.check()
             if request.follow:
                 told = response(next_offset=request.start_offset, generation=reading.generation)
