@@ -32,6 +32,7 @@ from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
+from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
 from tests.waiting import eventually
 
@@ -252,7 +253,7 @@ async def memory_group(
     for number in range(nodes):
         engine = MemoryEngine(group, number)
         links = None if client_server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
-        gateway = Gateway(engine, config or GatewayConfig(), links=links)
+        gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
         node.port = await _serve_clients(node)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
