@@ -39,7 +39,7 @@ NOT_LONG := and not long
 NO_TEST := build/no-test-was-chosen
 MAY_BE_NONE := $(if $(PYTEST_ARGS),$(shell rmdir $(NO_TEST) 2>/dev/null)|| { [ $$? = 5 ] && mkdir -p build && mkdir $(NO_TEST); })
 
-.PHONY: help setup check proto unit coverage mutants sim chaos e2e e2e-all test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup lint check proto unit coverage mutants sim chaos e2e e2e-all test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -50,14 +50,17 @@ $(STAMP): pyproject.toml uv.lock
 	@bash scripts/setup.sh
 	@touch $(STAMP)
 
-check: $(STAMP) ## Lint, types and import contracts
+lint: $(STAMP) ## Lint, format and import contracts: what a commit is held to (.pre-commit-config.yaml)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/mypy
 	$(VENV)/bin/lint-imports
 
-proto: $(STAMP) ## Regenerate the protobuf code from node/proto
+check: lint ## That, and types
+	$(VENV)/bin/mypy
+
+proto: $(STAMP) ## Regenerate the protobuf code from node/proto, and the types of RocketMQ's messages
 	$(PY) scripts/generate_proto.py
+	$(PY) scripts/generate_rocketmq_stubs.py
 
 .PHONY: catalogue
 catalogue: $(STAMP) ## Write docs/catalogue.yaml (reasons, Events, metrics, alerts) into the documents

@@ -1,8 +1,9 @@
-"""Write the lists of conditions, reasons, Events, metrics and alerts into the documents.
+"""Write the lists of conditions, reasons, Events, metrics, alerts and status fields into documents.
 
-docs/catalogue.yaml has them; `make catalogue` writes them between the comments that name it in
-docs/operator.md, docs/monitoring.md and docs/runbooks.md. The rest of these pages is written by
-hand. With ``--check`` nothing is written, and what differs is shown.
+docs/catalogue.yaml has them, and crds/ the fields of statuses; `make catalogue` writes them between
+the comments that name their source in docs/operator.md, docs/monitoring.md and docs/runbooks.md.
+The rest of these pages is written by hand. With ``--check`` nothing is written, and what differs is
+shown.
 
 exit codes: 0 the documents are up to date (now), 1 with --check: they are not
 """
@@ -25,7 +26,9 @@ from scripts.wrap_docs import wrapped
 ROOT: Final = Path(__file__).resolve().parents[1]
 SOURCE: Final = ROOT / "docs/catalogue.yaml"
 GROUP: Final = "BrokerGroup"
-BEGIN: Final = "<!-- {}: written by make catalogue from docs/catalogue.yaml -->"
+KINDS: Final = (GROUP, "BrokerBackup", "BrokerOperation")
+_STATUS: Final = "status of a "
+BEGIN: Final = "<!-- {}: written by make catalogue from {} -->"
 END: Final = "<!-- end of {} -->"
 _GLUE: Final = "\N{NO-BREAK SPACE}"
 _TO_DO: Final = f"**To{_GLUE}do:**"
@@ -116,6 +119,44 @@ class Catalogue:
     alerts: tuple[Alert, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatusField:
+    """A field of a status, such as ``members[].role``; *parts* are fields in it of plain names."""
+
+    path: str
+    type: str
+    means: str
+    parts: tuple[str, ...] = ()
+
+
+def status_fields(kind: str, root: Path = ROOT) -> tuple[StatusField, ...]:
+    """Return the fields of a kind's status as its CRD has them, in its order."""
+    crd: dict[str, Any] = yaml.safe_load((root / _crd(kind)).read_text("utf-8"))
+    (version,) = crd["spec"]["versions"]
+    return tuple(_fields_in(version["schema"]["openAPIV3Schema"]["properties"]["status"], ""))
+
+
+def _crd(kind: str) -> str:
+    return f"crds/{kind.lower()}.yaml"
+
+
+def _fields_in(schema: dict[str, Any], path: str) -> Iterator[StatusField]:
+    for name, found in schema["properties"].items():
+        inner = found["items"] if found["type"] == "array" else found
+        below: dict[str, Any] = inner.get("properties", {})
+        described = any("description" in each for each in below.values())
+        if "description" not in found:
+            raise ValueError(f"{path}{name} of a status has no description in its CRD")
+        yield StatusField(
+            path=f"{path}{name}",
+            type=found["type"],
+            means=found["description"],
+            parts=() if described else tuple(below),
+        )
+        if described:
+            yield from _fields_in(inner, f"{path}{name}{'[]' * (inner is not found)}.")
+
+
 def load(source: Path = SOURCE) -> Catalogue:
     """Read the catalogue. Raises TypeError or ValueError for what it cannot have."""
     told: dict[str, Any] = yaml.safe_load(source.read_text("utf-8"))
@@ -134,10 +175,11 @@ def load(source: Path = SOURCE) -> Catalogue:
     )
 
 
-def sections(told: Catalogue) -> dict[str, dict[str, str]]:
+def sections(told: Catalogue, root: Path = ROOT) -> dict[str, dict[str, str]]:
     """Return what is written: by page, then by the name that its comments have."""
     return {
         "docs/operator.md": {
+            **{f"{_STATUS}{kind}": _status(status_fields(kind, root)) for kind in KINDS},
             "conditions": _conditions(told),
             "reasons": _lines(map(_reason, told.reasons)),
             "events": _lines(map(_event, told.events)),
@@ -156,7 +198,7 @@ def sections(told: Catalogue) -> dict[str, dict[str, str]]:
 def filled(page: str, parts: dict[str, str]) -> str:
     """Return a page with its written parts made anew. Raises ValueError without their comments."""
     for name, text in parts.items():
-        begin, end = BEGIN.format(name), END.format(name)
+        begin, end = BEGIN.format(name, _source(name)), END.format(name)
         before, found, rest = page.partition(f"{begin}\n")
         _, closed, after = rest.partition(f"{end}\n")
         if not (found and closed):
@@ -172,7 +214,7 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
     parser.add_argument("--check", action="store_true", help="write nothing, show what differs")
     check = parser.parse_args(arguments).check
     is_stale = False
-    for name, parts in sections(load(root / "docs/catalogue.yaml")).items():
+    for name, parts in sections(load(root / "docs/catalogue.yaml"), root).items():
         page = root / name
         text = page.read_text("utf-8")
         if (better := filled(text, parts)) == text:
@@ -184,6 +226,23 @@ def main(arguments: Sequence[str] | None = None, *, root: Path = ROOT) -> int:
             page.write_text(better, "utf-8")
             print(name)
     return int(check and is_stale)
+
+
+def _source(name: str) -> str:
+    """Return which file a written part comes from."""
+    kind = name.removeprefix(_STATUS)
+    return _crd(kind) if kind != name else "docs/catalogue.yaml"
+
+
+def _status(found: Sequence[StatusField]) -> str:
+    return _lines(map(_status_field, found))
+
+
+def _status_field(one: StatusField) -> str:
+    parts = f" Of each: {', '.join(f'`{part}`' for part in one.parts)}." if one.parts else ""
+    if one.type == "object":
+        parts = parts.replace(" Of each:", " It has")
+    return f"- `{one.path}` ({one.type}): {one.means}{parts}"
 
 
 def _conditions(told: Catalogue) -> str:

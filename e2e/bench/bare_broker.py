@@ -98,7 +98,7 @@ def _entry() -> Any:
 def _route(raw: bytes, port: int) -> bytes:
     resource = service.QueryRouteRequest.FromString(raw).topic
     address = definition.Address(host=HOST, port=port)
-    topic = Topic(name=resource.name, type=NORMAL, queues=_QUEUES)
+    topic = Topic(name=resource.name, type=NORMAL.name, queues=_QUEUES)
     queues = message_queues(topic, resource, [(BARE, [address])])
     response = service.QueryRouteResponse(status=ok(), message_queues=queues)
     return bytes(response.SerializeToString())

@@ -133,7 +133,7 @@ def batches_without_end(scene: Scene) -> list[Check]:
 
 def client_ids(scene: Scene) -> list[Check]:
     """A13: two thousand client ids of 7,008 characters."""
-    beat = service.HeartbeatRequest(client_type=1).SerializeToString()
+    beat = service.HeartbeatRequest(client_type=definition.PRODUCER).SerializeToString()
     refused = 0
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         call = channel.unary_unary(f"{ROCKET}Heartbeat")

@@ -227,7 +227,7 @@ def _terminated_by_another(scene: Scene, channel: grpc.Channel, topic: str) -> i
     """Return how many messages of a client with Telemetry another one gets by ending it."""
     ended = threading.Event()
     settings = definition.Settings(
-        client_type=1,
+        client_type=definition.PRODUCER,
         subscription=definition.Subscription(group=definition.Resource(name="grp3")),
     )
     command = service.TelemetryCommand(settings=settings).SerializeToString()

@@ -19,6 +19,7 @@
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
     │   ├── NotLeader           (carries the leader, if known)
     │   ├── NotJoined
+    │   ├── NotTaken            (a follower's word: the leader has not read the request)
     │   ├── LeadershipLost      (outcome unknown: retry with the same key)
     │   ├── OutcomeUnknown      (a client's word: the write may be stored, or may be yet)
     │   ├── Overloaded
@@ -273,6 +274,10 @@ class NotJoined(Unavailable):
 
     def __init__(self) -> None:
         super().__init__("this node has not joined a group yet (Unjoined); bootstrap the group")
+
+
+class NotTaken(Unavailable):
+    """The leader has not read what came over a follower's link: nothing was done."""
 
 
 class LeadershipLost(Unavailable):

@@ -182,7 +182,7 @@ def _places(result: Produced) -> list[tuple[int, int]]:
 
 def create_topic() -> bytes:
     """Return the command that makes the topic of all producers."""
-    return CreateTopic(name=TOPIC, type=NORMAL, queues=QUEUES).encode()
+    return CreateTopic(name=TOPIC, type=NORMAL.name, queues=QUEUES).encode()
 
 
 def is_error(answer: Answer) -> bool:
@@ -352,7 +352,7 @@ class Maker:
 
     def _make(self, topic: str) -> bytes:
         queues = self._rng.randint(1, 2)
-        return CreateTopic(name=topic, type=NORMAL, queues=queues).encode()
+        return CreateTopic(name=topic, type=NORMAL.name, queues=queues).encode()
 
     def _take(self, topic: str) -> bytes:
         return Receive(

@@ -198,7 +198,7 @@ class Paths:
         self._do(self._found())
 
     async def _found(self) -> None:
-        command = CreateTopic(name=_TOPIC, type=NORMAL, queues=1).encode()
+        command = CreateTopic(name=_TOPIC, type=NORMAL.name, queues=1).encode()
         await self.leader.driver.propose(command, grows=True)
 
     def pass_s(self, seconds: float) -> None:

@@ -6,7 +6,7 @@ import json
 import signal
 import struct
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,6 +22,7 @@ from e2e.bench.promises import Promise
 from e2e.cluster import golang
 from e2e.harness.nodes import allocate
 from e2e.harness.waiting import HarnessError
+from tests.waiting import eventually_blocking
 
 SOURCES = Path(__file__).parents[2] / "e2e"
 SYNCED, PAGE_CACHE = Promise.SYNCED, Promise.PAGE_CACHE
@@ -183,13 +184,6 @@ def group(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ProcessGro
         made.discard()
 
 
-def _until(holds: Callable[[], object], deadline_s: float = 60.0) -> None:
-    end_s = time.monotonic() + deadline_s
-    while not holds():
-        assert time.monotonic() < end_s
-        time.sleep(0.1)
-
-
 @pytest.mark.long
 def test_a_peer_takes_messages_gives_them_back_and_outlives_its_leader(group: ProcessGroup) -> None:
     """What was acknowledged is read; what is not built is refused with a word."""
@@ -206,10 +200,10 @@ def test_a_peer_takes_messages_gives_them_back_and_outlives_its_leader(group: Pr
 
     victim = group.wait_whole()
     group.load.start_steady(node=(victim + 1) % 3)
-    _until(group.load.acks_s)
+    eventually_blocking(group.load.acks_s)
     group.nodes[victim].send(signal.SIGKILL)
     killed_s = time.monotonic()
-    _until(lambda: [at_s for at_s in group.load.acks_s() if at_s > killed_s + 0.5])
+    eventually_blocking(lambda: [at_s for at_s in group.load.acks_s() if at_s > killed_s + 0.5])
     group.load.stop_steady()
     assert group.leader() != victim
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import datetime
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from e2e.bench.sampler import DiskProbe, Life
 from e2e.bench.soak import SoakNotes, verdict
 from e2e.harness.checks import Verdict
 from e2e.harness.sequence import SequenceAudit, SequenceFindings, numbered
+from tests.waiting import eventually_blocking
 
 
 def read(audit: SequenceAudit, *numbers: int, queue_id: int = 0) -> None:
@@ -137,15 +137,14 @@ def test_a_disk_that_hung_explains_an_election(tmp_path: Path) -> None:
     found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], probe.hangs)
 
     assert [election.fault for election in found] == ["", "the machine's disk hung for 0.6 s"]
-    assert round(probe.longest_s, 3) == 0.6
+    assert probe.longest_s == pytest.approx(0.6)
 
 
 def test_the_disk_is_looked_at_until_it_is_enough(tmp_path: Path) -> None:
     """Real writes and syncs, which have a length."""
     probe = DiskProbe(tmp_path / "probe")
     probe.start()
-    while not probe.longest_s:
-        time.sleep(0.01)
+    eventually_blocking(lambda: probe.longest_s)
     probe.stop()
 
     assert (tmp_path / "probe").stat().st_size == 4096

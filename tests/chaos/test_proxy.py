@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 from e2e.harness.proxy import Network
+from tests.waiting import eventually
 
 
 @asynccontextmanager
@@ -157,9 +158,7 @@ async def test_a_fault_of_the_network_is_counted_where_it_hits(reset: bool) -> N
 
         network.cut([("a", "b")], reset=reset)
         line.send(b"two")
-        async with asyncio.timeout(30):
-            while not network.hits:  # noqa: ASYNC110 - bytes are on their way
-                await asyncio.sleep(0.01)
+        await eventually(lambda: network.hits)
 
         before = network.hits
         network.heal()

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import socket
 import threading
-import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 from prometheus_client import CollectorRegistry, Gauge
 
 from dledger.common import http
 from dledger.common.http import MAX_CONNECTIONS, HealthServer
+from tests.waiting import eventually_blocking
 
 WAIT_S = 30.0
 
@@ -56,13 +56,6 @@ def is_closed(connection: socket.socket) -> bool:
         return True
 
 
-def wait_for(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + WAIT_S
-    while not condition():
-        assert time.monotonic() < deadline_s
-        threading.Event().wait(0.01)
-
-
 def test_probes_say_what_is_wrong(server: HealthServer) -> None:
     """200 or 503, and a sentence."""
     assert get(server, "/livez") == (200, "ok\n")
@@ -78,7 +71,7 @@ def test_idle_connections_are_few_and_keep_no_probe_out(server: HealthServer) ->
 
     assert get(server, "/livez") == (200, "ok\n")
 
-    wait_for(lambda: threading.active_count() <= before + MAX_CONNECTIONS)
+    eventually_blocking(lambda: threading.active_count() <= before + MAX_CONNECTIONS)
     assert all(is_closed(connection) for connection in idle[: 4 * MAX_CONNECTIONS])
     for connection in idle:
         connection.close()
@@ -102,7 +95,7 @@ def test_a_connection_has_so_much_time_however_often_it_says_a_byte(
         except ConnectionError:
             return True
 
-    wait_for(ended)
+    eventually_blocking(ended)
     connection.close()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 
 from dledger.door.bounds import Bounds
@@ -24,6 +24,7 @@ from dledger.door.contract import (
 )
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
+from tests.waiting import eventually
 
 PATIENCE_S = 20
 LARGE_BYTES = 20 << 20
@@ -149,6 +150,10 @@ class Door:
     def port(self) -> int:
         return int(self.address.rpartition(":")[2])
 
+    async def unused(self) -> None:
+        """Return when it has no connection."""
+        await eventually(lambda: self.server.connections == 0)
+
 
 @contextlib.asynccontextmanager
 async def door(
@@ -165,10 +170,3 @@ async def door(
     assert server.connections == 0
     assert server.held_bytes == 0
     assert server.calls == 0
-
-
-async def until(condition: Callable[[], object]) -> None:
-    """Wait for a condition; the deadline is for what never comes."""
-    async with asyncio.timeout(PATIENCE_S):
-        while not condition():  # noqa: ASYNC110, the door tells nobody
-            await asyncio.sleep(0.005)

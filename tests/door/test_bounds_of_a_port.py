@@ -14,7 +14,7 @@ import pytest
 
 from dledger.door.bounds import Bounds
 from dledger.door.server import DoorServer
-from tests.door.ports import Door, door, until
+from tests.door.ports import Door, door
 from tests.door.raw import (
     CONTINUATION,
     DATA,
@@ -29,6 +29,7 @@ from tests.door.raw import (
     prefixed,
     raw_client,
 )
+from tests.waiting import eventually
 
 CALM = ngh2.ErrorCode.ENHANCE_YOUR_CALM
 QUICK = Bounds(tick_s=0.02)
@@ -88,9 +89,9 @@ async def test_a_connection_that_does_not_begin_is_dropped(begin: bytes) -> None
     """Without preface, without SETTINGS, or without acknowledging ours."""
     async with door(replace(QUICK, handshake_s=0.5)) as port, raw_client(port.port) as client:
         await client.raw(begin)
-        client.flush = _say_nothing  # type: ignore[method-assign]
+        client.flush = _say_nothing
         await client.goaway()
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
 
         assert await serves(port)
 
@@ -196,7 +197,7 @@ async def test_what_is_not_grpc_gets_an_http_status() -> None:
         )
         await client.flush()
         found = [
-            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]  # type: ignore[attr-defined]
+            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]
             for each in (stream, get)
         ]
 
@@ -260,7 +261,7 @@ async def test_calls_beyond_the_announced_number_are_refused() -> None:
         await client.flush()
         reset = [await client.event(ngh2.StreamReset, each) for each in streams[4:]]
 
-        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}  # type: ignore[attr-defined]
+        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}
         assert len(port.seen.held) == 4
 
 
@@ -269,7 +270,7 @@ async def test_calls_beyond_what_a_port_may_have_are_refused() -> None:
     async with door(replace(QUICK, calls=1)) as port, raw_client(port.port) as client:
         await client.hello()
         first = await call(client, "/t/Hold", prefixed(0))
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         async with raw_client(port.port) as other:
             await other.hello()
             assert (await other.status(await call(other, "/t/Echo", prefixed(0))))[0] == 8
@@ -317,7 +318,7 @@ async def test_a_flood_of_pings_ends_the_connection(kind: int) -> None:
         goaway = await client.goaway()
 
         assert goaway is None or goaway.code == CALM
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
         assert await serves(port)
 
 
@@ -356,8 +357,8 @@ async def test_a_client_that_is_gone_is_cut() -> None:
     bounds = replace(QUICK, ping_after_s=0.03, ping_s=0.05)
     async with door(bounds) as port, raw_client(port.port) as client:
         await client.hello()
-        client.flush = _say_nothing  # type: ignore[method-assign]
-        await until(lambda: port.server.connections == 0)
+        client.flush = _say_nothing
+        await port.unused()
 
 
 async def test_a_reader_that_takes_nothing_holds_a_stream_back() -> None:
@@ -365,14 +366,14 @@ async def test_a_reader_that_takes_nothing_holds_a_stream_back() -> None:
     async with door(QUICK) as port, raw_client(port.port) as client:
         await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: 0})
         stream = await call(client, "/t/Count", prefixed(11) + b"100000 1000")
-        await until(lambda: port.seen.sent)
+        await eventually(lambda: port.seen.sent)
         assert await serves(port)
         kept = port.seen.sent[-1] * 1000
 
         assert kept <= 2 * QUICK.unsent_stream_bytes
         client.h2.reset_stream(stream)
         await client.flush()
-        await until(lambda: port.seen.cancelled == ["stream"])
+        await eventually(lambda: port.seen.cancelled == ["stream"])
 
 
 @pytest.mark.found
@@ -451,8 +452,8 @@ async def test_a_client_whose_socket_takes_nothing_is_cut() -> None:
         await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
         client.h2.set_local_window_size((1 << 31) - 1)
         await call(client, "/t/Count", prefixed(14) + b"100000 1000000"[:14])
-        await until(lambda: port.server.connections == 0)
-        await until(lambda: port.seen.cancelled == ["stream"])
+        await port.unused()
+        await eventually(lambda: port.seen.cancelled == ["stream"])
 
 
 async def test_unread_messages_are_held_by_the_window() -> None:
@@ -460,8 +461,8 @@ async def test_unread_messages_are_held_by_the_window() -> None:
     async with door(SMALL_WINDOWS) as port, raw_client(port.port) as client:
         await client.hello()
         stream = await call(client, "/t/Deaf", (prefixed(100) + bytes(100)) * 10_000, end=False)
-        await until(lambda: client.h2.stream_remote_window_size(stream) == 0)
-        await until(lambda: port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes)
+        await eventually(lambda: client.h2.stream_remote_window_size(stream) == 0)
+        await eventually(lambda: port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes)
 
         assert await client.status(await call(client, "/t/Echo", prefixed(0))) == (0, b"")
         assert port.server.held_bytes == SMALL_WINDOWS.stream_window_bytes
@@ -576,7 +577,7 @@ async def test_requests_beyond_what_a_port_may_hold_are_refused() -> None:
         await one.hello()
         await two.hello()
         first = await call(one, "/t/Hold", prefixed(30_000) + bytes(30_000))
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         second = await call(two, "/t/Echo", prefixed(30_000) + bytes(30_000))
 
         assert (await two.status(second))[0] == 8
@@ -623,7 +624,7 @@ async def test_connections_beyond_the_number_are_closed_at_once() -> None:
                 async with raw_client(port.port) as three:
                     assert await three.goaway() is None
                 assert port.server.connections == 2
-            await until(lambda at=port: at.server.connections == 0)
+            await port.unused()
             assert await serves(port)
 
 
@@ -632,7 +633,7 @@ async def test_a_port_that_stops_says_so_twice() -> None:
     async with door(QUICK) as port, raw_client(port.port) as client:
         await client.hello()
         stream = await call(client, "/t/Hold", prefixed(0))
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         stopping = asyncio.create_task(port.server.stop(20))
         while len(_goaways(client)) < 2:
             assert await client.more()

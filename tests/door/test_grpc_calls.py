@@ -12,7 +12,9 @@ import grpc.aio
 import pytest
 
 from dledger.door.bounds import Bounds
-from tests.door.ports import LARGE_BYTES, Door, door, until
+from dledger.door.contract import Code
+from tests.door.ports import LARGE_BYTES, Door, door
+from tests.waiting import eventually
 
 OPTIONS = (
     ("grpc.max_receive_message_length", 64 << 20),
@@ -58,7 +60,7 @@ async def test_many_large_bodies_at_once_all_arrive() -> None:
         answers = await asyncio.gather(*(echo(bytes(6 << 20)) for _ in range(14)))
 
         assert {len(answer) for answer in answers} == {6 << 20}
-        await until(lambda: port.server.held_bytes == 0)
+        await eventually(lambda: port.server.held_bytes == 0)
 
 
 async def test_a_thousand_calls_at_once_are_all_answered() -> None:
@@ -188,7 +190,7 @@ async def test_a_deadline_ends_the_call_on_both_sides(path: str, how: str) -> No
     async with called() as (port, channel):
         await channel.unary_unary("/t/Echo")(b"")  # or the time might pass before it is connected
         error = await failure(channel.unary_unary(path)(b"", timeout=0.5))
-        await until(lambda: port.seen.cancelled == [how])
+        await eventually(lambda: port.seen.cancelled == [how])
 
     assert error.code() == grpc.StatusCode.DEADLINE_EXCEEDED
 
@@ -201,10 +203,10 @@ async def test_a_client_that_cancels_stops_the_handler(path: str, how: str) -> N
         # The echo is behind it on the same connection, so the call has arrived.
         await channel.unary_unary("/t/Echo")(b"")
         call.cancel()
-        await until(lambda: port.seen.cancelled == [how])
+        await eventually(lambda: port.seen.cancelled == [how])
         for answer, fail in port.seen.held:
             answer(b"late")
-            fail(0, "late")  # type: ignore[arg-type]
+            fail(Code.INTERNAL, "late")
 
         assert await channel.unary_unary("/t/Echo")(b"next") == b"next"
         assert port.seen.cancelled == [how]
@@ -214,11 +216,11 @@ async def test_an_answer_may_come_later_and_counts_once() -> None:
     """From whatever calls back in the event loop."""
     async with called() as (port, channel):
         call = channel.unary_unary("/t/Hold")(b"")
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         answer, fail = port.seen.held[0]
         answer(b"first")
         answer(b"second")
-        fail(13, "third")  # type: ignore[arg-type]
+        fail(Code.INTERNAL, "third")
 
         assert await call == b"first"
     assert port.seen.cancelled == []
@@ -240,7 +242,7 @@ async def test_a_stream_that_the_client_leaves_is_cancelled() -> None:
         call = channel.unary_stream("/t/Count")(b"1000000 1000")
         await call.read()
         call.cancel()
-        await until(lambda: port.seen.cancelled == ["stream"])
+        await eventually(lambda: port.seen.cancelled == ["stream"])
 
     assert len(port.seen.sent) < 1_000_000
 
@@ -290,7 +292,7 @@ async def test_stopping_lets_a_running_call_finish() -> None:
         call = channel.unary_unary("/t/Slowly")(b"kept")
         await channel.unary_unary("/t/Echo")(b"")
         stopping = asyncio.create_task(port.server.stop(20))
-        await until(lambda: port.server.connections == 1 and not stopping.done())
+        await eventually(lambda: port.server.connections == 1 and not stopping.done())
         port.seen.go_on.set()
 
         assert await call == b"kept"
@@ -301,7 +303,7 @@ async def test_stopping_cancels_what_outlasts_its_grace() -> None:
     """With a code that clients retry."""
     async with called() as (port, channel):
         call = channel.unary_unary("/t/Hold")(b"")
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         await port.server.stop(0.05)
         error = await failure(call)
 
@@ -314,6 +316,6 @@ async def test_an_idle_connection_is_asked_to_go_and_comes_back() -> None:
     async with called(Bounds(idle_s=0.05, tick_s=0.02)) as (port, channel):
         echo = channel.unary_unary("/t/Echo")
         await echo(b"")
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
 
         assert await echo(b"again") == b"again"

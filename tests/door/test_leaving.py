@@ -8,8 +8,9 @@ import logging
 import pytest
 
 from dledger.door import connection
-from tests.door.ports import door, until
+from tests.door.ports import door
 from tests.door.raw import frame, prefixed, raw_client
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 
@@ -27,7 +28,7 @@ async def test_a_client_that_answers_goaway_with_its_own_is_drained(
             stream_id = client.request("/t/Hold")
             client.h2.send_data(stream_id, prefixed(1) + b"x", end_stream=True)
             await client.flush()
-            await until(lambda: port.seen.held)
+            await eventually(lambda: port.seen.held)
         leaving = asyncio.create_task(port.server.stop(20))
         # By hand: the library acknowledges a PING, and says nothing more, before it is asked.
         data = b""
@@ -59,7 +60,7 @@ async def test_a_client_that_left_before_the_port_stops_is_drained(
         client.h2.send_data(stream_id, prefixed(1) + b"x", end_stream=True)
         client.h2.send_goaway(last_stream_id=0)
         await client.flush()
-        await until(lambda: port.seen.held)
+        await eventually(lambda: port.seen.held)
         leaving = asyncio.create_task(port.server.stop(20))
         await asyncio.sleep(0)
         port.seen.held[0][0](b"done")

@@ -15,13 +15,13 @@ import uvloop
 
 from dledger.door import connection, proofs
 from dledger.door.bounds import Bounds
-from dledger.door.contract import BidiStream, Headers, Stream, Unary
+from dledger.door.contract import BidiStream, Handlers, Headers, Stream, Unary
 from dledger.door.proofs import Proofs
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.server.client_certificate import self_signed
-from tests.door.ports import until
 from tests.door.raw import PING, RST_STREAM, RawClient, frame, prefixed, raw_client
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 
@@ -58,6 +58,10 @@ class Port:
     def told(self) -> list[list[str]]:
         return [each.told for each in self.noted]
 
+    async def proves(self, answers: int) -> None:
+        """Return when that many answers have arrived, and nothing else was told."""
+        await eventually(lambda: self.told == [["proved"]] * answers)
+
 
 @contextlib.asynccontextmanager
 async def followed(
@@ -73,7 +77,7 @@ async def followed(
         for _n in range(0, size, 16 << 10):
             await stream.send(bytes(min(size, 16 << 10)))
 
-    handlers = {
+    handlers: Handlers = {
         "/t/Sized": BidiStream(sized),
         "/t/Echo": Unary(lambda _, body, answer, __: answer(body)),
     }
@@ -136,7 +140,7 @@ async def test_an_answer_is_proved_by_the_ping_behind_it() -> None:
 
         await client.raw(acknowledgement)
 
-        await until(lambda: port.told == [["proved"]])
+        await eventually(lambda: port.told == [["proved"]])
 
 
 async def test_one_ping_serves_all_answers_that_left_together() -> None:
@@ -148,7 +152,7 @@ async def test_one_ping_serves_all_answers_that_left_together() -> None:
         await client.flush()
 
         async with reading(client):
-            await until(lambda: port.told == [["proved"]] * 50)
+            await eventually(lambda: port.told == [["proved"]] * 50)
 
         assert sum(isinstance(each, ngh2.PingReceived) for each in client.events) < 25
 
@@ -160,11 +164,11 @@ async def test_a_client_that_gave_up_has_nothing() -> None:
         # Its half of the stream is open, so its reset is news, although the answer has left.
         stream_id = asked(client, 200_000)
         await client.flush()
-        await until(lambda: port.noted)
+        await eventually(lambda: port.noted)
         client.h2.reset_stream(stream_id)
         await client.flush()
 
-        await until(lambda: port.told == [["lost"]])
+        await eventually(lambda: port.told == [["lost"]])
 
 
 async def test_a_reset_drops_the_proof_of_what_has_left() -> None:
@@ -179,7 +183,7 @@ async def test_a_reset_drops_the_proof_of_what_has_left() -> None:
         await client.raw(frame(RST_STREAM, stream_id, (8).to_bytes(4, "big")))
         await client.raw(frame(PING, 0, bytes(7) + b"\1", flags=1))
 
-        await until(lambda: port.told == [["lost"]])
+        await eventually(lambda: port.told == [["lost"]])
 
 
 async def test_a_connection_that_breaks_loses_what_is_not_proved() -> None:
@@ -191,7 +195,7 @@ async def test_a_connection_that_breaks_loses_what_is_not_proved() -> None:
             await client.flush()
             await unanswered(client)
 
-        await until(lambda: port.told == [["lost"]])
+        await eventually(lambda: port.told == [["lost"]])
 
 
 async def test_acknowledgements_are_no_flood() -> None:
@@ -203,7 +207,7 @@ async def test_acknowledgements_are_no_flood() -> None:
             for number in range(1, 60):
                 asked(client, 10)
                 await client.flush()
-                await until(lambda number=number: port.told == [["proved"]] * number)
+                await port.proves(number)
 
 
 async def test_a_failed_call_proves_nothing() -> None:
@@ -223,7 +227,7 @@ async def test_a_failed_call_proves_nothing() -> None:
         client.h2.send_data(stream_id, prefixed(0), end_stream=True)
         await client.flush()
         async with reading(client):
-            await until(lambda: noted.told)
+            await eventually(lambda: noted.told)
     await server.stop(0.1)
 
     assert noted.told == ["lost"]
@@ -246,7 +250,7 @@ def test_answers_are_proved_on_uvloop(tls: bool, monkeypatch: pytest.MonkeyPatch
             ) as channel:
                 async for _ in channel.stream_stream("/t/Sized")(iter([b"1000000"])):
                     await asyncio.sleep(0.001)
-                await until(lambda: port.told == [["proved"]])
+                await eventually(lambda: port.told == [["proved"]])
 
     uvloop.run(run())
 
@@ -270,7 +274,7 @@ async def test_what_moves_on_a_slow_line_is_told(monkeypatch: pytest.MonkeyPatch
         assert port.noted[0].moved == moved
 
         async with reading(client):
-            await until(lambda: port.told == [["proved"]])
+            await eventually(lambda: port.told == [["proved"]])
 
 
 def test_what_the_other_kernel_has_moves_no_longer() -> None:

@@ -12,7 +12,8 @@ from dledger.door.bounds import Held
 from dledger.door.connection import Connection
 from dledger.door.port import Port
 from tests.door.conversations import NARROW, Wire, conversation, damaged
-from tests.door.ports import Seen, until
+from tests.door.ports import Seen
+from tests.waiting import eventually
 
 RUNS = 200
 """Of each seed; a fifth of a millisecond each."""
@@ -61,6 +62,6 @@ async def test_damaged_conversations_end_in_order(
         seen.held.clear()
         assert lost == [connection]
         assert (port.calls, port.held.bytes) == (0, 0)
-    await until(lambda: not port.tasks)
+    await eventually(lambda: not port.tasks)
 
     assert [each for each in caplog.records if each.name == connection.__module__] == []

@@ -15,7 +15,8 @@ from dledger.door.bounds import Bounds
 from dledger.door.tls import TlsCertificate
 from dledger.rpc.mutual_tls import Pair
 from dledger.server.client_certificate import self_signed
-from tests.door.ports import Door, door, until
+from tests.door.ports import Door, door
+from tests.waiting import eventually
 
 QUICK = Bounds(tick_s=0.02)
 OPTIONS = (("grpc.ssl_target_name_override", "door"),)
@@ -67,7 +68,7 @@ async def test_a_client_that_does_not_choose_h2_is_refused(alpn: str | None) -> 
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=context)
         assert await reader.read() == b""
         writer.close()
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
 
 
 async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
@@ -75,10 +76,10 @@ async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
     bounds = replace(QUICK, connections=1, handshake_s=1.5)
     async with door(bounds, TlsCertificate(pairs()[0].chain, pairs()[0].key)) as port:
         _, silent = await asyncio.open_connection("127.0.0.1", port.port)
-        await until(lambda: port.server.connections == 1)
+        await eventually(lambda: port.server.connections == 1)
         reader, second = await asyncio.open_connection("127.0.0.1", port.port)
         assert await reader.read() == b""
-        await until(lambda: port.server.connections == 0)
+        await port.unused()
         silent.close()
         second.close()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dledger.door.bounds import Bounds, Bucket
+from dledger.door.bounds import Bounds
 from dledger.door.watch import Verdict, Watch
 
 BOUNDS = Bounds(handshake_s=5, ping_after_s=10, ping_s=5, idle_s=300, stall_s=60, pings=(3, 1))
@@ -71,10 +71,3 @@ def test_pings_are_allowed_with_time_and_with_answers() -> None:
     assert [watch.may_ping(0, 0.0) for _ in range(4)] == [True, True, True, False]
     assert [watch.may_ping(0, 1.0) for _ in range(2)] == [True, False]
     assert [watch.may_ping(1, 1.0) for _ in range(4)] == [True, True, True, False]
-
-
-def test_a_bucket_never_holds_more_than_its_burst() -> None:
-    """However long nothing came."""
-    bucket = Bucket(2, 10, 0.0)
-
-    assert [bucket.take(1000.0) for _ in range(3)] == [True, True, False]

@@ -11,25 +11,31 @@ from dataclasses import dataclass, field
 import grpc.aio
 
 from dledger.door.bounds import Bounds
-from dledger.door.contract import BidiStream, Handlers, Headers, Stream, Unary
+from dledger.door.contract import BidiStream, Cancel, Handlers, Headers, Stream, Unary
 from dledger.door.server import DoorServer
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.link import Link
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.frames import AckBatch, SendBatch
+from dledger.door_process.node_end import Batches, NodeEnd, Settle
 from dledger.door_process.process import handlers_of
 from dledger.door_process.supervisor import methods_of
-from tests.requests.memory_group import until
+from dledger.link.calls_in import ServedPort
+from dledger.link.connection import Link
+from tests.waiting import eventually
 
 CHUNK = 16 << 10
 MANY = 4_000
 WINDOW = Bounds().stream_window_bytes
 
 
-class _NoBatches:
+class _NoBatches(Batches):
     def leads(self) -> bool:
         return False
 
-    send = ack = None
+    def send(self, batch: SendBatch, settle: Settle) -> Cancel:
+        raise NotImplementedError
+
+    def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
+        raise NotImplementedError
 
 
 @dataclass
@@ -72,7 +78,7 @@ async def served(node: Node) -> AsyncIterator[tuple[grpc.aio.Channel, NodeEnd]]:
     end = NodeEnd(
         [ServedPort(handlers=handlers, resumed={})],
         tuple(handlers),
-        _NoBatches(),  # type: ignore[arg-type]
+        _NoBatches(),
         Bounds(),
         on_ready=lambda: None,
         on_pong=lambda _: None,
@@ -89,7 +95,7 @@ async def served(node: Node) -> AsyncIterator[tuple[grpc.aio.Channel, NodeEnd]]:
         yield channel, end
     await server.stop(0)
     end.link.close("over")
-    await until(lambda: len(lost) == 2)
+    await eventually(lambda: len(lost) == 2)
 
 
 async def test_a_client_that_does_not_read_holds_up_its_own_call() -> None:
@@ -108,7 +114,7 @@ async def test_a_client_that_does_not_read_holds_up_its_own_call() -> None:
         assert echoed == b"meanwhile"
         assert node.sent < MANY // 2
         call.cancel()
-        await until(lambda: node.cancelled == 1 and len(end) == 0)
+        await eventually(lambda: node.cancelled == 1 and len(end) == 0)
 
 
 async def test_a_client_that_reads_gets_everything() -> None:
@@ -120,7 +126,7 @@ async def test_a_client_that_reads_gets_everything() -> None:
         got = [len(each) async for each in call]
 
         assert got == [CHUNK] * MANY
-        await until(lambda: len(end) == 0)
+        await eventually(lambda: len(end) == 0)
 
 
 async def test_a_handler_that_does_not_read_holds_up_its_client() -> None:
@@ -135,9 +141,9 @@ async def test_a_handler_that_does_not_read_holds_up_its_client() -> None:
             await call.done_writing()
 
         writing = asyncio.ensure_future(write())
-        await until(lambda: len(end) == 1)
+        await eventually(lambda: len(end) == 1)
         (held,) = end._calls.values()
-        await until(lambda: held.unconsumed >= WINDOW)
+        await eventually(lambda: held.unconsumed >= WINDOW)
         assert held.unconsumed < WINDOW + CHUNK
         assert not writing.done()
         node.go_on.set()

@@ -14,8 +14,9 @@ import pytest
 from dledger.requests.config import GatewayConfig
 from tests.requests import memory_group as made
 from tests.requests.linked_door import LinkedDoor
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually
 
 
 @asynccontextmanager
@@ -45,11 +46,11 @@ async def test_a_batch_of_a_lost_door_gives_its_room_back(monkeypatch: pytest.Mo
         stuck: list[None] = []
         monkeypatch.setattr(group, "_commit_batch", lambda: stuck.append(None))
         sending = asyncio.ensure_future(client.send(message(1)))
-        await until(lambda: bool(stuck))
+        await eventually(lambda: bool(stuck))
         admission = group.nodes[0].gateway.context.admission
         taken = admission.taken
         door.node_end.link.abort("lost")
-        await until(lambda: admission.taken == 0)
+        await eventually(lambda: admission.taken == 0)
         await ended(sending)
 
     assert taken > 0

@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.door_process.frames import Resumes, SendBatch
+from dledger.door_process.frames import SendBatch
 from dledger.door_process.node_end import Settle
 from dledger.errors import Overloaded
+from dledger.link.frames import Resumes
 from dledger.requests.config import GatewayConfig
 from dledger.server.door_batches import DoorBatches
 from tests.requests import memory_group as made
 from tests.requests.linked_door import LinkedDoor
-from tests.requests.memory_group import WAIT_S, until
+from tests.requests.memory_group import WAIT_S
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.waiting import eventually
 
 STEPS = st.lists(st.sampled_from(("send", "send", "send", "turn", "refuse")), max_size=40)
 
@@ -86,7 +88,7 @@ async def _in_order(steps: list[str]) -> None:
         stored = [int(body) for body in await group.bodies("t")]
         assert {code(each.status) for each in answers} <= {"OK"}
         assert stored == list(range(len(calls) + 1))
-        await until(lambda: not door.node_end._resuming)
+        await eventually(lambda: not door.node_end._resuming)
         assert not len(door.node_end)
 
 
@@ -100,7 +102,7 @@ async def test_batches_are_taken_again_once_what_was_passed_on_is_over() -> None
         door, batches = refusing(group)
         batches.refusals = 1
         await client.send(message(1))
-        await until(lambda: not door.node_end._resuming)
+        await eventually(lambda: not door.node_end._resuming)
         await client.send(message(2))
 
     assert (batches.refused, batches.taken) == (1, 1)
@@ -161,7 +163,7 @@ async def test_an_overloaded_engine_gets_the_calls_again() -> None:
         await client.send(message(0))
         group.refuse = Overloaded("for a moment")
         sending = asyncio.ensure_future(client.send(message(1)))
-        await until(lambda: group.nodes[0].gateway.load().held_request_bytes > 0)
+        await eventually(lambda: group.nodes[0].gateway.load().held_request_bytes > 0)
         assert not sending.done()
         group.refuse = None
 

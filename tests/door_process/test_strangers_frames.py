@@ -15,14 +15,17 @@ from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Message
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
-from dledger.door_process.link import Link
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
+from dledger.door_process.node_end import NodeEnd
+from dledger.link.calls_in import ServedPort
+from dledger.link.connection import Link
+from dledger.link.frames import HEADER, Kind, Opening, Resumes, opening, packed
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of
 from tests.requests import memory_group as made
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
+from tests.waiting import eventually
 
 COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
 PEER = "ipv4:127.0.0.1:1"
@@ -61,15 +64,15 @@ async def linked() -> AsyncIterator[tuple[MemoryGroup, NodeEnd, socket.socket, l
 
 
 BAD = {
-    "no kind": frames.packed(Kind.ANSWER, 1),
-    "too large": frames.HEADER.pack(1 << 30, Kind.OPEN, 1),
-    "no call": frames.packed(Kind.OPEN, 1, b"short"),
-    "no such method": frames.opening(1, an_opening(method=999)),
-    "no such port": frames.opening(1, an_opening(port=7)),
-    "twice": frames.opening(1, an_opening()) * 2,
-    "no stream": frames.opening(1, an_opening(body=None)),
-    "what no batch has": frames.opening(1, an_opening(resumes=Resumes.UNKNOWN)),
-    "no batch": frames.packed(Kind.SEND, 1, b"short"),
+    "no kind": packed(Kind.ANSWER, 1),
+    "too large": HEADER.pack(1 << 30, Kind.OPEN, 1),
+    "no call": packed(Kind.OPEN, 1, b"short"),
+    "no such method": opening(1, an_opening(method=999)),
+    "no such port": opening(1, an_opening(port=7)),
+    "twice": opening(1, an_opening()) * 2,
+    "no stream": opening(1, an_opening(body=None)),
+    "what no batch has": opening(1, an_opening(resumes=Resumes.UNKNOWN)),
+    "no batch": packed(DoorKind.SEND, 1, b"short"),
     "no command": frames.sending(1, a_send(command=b"")),
     "another command": frames.sending(1, a_send(command=frame(CommandType.SET_SECRET, b"{}"))),
     "two commands": frames.sending(1, a_send(command=COMMAND * 2)),
@@ -79,8 +82,8 @@ BAD = {
     ),
     "another client": frames.sending(1, a_send(client_id="client-2")),
     "too many calls": frames.sending(1, a_send(calls=2)),
-    "no handles": frames.packed(Kind.ACK, 1, bytes(16)),
-    "no credit": frames.packed(Kind.CREDIT, 1, b"1"),
+    "no handles": packed(DoorKind.ACK, 1, bytes(16)),
+    "no credit": packed(Kind.CREDIT, 1, b"1"),
 }
 
 
@@ -92,13 +95,13 @@ async def test_what_is_no_frame_ends_the_link(name: str) -> None:
         if name == "no credit":  # needs a call that waits
             methods = end._methods
             stream = methods.index("/apache.rocketmq.v2.MessagingService/Telemetry")
-            its.send(frames.opening(1, an_opening(method=stream, body=None)))
+            its.send(opening(1, an_opening(method=stream, body=None)))
             started = 1
         await asyncio.get_running_loop().sock_sendall(its, BAD[name])
-        await until(lambda: bool(lost))
+        await eventually(lambda: bool(lost))
 
         assert len(end) == 0, started
-        await until(lambda: group.nodes[0].gateway.context.admission.taken == 0)
+        await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)
         assert len(group.log) == 0
 
 
@@ -115,13 +118,13 @@ async def test_no_bytes_harm_the_node() -> None:
                 parts.append(
                     rng.choice(
                         (
-                            frames.opening(number, an_opening(method=method, body=body)),
+                            opening(number, an_opening(method=method, body=body)),
                             frames.sending(number, a_send(connection=rng.randrange(3))),
                             frames.acking(
                                 number, AckBatch(9, PEER, "client-1", "g", "t", [["handle"]])
                             ),
-                            frames.packed(
-                                rng.choice(list(Kind)), rng.randrange(12), rng.randbytes(8)
+                            packed(
+                                rng.choice((*Kind, *DoorKind)), rng.randrange(12), rng.randbytes(8)
                             ),
                         )
                     )
@@ -132,8 +135,11 @@ async def test_no_bytes_harm_the_node() -> None:
             await loop.sock_sendall(its, bytes(data))
             await asyncio.sleep(0.01)
             its.close()
-            await until(lambda lost=lost: bool(lost))
-            await until(lambda end=end: len(end) == 0)
+            await _all_is_given_back(group, end, lost)
 
-            gateway = group.nodes[0].gateway
-            await until(lambda gateway=gateway: gateway.context.admission.taken == 0)
+
+async def _all_is_given_back(group: MemoryGroup, end: NodeEnd, lost: list[str]) -> None:
+    """Return when the link has ended, and holds nothing of its node."""
+    await eventually(lambda: bool(lost))
+    await eventually(lambda: len(end) == 0)
+    await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)

@@ -11,7 +11,8 @@ import pytest
 
 from e2e.harness import pod_watch
 from e2e.harness.pod_watch import Downtime, Watch
-from e2e.harness.waiting import HarnessError, eventually
+from e2e.harness.waiting import HarnessError
+from tests.waiting import eventually_blocking
 
 ADDED = '{"type": "ADDED", "object": {}}'
 
@@ -94,7 +95,7 @@ def test_a_watch_that_ended_is_no_silence(
     watch = _watch(tmp_path, monkeypatch, f"echo '{printed}'", lambda *_: None)
 
     with pytest.raises(HarnessError, match=said), watch:
-        eventually("it ended", lambda: not watch.is_running or None, 20)
+        eventually_blocking(lambda: not watch.is_running or None, "it ended", 20)
 
 
 def test_an_error_of_who_listens_is_raised_where_it_is_awaited(
@@ -108,7 +109,7 @@ def test_an_error_of_who_listens_is_raised_where_it_is_awaited(
     watch = _watch(tmp_path, monkeypatch, f"echo '{ADDED}'\nexec sleep 60", fails)
 
     with pytest.raises(HarnessError, match="not as it was thought"), watch:
-        eventually("it failed", lambda: not watch.is_running or None, 20)
+        eventually_blocking(lambda: not watch.is_running or None, "it failed", 20)
 
 
 def test_what_was_told_before_the_end_is_heard(
@@ -127,7 +128,7 @@ def test_what_was_told_before_the_end_is_heard(
     monkeypatch.chdir(tmp_path)
 
     with _watch(tmp_path, monkeypatch, script, slowly):
-        eventually("it was told", (tmp_path / "told").exists, 20)
+        eventually_blocking((tmp_path / "told").exists, "it was told", 20)
         threading.Timer(0.1, may_go_on.set).start()
 
     assert heard == ["ADDED", "ADDED"]

@@ -8,17 +8,19 @@ from collections.abc import Hashable, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
+from google.protobuf.duration_pb2 import Duration
+
 from dledger.broker import commands
 from dledger.broker.command_frame import split
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.broker.topics import check_name
+from dledger.checks.names import check_name
+from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.requests.caller import Caller
 from dledger.rocketmq import telemetry
-from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
 from dledger.rocketmq.send_requests import message_of, topic_of
@@ -45,8 +47,8 @@ def told(command: bytes) -> object:
 class Protobuf(Target):
     """Base: messages of a type, with fields of odd values, and their bytes spoilt."""
 
-    refuses = (Refused,)
-    seeds: ClassVar[Sequence[Any]]
+    refuses: ClassVar[tuple[type[Exception], ...]] = (Refused,)
+    seeds: Sequence[Any]
 
     def draw(self, rng: Random) -> bytes:
         message = type(seed := rng.choice(self.seeds))()
@@ -172,10 +174,10 @@ class Receives(Protobuf):
         service.ReceiveMessageRequest(
             group=definition.Resource(name="g"),
             message_queue=definition.MessageQueue(topic=_RESOURCE, id=-1),
-            filter_expression=definition.FilterExpression(type=1, expression="a || b"),
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression="a || b"),
             batch_size=32,
-            invisible_duration={"seconds": 30},
-            long_polling_timeout={"seconds": 20},
+            invisible_duration=Duration(seconds=30),
+            long_polling_timeout=Duration(seconds=20),
             attempt_id="attempt",
         ),
         service.ReceiveMessageRequest(
@@ -215,7 +217,7 @@ class Confirmations(Protobuf):
 
     def __init__(self) -> None:
         handle = made_receipt(LeaseRef(1, 2, 3))
-        self.seeds = (  # type: ignore[misc]
+        self.seeds = (
             service.AckMessageRequest(
                 group=definition.Resource(name="g"),
                 topic=_RESOURCE,
@@ -225,7 +227,7 @@ class Confirmations(Protobuf):
                 group=definition.Resource(name="g"),
                 topic=_RESOURCE,
                 receipt_handle=handle,
-                invisible_duration={"seconds": 5},
+                invisible_duration=Duration(seconds=5),
             ),
         )
 
@@ -301,11 +303,11 @@ class Telemetry(Protobuf):
     seeds = (
         service.TelemetryCommand(
             settings=definition.Settings(
-                client_type=1,
+                client_type=definition.PRODUCER,
                 subscription=definition.Subscription(
                     group=definition.Resource(name="g"),
                     subscriptions=[definition.SubscriptionEntry(topic=_RESOURCE)],
-                    long_polling_timeout={"seconds": 20},
+                    long_polling_timeout=Duration(seconds=20),
                 ),
             )
         ),
@@ -316,7 +318,7 @@ class Telemetry(Protobuf):
 
     def feed(self, data: bytes) -> Hashable:
         answer = telemetry.answer_to(data)
-        if answer is None:
+        if not answer:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)
         if len(answer) > len(data) + 4_096:

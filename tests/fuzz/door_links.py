@@ -11,15 +11,26 @@ from typing import ClassVar, Final
 from dledger.broker.message import Message
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, Kind, Opening, Resumes, SendBatch
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
+from dledger.door_process.node_end import NodeEnd
+from dledger.link.calls_in import LARGEST_FRAME_BYTES, CallsIn, ServedPort
+from dledger.link.frames import (
+    BrokenFraming,
+    Inbox,
+    Kind,
+    Opening,
+    Resumes,
+    credit,
+    opening,
+    packed,
+)
+from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.requests.admission import AdmissionControl
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of
 from dledger.server.gateway import Gateway
-from dledger.server.relay_port import RelayPort
 from tests.door.conversations import Wire
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Broken, Target
@@ -38,7 +49,7 @@ class DoorLinks(Target):
 
     name = "door-links"
     refuses = ()
-    _KINDS: ClassVar = tuple(Kind)
+    _KINDS: ClassVar = (*Kind, *DoorKind)
 
     def __init__(self) -> None:
         logging.getLogger("dledger").setLevel(logging.CRITICAL + 1)
@@ -51,7 +62,7 @@ class DoorLinks(Target):
         gateway = (await self._made.__aenter__()).nodes[0].gateway
         self._end, self._admission = self._ends_of(gateway)
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         """Return what makes the node's end of a link, and the room for what comes over it."""
         services = gateway.handlers()
         port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
@@ -79,7 +90,7 @@ class DoorLinks(Target):
                 body = rng.choice((None, None, b"", rng.randbytes(30)))
                 deadline_s = rng.choice((None, 0.0, 1e9))
                 call = Opening(0, method, resumes, 1, deadline_s, _PEER, _PAIRS, body)
-                return frames.opening(number, call)
+                return opening(number, call)
             case 1:
                 command = _COMMAND if rng.random() < 0.6 else mutated(rng, _COMMAND)
                 client = rng.choice(("client", "client", "other"))
@@ -90,11 +101,9 @@ class DoorLinks(Target):
                 handles = [["AgAA"] * rng.randrange(1, 3)]
                 return frames.acking(number, AckBatch(9000, _PEER, "client", "g", "t", handles))
             case 3:
-                return frames.credit(number, rng.randrange(1 << 17))
+                return credit(number, rng.randrange(1 << 17))
             case _:
-                return frames.packed(
-                    rng.choice(self._KINDS), number, rng.randbytes(rng.randrange(20))
-                )
+                return packed(rng.choice(self._KINDS), number, rng.randbytes(rng.randrange(20)))
 
     def mutate(self, rng: Random, data: bytes) -> bytes:
         return mutated(rng, data)
@@ -107,6 +116,11 @@ class DoorLinks(Target):
             self._loop.run_until_complete(self._start())
         return said
 
+    def _may_end(self, data: bytes) -> bool:
+        """Whether a link may end for what came over it."""
+        del data
+        return True
+
     async def _talk(self, data: bytes) -> Hashable:
         end = self._end()
         wire = Wire()
@@ -114,6 +128,8 @@ class DoorLinks(Target):
         end.link.data_received(data)
         await asyncio.sleep(0)
         closed = wire.closed
+        if closed and not self._may_end(data):
+            raise Broken("a link ended, although the size of each frame was right")
         end.link.connection_lost(None)
         for _ in range(_ROUNDS):
             if not (end._tasks or self._admission.taken):
@@ -125,10 +141,19 @@ class DoorLinks(Target):
 
 
 class RelayLinks(DoorLinks):
-    """The same of a follower's link to its leader."""
+    """The same of a follower's link to its leader, which ends for a frame's size alone."""
 
     name = "relay-links"
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], NodeEnd], AdmissionControl]:
+    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         replication = ReplicationPort(lambda *_: None, lambda _: None)
-        return RelayPort(gateway.forwarded(), replication).end, gateway.context.peer_intake
+        return RelayPort(
+            handlers_of(gateway.forwarded()), replication
+        ).end, gateway.context.peer_intake
+
+    def _may_end(self, data: bytes) -> bool:
+        try:
+            Inbox(LARGEST_FRAME_BYTES).feed(data)
+        except BrokenFraming:
+            return True
+        return False

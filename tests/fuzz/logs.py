@@ -165,7 +165,8 @@ def _delivered(state: BrokerState, stored: Entry, topic: str, result: Produced) 
     if not isinstance(received, Received) or len(received.deliveries) != result.stored:
         raise Broken(f"of {result.stored} messages a consumer gets {received!r:.80}")
     handles = Receipts(b"secret", group="g", topic=topic, generation=1)
-    form = DeliveryForm(poll, definition.Resource(name=topic), received.receive_id, handles)
+    resource = definition.Resource(name=topic)
+    form = DeliveryForm(poll, state.topics.named(topic), resource, received.receive_id, handles)
     for delivery in received.deliveries:
         frame_ = QueueSlice(0, 0, 1, stored, delivery.payload.start, delivery.payload.end).frame()
         form.begin(frame_.born_host, stored.timestamp_ms)

@@ -22,7 +22,7 @@ from dledger_operator.decisions.checks import _GRAVITY
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.status import backup_status, operation_status
 from dledger_operator.status.status import status
-from scripts.catalogue import GROUP, SOURCE, Shown, load, main, sections
+from scripts.catalogue import GROUP, KINDS, SOURCE, Shown, load, main, sections
 from tests.house.sources import ROOT
 from tests.operator.samples import NOW, bootstrapped, converged
 
@@ -174,7 +174,7 @@ def test_what_is_not_well_says_what_to_do() -> None:
 
 def test_the_events_that_are_warnings_are_those_of_the_code() -> None:
     """`kubectl get events --field-selector type=Warning` shows them, and no others."""
-    warnings, others, mentioned = set(), set(), set()
+    warnings, others, mentioned = set[str](), set[str](), set[str]()
     for path in sorted(OPERATOR.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         mentioned |= set(_mentioned(tree, "EventReason"))
@@ -205,8 +205,9 @@ def test_the_documents_are_those_of_the_catalogue() -> None:
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Return a place with the catalogue and its documents alone."""
-    for name in ("docs/catalogue.yaml", *sections(CATALOGUE)):
+    """Return a place with the catalogue, the CRDs and the documents alone."""
+    schemas = (f"crds/{kind.lower()}.yaml" for kind in KINDS)
+    for name in ("docs/catalogue.yaml", *schemas, *sections(CATALOGUE)):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path
@@ -232,6 +233,21 @@ def test_a_change_of_the_catalogue_is_shown_then_written(
     assert "-- `Available`" in shown
     assert now in page.read_text("utf-8")
     assert _by_hand(page.read_text("utf-8")) == _by_hand(before)
+
+
+def test_each_field_of_a_status_is_in_the_document(copy: Path) -> None:
+    """A new one comes there by `make catalogue`; one without a description is refused."""
+    schema, page = copy / "crds/brokergroup.yaml", copy / "docs/operator.md"
+    was = ", description: Pods that are ready."
+    assert schema.read_text("utf-8").count(was) == 1
+    schema.write_text(schema.read_text("utf-8").replace(was, ", description: New."), "utf-8")
+
+    assert main([], root=copy) == 0
+    assert "- `readyReplicas` (integer): New.\n" in page.read_text("utf-8")
+
+    schema.write_text(schema.read_text("utf-8").replace(", description: New.", ""), "utf-8")
+    with pytest.raises(ValueError, match=r"^readyReplicas of a status has no description"):
+        main([], root=copy)
 
 
 def _by_hand(page: str) -> str:

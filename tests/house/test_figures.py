@@ -15,7 +15,13 @@ import pytest
 from tests.house.sources import ROOT
 
 NODE = ROOT / "node/dledger"
-OF_CONSTANTS = ("common/limits.py", "raft/config.py", "requests/config.py", "server/config.py")
+OF_CONSTANTS = (
+    "common/defaults.py",
+    "common/limits.py",
+    "raft/config.py",
+    "requests/config.py",
+    "server/config.py",
+)
 """Modules of figures and settings."""
 SETTINGS = ("Config", "Bounds", "Sizes", "Limits", "Settings")
 """How classes of settings are called."""

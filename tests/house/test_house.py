@@ -7,13 +7,16 @@ import re
 import subprocess
 import sys
 
+import pytest
+
 from tests.house.sources import ROOT, functions
 
 
-def test_the_generated_code_is_that_of_the_proto() -> None:
-    """`make proto` was run after the last change of the wire contract."""
+@pytest.mark.parametrize("script", ["generate_proto.py", "generate_rocketmq_stubs.py"])
+def test_what_is_generated_is_what_would_be_generated_now(script: str) -> None:
+    """`make proto` was run after the last change of the wire contract, and of the locked SDK."""
     checked = subprocess.run(
-        [sys.executable, str(ROOT / "scripts/generate_proto.py"), "--check"],
+        [sys.executable, str(ROOT / "scripts" / script), "--check"],
         capture_output=True,
         text=True,
         check=False,

@@ -5,13 +5,13 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from scripts.shake import STOPPED, busy_loops
+from tests.waiting import eventually_blocking
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = ROOT / "scripts/shake.py"
@@ -41,13 +41,6 @@ with busy_loops(2) as loops:
     print(*loops, flush=True)
     os._exit(0)
 """
-
-
-def _wait_until(condition: Callable[[], bool], what: str) -> None:
-    end_s = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end_s, what
-        time.sleep(0.01)
 
 
 def _ended(process_id: int) -> bool:
@@ -94,7 +87,7 @@ def test_ctrl_c_ends_the_run_and_its_test(tmp_path: Path) -> None:
     command = [sys.executable, str(SCRIPT), "--loops", "1", "test_hanging.py"]
 
     with subprocess.Popen(command, cwd=tmp_path) as shaking:
-        _wait_until(begun.exists, "the test did not begin")
+        eventually_blocking(begun.exists, "the test did not begin")
         shaking.send_signal(signal.SIGINT)
 
     assert shaking.returncode == STOPPED
@@ -117,4 +110,4 @@ def test_the_loops_end_when_their_parent_was_killed() -> None:
     )
 
     for loop in abandoned.stdout.split():
-        _wait_until(lambda loop=loop: _ended(int(loop)), f"busy loop {loop!r} goes on")
+        eventually_blocking(partial(_ended, int(loop)), f"busy loop {loop!r} goes on")

@@ -7,9 +7,14 @@ its reason. The lists only get shorter: lower the number when you take one out.
 from __future__ import annotations
 
 import ast
+import asyncio
 import re
 from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
+
+from tests.waiting import eventually, eventually_async, eventually_blocking
 
 ROOT = Path(__file__).parents[2]
 
@@ -74,7 +79,7 @@ def _own_nodes(node: ast.AST, *, looping: bool = False) -> Iterator[tuple[ast.AS
         yield from _own_nodes(child, looping=inside)
 
 
-def _called(node: ast.AST) -> str:
+def _called(node: ast.AST | None) -> str:
     """Return the last part of the name that is called; "" for what is no call."""
     if not isinstance(node, ast.Call):
         return ""
@@ -89,6 +94,19 @@ def sleeps_too_long(function: ast.AST) -> bool:
         if _called(node) == "sleep" and isinstance(node, ast.Call) and node.args
         for seconds in [getattr(node.args[0], "value", None)]
     )
+
+
+def only_asks_again(function: ast.AST) -> bool:
+    """Tell whether a function has a loop that does nothing but sleep until something is so."""
+    return any(
+        isinstance(node, ast.While) and len(node.body) == 1 and _is_a_sleep(node.body[0])
+        for node, _ in _own_nodes(function)
+    )
+
+
+def _is_a_sleep(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return _called(value.value if isinstance(value, ast.Await) else value) == "sleep"
 
 
 def judges_speed(function: ast.AST) -> bool:
@@ -148,10 +166,27 @@ def test_no_test_fails_on_a_slow_machine() -> None:
     assert found == set(SPEEDS)
 
 
+def test_no_test_has_a_way_of_its_own_to_ask_again() -> None:
+    """`tests/waiting.py` says what was asked and what the last answer was; a bare loop hangs."""
+    found = {name for name, node in _functions(("tests",)) if only_asks_again(node)}
+
+    assert found == set()
+
+
 def test_the_lists_only_get_shorter() -> None:
     """Each exception has a reason."""
     assert (len(SLEEPS), len(SPEEDS)) == AT_MOST
     assert all({**SLEEPS, **SPEEDS}.values())
+
+
+async def test_who_gives_up_says_what_it_knows() -> None:
+    """What was waited for, what the last answer was, and how far things had got."""
+    with pytest.raises(AssertionError, match=r"^a leader: .* last answer was 0; 3 of 5 joined$"):
+        await eventually(lambda: 0, "a leader", 0.0, progress=lambda: "3 of 5 joined")
+    with pytest.raises(AssertionError, match=r"^test_waiting\.py:\d+: .*; asked 1 times"):
+        eventually_blocking(lambda: None, deadline_s=0.0)
+    with pytest.raises(AssertionError, match=r"^never: not within 0\.01 s"):
+        await eventually_async(asyncio.Event().wait, "never", 0.01)
 
 
 def _function(body: str) -> ast.AST:

@@ -11,6 +11,7 @@ from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
+from tests.mutants.link_mutants import LINK_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
@@ -29,6 +30,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *STORE_MUTANTS,
     *WITNESS_MUTANTS,
     *NODE_MUTANTS,
+    *LINK_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,

@@ -87,7 +87,7 @@ DOOR_MUTANTS = (
     ),
     Mutant(
         name="the handlers of a lost door run on",
-        file="door_process/node_end.py",
+        file="link/calls_in.py",
         old="        for call in tuple(self._calls.values()):\n"
         "            self._over(call)\n            call.drop()\n",
         new="        self._calls.clear()\n",
@@ -104,7 +104,7 @@ DOOR_MUTANTS = (
     ),
     Mutant(
         name="an answer's room is given back before it is taken",
-        file="door_process/node_end.py",
+        file="link/calls_in.py",
         old="        return self.link.full or call.queued - call.taken"
         " > self._bounds.unsent_stream_bytes\n",
         new="        return self.link.full\n",

@@ -92,9 +92,9 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="a client may call itself as the group does",
-        file="rpc/checks.py",
-        old="    return _SCOPE.search(client_id) is not None\n",
-        new="    return False\n",
+        file="checks/names.py",
+        old="    return fits and _SCOPE.search(client_id) is None\n",
+        new="    return fits\n",
         why="the place where a message finds itself is taken as well",
         checks=(_IDENTITY,),
     ),

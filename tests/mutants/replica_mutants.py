@@ -60,7 +60,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="the log clock forgets the snapshot at a start",
         file="replica/driver.py",
-        old="self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, ",
+        old="self.log_clock.applied(snapshots.now_ms, ",
         new="self.log_clock.applied(0, ",
         why="the log's time begins anew with a leader that started from a snapshot",
         checks=(_SNAPSHOTS,),
@@ -212,7 +212,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="a connection takes all the room for batches",
         file="requests/production.py",
-        old="(Window(self._of_connection), 0)",
+        old="(Window(MAX_BYTES_OF_CONNECTION), 0)",
         new="(Window(1 << 40), 0)",
         why="one client's flood fills the queue for everybody",
         checks=("tests/requests/test_production.py",),

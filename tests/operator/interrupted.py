@@ -18,7 +18,8 @@ from typing import Any, Final
 from dledger_operator.api import names
 from e2e.harness.pod_watch import Downtime, Watch
 from tests.operator.kubelet import Kubelet
-from tests.operator.live import Operator, Story, eventually
+from tests.operator.live import Operator, Story
+from tests.waiting import eventually_async
 
 LOOKS: Final = 4
 """Rounds in which an operator would act: it wants something twice in a row before it does that."""
@@ -80,7 +81,7 @@ class SlowKubelet(Kubelet):
             rounds = self._rounds(operator)
             mark = f"example.com/look={next(self.looks)}"
             await self.story.kubectl("annotate", "bg", self.story.name, mark, "--overwrite")
-            await eventually("a round", partial(self._has_looked, operator, rounds))
+            await eventually_async(partial(self._has_looked, operator, rounds), "a round")
             looked = looked + 1 if operator is self.operators[-1] else 0
 
     async def _has_looked(self, operator: Operator, rounds: float) -> bool:
@@ -106,7 +107,7 @@ class Acts:
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.downtime = Downtime(PODS, partial(self.loop.call_soon_threadsafe, self._went))
+        self.downtime = Downtime(PODS, self._hear_gone)
         self.story.nodes.acted = self._called
         self._claims_gone: set[str] = set()
         self._changes = len(self.story.nodes.changes)
@@ -120,11 +121,14 @@ class Acts:
             Watch(config, f"/apis/apps/v1/{namespace}/statefulsets", self._hear_template),
             Watch(config, f"/api/v1/{namespace}/persistentvolumeclaims", self._hear_claim),
         ):
-            await eventually("the watches tell what is there", self._has_begun)
+            await eventually_async(self._has_begun, "the watches tell what is there")
             yield
 
     async def _has_begun(self) -> bool:
         return self.downtime.seen == {*PODS} and self.template != ""
+
+    def _hear_gone(self, name: str) -> None:
+        self.loop.call_soon_threadsafe(self._went, name)
 
     def _hear_template(self, kind: str, built: dict[str, Any]) -> None:
         template = built["spec"]["template"]["metadata"]["annotations"][names.SPEC_ANNOTATION]

@@ -11,7 +11,8 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.operator.live import Story, eventually
+from tests.operator.live import Story
+from tests.waiting import eventually_async
 
 
 @dataclass
@@ -93,4 +94,4 @@ async def settled(story: Story, replicas: int = 3, deadline_s: float = 120) -> N
             and (told["Progressing"], told["Degraded"]) == ("Complete", "AsExpected")
         )
 
-    await eventually(f"{replicas} members", is_done, deadline_s)
+    await eventually_async(is_done, f"{replicas} members", deadline_s)

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +26,7 @@ import yaml
 from e2e.cluster import golang
 from tests.operator.api_server import ApiServer
 from tests.operator.fake_nodes import FakeGroup
+from tests.waiting import eventually_async
 
 ROOT: Final = Path(__file__).parents[2]
 SYSTEM: Final = "dledger-system"
@@ -215,7 +216,7 @@ class Story:
         """Give each pod its node's address and say it is ready, as a kubelet would."""
         for ordinal in range(3):
             pod = f"{self.name}-{ordinal}"
-            await eventually(f"pod {pod}", functools.partial(self.get, "pod", pod))
+            await eventually_async(functools.partial(self.get, "pod", pod), f"pod {pod}")
             await self.run_pod(ordinal)
 
     async def run_pod(self, ordinal: int, *, uid: str = "", ready: bool = True) -> bool:
@@ -244,7 +245,7 @@ class Story:
 
     async def secret(self, name: str) -> dict[str, bytes]:
         """Return the files of a Secret, once there is one."""
-        found = await eventually(f"Secret {name}", lambda: self.get("secret", name))
+        found = await eventually_async(lambda: self.get("secret", name), f"Secret {name}")
         return {key: base64.b64decode(text) for key, text in found["data"].items()}
 
     async def up_encrypted(self, **spec: Any) -> None:
@@ -262,15 +263,6 @@ class Story:
         await self.apply(**spec)
         await self.run_pods()
         await self.until_condition("Available", "True/LeaderElected")
-
-
-async def eventually(what: str, probe: Callable[[], Any], deadline_s: float = 60) -> Any:
-    """Return the first truthy answer of an async *probe*."""
-    end_s = time.monotonic() + deadline_s
-    while not (answer := await probe()):
-        assert time.monotonic() < end_s, f"{what}: not within {deadline_s} s"
-        await asyncio.sleep(0.2)
-    return answer
 
 
 @contextlib.asynccontextmanager

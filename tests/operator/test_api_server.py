@@ -15,14 +15,8 @@ import pytest
 
 from dledger_operator.decisions import growth
 from tests.operator.api_server import ApiServer
-from tests.operator.live import (
-    Operator,
-    Story,
-    eventually,
-    group,
-    leading,
-    volumes_of_class,
-)
+from tests.operator.live import Operator, Story, group, leading, volumes_of_class
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 
@@ -96,7 +90,7 @@ async def test_a_group_is_built_founded_and_converges_to_no_writes(
         still = operator.metric("dledger_operator_writes_total") == writes
         return still and _versions(listed) == _versions(again)
 
-    await eventually("three seconds without a write", quiet)
+    await eventually_async(quiet, "three seconds without a write")
     assert story.nodes.bootstraps == 1
     assert story.nodes.topics == {"demo": 8}
     assert set(operator.metric("dledger_operator_reconcile_errors_total")) == {0}
@@ -111,7 +105,7 @@ async def test_a_topic_is_grown(story: Story) -> None:
         return story.nodes.topics == {"demo": 4}
 
     await story.apply(topics=[{"name": "demo", "queues": 4}])
-    await eventually("four queues", grown)
+    await eventually_async(grown, "four queues")
     await story.until_condition("Progressing", "False/Complete")
 
     events = await story.list("events")
@@ -133,7 +127,7 @@ async def test_a_topic_that_is_taken_off_the_spec_goes_when_the_spec_says_so(
         return story.nodes.topics == {"demo": 8, "others": 8}
 
     await story.apply(topics=both[:1], topicDeletion="Delete")
-    await eventually("old is deleted", deleted)
+    await eventually_async(deleted, "old is deleted")
     await story.until_condition("Progressing", "False/Complete")
     assert (await story.status())["topics"] == ["demo"]
     events = await story.list("events")
@@ -170,7 +164,7 @@ async def test_a_change_of_leader_is_labelled_recorded_and_told(story: Story) ->
         listed = await story.list("pods", "-l", "dledger.io/role=leader")
         return [pod["metadata"]["name"] for pod in listed] == ["orders-2"]
 
-    await eventually("the label moves", labelled, deadline_s=5)
+    await eventually_async(labelled, "the label moves", deadline_s=5)
     assert (await story.status())["leader"] == "orders-2"
     events = await story.list("events", "--field-selector", "reason=LeaderChanged")
     assert len(events) == 1
@@ -186,7 +180,7 @@ async def test_deleted_and_applied_again_the_group_comes_back_with_its_id(story:
     async def gone() -> bool:
         return not await story.list("statefulset,pods")
 
-    await eventually("the children are gone", gone, deadline_s=60)
+    await eventually_async(gone, "the children are gone", deadline_s=60)
     assert len(await story.list("pvc")) == 3
     await story.up()
     assert (await story.status())["groupId"] == group_id
@@ -209,7 +203,7 @@ async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: boo
     async def bound() -> bool:
         return {one["status"]["phase"] for one in await story.list("pvc")} == {"Bound"}
 
-    await eventually("the claims are bound", bound)
+    await eventually_async(bound, "the claims are bound")
     pods = {pod["metadata"]["uid"] for pod in await story.list("pods")}
     before = await story.get("statefulset", "orders")
 
@@ -227,7 +221,7 @@ async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: boo
         built = await story.get("statefulset", "orders")
         return bool(built) and growth.template_size(built) == "20Gi"
 
-    await eventually("the StatefulSet is made anew", grown)
+    await eventually_async(grown, "the StatefulSet is made anew")
     assert await sizes() == ["20Gi"] * 3
     after = await story.get("statefulset", "orders")
     assert after["metadata"]["uid"] != before["metadata"]["uid"]
@@ -236,7 +230,7 @@ async def test_volumes_grow_where_their_class_lets_them(story: Story, grows: boo
         owners = [pod["metadata"].get("ownerReferences") for pod in await story.list("pods")]
         return all(own and own[0]["uid"] == after["metadata"]["uid"] for own in owners)
 
-    await eventually("its pods are the new one's", adopted)
+    await eventually_async(adopted, "its pods are the new one's")
     assert {pod["metadata"]["uid"] for pod in await story.list("pods")} == pods
     await story.until_condition("Progressing", "False/Complete")
     assert await story.condition("SpecValid") == "True/Accepted"
@@ -279,7 +273,7 @@ async def test_nodes_never_mount_a_config_that_is_someone_elses(story: Story) ->
     assert "orders-config: the name is taken" in await story.message("Degraded")
     assert not await story.list("statefulset")
     await story.kubectl("delete", "configmap/orders-config")
-    built = await eventually("the StatefulSet", lambda: story.get("statefulset", "orders"))
+    built = await eventually_async(lambda: story.get("statefulset", "orders"), "the StatefulSet")
     config = await story.get("configmap", "orders-config")
     made = [each["metadata"]["creationTimestamp"] for each in (config, built)]
     assert made == sorted(made)
@@ -348,19 +342,19 @@ async def test_the_operator_comes_back_with_the_api_server(
     await story.up()
     server.kill("kube-apiserver")
     gave_up = functools.partial(leading, operator, 0)
-    await eventually("the operator gives up", gave_up, deadline_s=40)
+    await eventually_async(gave_up, "the operator gives up", deadline_s=40)
     assert operator.metric("dledger_operator_group_condition")
     assert max(operator.metric("dledger_operator_group_age_seconds")) > 0
     story.nodes.elect(1)
 
     await asyncio.to_thread(server.restart_api_server)
 
-    await eventually("it acts again", functools.partial(leading, operator, 1), deadline_s=40)
+    await eventually_async(functools.partial(leading, operator, 1), "it acts again", deadline_s=40)
 
     async def followed() -> bool:
         return bool((await story.status())["leader"] == "orders-1")
 
-    await eventually("the new leader is recorded", followed, deadline_s=20)
+    await eventually_async(followed, "the new leader is recorded", deadline_s=20)
     assert operator.running
 
 
@@ -368,9 +362,9 @@ async def test_a_second_operator_waits_and_takes_over(
     server: ApiServer, operator: Operator, story: Story
 ) -> None:
     """The first lets go of the Lease when it stops; the second founds the group it left."""
-    await eventually("the first acts", functools.partial(leading, operator, 1))
+    await eventually_async(functools.partial(leading, operator, 1), "the first acts")
     second = Operator(server, "second")
-    await eventually("the second waits", functools.partial(leading, second, 0))
+    await eventually_async(functools.partial(leading, second, 0), "the second waits")
 
     try:
         first_was = operator.stop()

@@ -17,7 +17,8 @@ import pytest
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import ON_CLAIM, RESULT, STORE
-from tests.operator.live import Operator, Story, eventually, rendered
+from tests.operator.live import Operator, Story, rendered
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 
@@ -72,7 +73,7 @@ async def _until_phase(story: Story, expected: str, name: str = "first") -> dict
     async def reached() -> bool:
         return await _phase(story, name) == expected
 
-    await eventually(f"{name} is {expected}", reached)
+    await eventually_async(reached, f"{name} is {expected}")
     status: dict[str, Any] = (await story.get("bgb", name))["status"]
     return status
 
@@ -84,7 +85,7 @@ async def _pod_of(story: Story, job: str) -> str:
         listed = await story.list("pods", "-l", f"{names.JOB_LABEL}={job}")
         return [pod["metadata"]["name"] for pod in listed]
 
-    return str((await eventually(f"a pod of {job}", made))[0])
+    return str((await eventually_async(made, f"a pod of {job}"))[0])
 
 
 async def _end(story: Story, job: str, words: Any, exit_code: int = 0) -> None:
@@ -176,7 +177,7 @@ async def test_a_backup_to_a_claim_runs_with_it_and_says_if_it_is_not_there(stor
     async def told() -> bool:
         return absent in (await story.get("bgb", "first")).get("status", {}).get("message", "")
 
-    await eventually("the status names the claim", told)
+    await eventually_async(told, "the status names the claim")
     await _end(story, "first-backup", _result(story))
     await _until_phase(story, "Completed")
     (volume,) = (each for each in pod["spec"]["volumes"] if each["name"] == "store")
@@ -208,13 +209,13 @@ async def test_backups_take_turns_and_deleting_one_ends_its_job(story: Story) ->
     async def waits() -> bool:
         return "first" in (await story.get("bgb", "second")).get("status", {}).get("message", "")
 
-    await eventually("the second waits for the first", waits)
+    await eventually_async(waits, "the second waits for the first")
     await story.kubectl("delete", "bgb", "first")
 
     async def gone() -> bool:
         return not await story.get("job", "first-backup")
 
-    await eventually("the Job is gone", gone)
+    await eventually_async(gone, "the Job is gone")
     await _until_phase(story, "Running", "second")
 
 
@@ -240,7 +241,7 @@ async def test_a_group_with_backups_converges_to_no_writes(
         still = operator.metric("dledger_operator_writes_total") == writes
         return still and _versions(listed) == _versions(again)
 
-    await eventually("six seconds without a write", quiet)
+    await eventually_async(quiet, "six seconds without a write")
 
 
 async def test_a_group_starts_from_a_backup(story: Story) -> None:
@@ -294,15 +295,16 @@ async def test_a_schedule_makes_a_backup_within_its_minute(story: Story) -> None
     async def made() -> list[dict[str, Any]]:
         return await story.list("bgb")
 
-    (first, *_) = await eventually("a scheduled backup", made, deadline_s=80)
+    (first, *_) = await eventually_async(made, "a scheduled backup", deadline_s=80)
     at = first["metadata"]["annotations"][names.SCHEDULED_ANNOTATION]
     assert first["metadata"]["name"].startswith("orders-")
     assert first["metadata"]["ownerReferences"][0]["kind"] == "BrokerGroup"
 
     async def recorded() -> bool:
-        return (await story.status()).get("backup", {}).get("lastScheduledAt", "") >= at
+        status = await story.status()
+        return bool(status.get("backup", {}).get("lastScheduledAt", "") >= at)
 
-    await eventually("its time is recorded", recorded)
+    await eventually_async(recorded, "its time is recorded")
 
 
 async def test_old_backups_of_a_schedule_go(story: Story) -> None:
@@ -329,7 +331,7 @@ async def test_old_backups_of_a_schedule_go(story: Story) -> None:
         left = {item["metadata"]["name"] for item in await story.list("bgb")}
         return left == {name for name, _ in made[2:]}
 
-    await eventually("the oldest two are gone", gone)
+    await eventually_async(gone, "the oldest two are gone")
 
 
 def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:

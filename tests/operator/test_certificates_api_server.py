@@ -8,16 +8,8 @@ from collections.abc import AsyncIterator, Iterator
 import pytest
 
 from tests.operator.api_server import ApiServer, running
-from tests.operator.live import (
-    NODE_IMAGE,
-    SPARK_IMAGE,
-    SYSTEM,
-    Operator,
-    Story,
-    chart,
-    eventually,
-    new_story,
-)
+from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Operator, Story, chart, new_story
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e]
 
@@ -71,7 +63,7 @@ async def test_a_node_with_the_certificate_of_another_is_not_believed(story: Sto
         rows = (await story.status())["members"]
         return any(row["name"] == "orders-1" and row["role"] == "unknown" for row in rows)
 
-    await eventually("orders-1 counts as silent", silent)
+    await eventually_async(silent, "orders-1 counts as silent")
 
 
 async def test_an_authority_that_is_missing_can_be_set_back_to_none(story: Story) -> None:
@@ -107,7 +99,7 @@ async def test_a_converged_group_with_certificates_causes_no_write(
     async def later() -> bool:
         return sum(operator.metric("dledger_operator_rounds_total")) > rounds + 2
 
-    await eventually("it did more rounds", later)
+    await eventually_async(later, "it did more rounds")
     assert versions == [
         (await story.get("secret", name))["metadata"]["resourceVersion"] for name in _SECRETS
     ]
@@ -141,7 +133,7 @@ async def test_the_operators_account_has_secrets_by_name_alone(
         done = server.kubectl(*patch, "--dry-run=server", check=False)
         return done.returncode != 0 and "managed-by=dledger-operator" in done.stderr
 
-    await eventually("the admission policy is in force", held)
+    await eventually_async(held, "the admission policy is in force")
     await story.up_encrypted()
     mine = await story.get("secret", "orders-ca")
     renamed = {**mine, "metadata": {**mine["metadata"], "name": "orders-other"}}

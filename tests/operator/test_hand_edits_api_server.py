@@ -9,7 +9,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.operator.live import Story, eventually
+from tests.operator.live import Story
+from tests.waiting import eventually_async
 
 _ADDED: Final[tuple[tuple[str, str, dict[str, Any]], ...]] = (
     ("service", "{}", {"selector": {"oops": "typo"}}),
@@ -44,7 +45,7 @@ async def _until_undone(story: Story, what: str, name: str, form: dict[str, Any]
     async def same() -> bool:
         return _form(await story.get(name)) == form
 
-    await eventually(f"{what} {name} is undone", same)
+    await eventually_async(same, f"{what} {name} is undone")
 
 
 async def _told(story: Story) -> list[str]:
@@ -69,7 +70,7 @@ async def test_what_is_added_to_a_child_is_taken_away_and_told_with_its_writer(
     await story.kubectl("patch", child, "--type=json", "-p", port)
     await _until_undone(story, "the port of", child, forms[child])
     await story.kubectl("delete", "networkpolicy", story.name)
-    await eventually("it is back", lambda: story.get("networkpolicy", story.name))
+    await eventually_async(lambda: story.get("networkpolicy", story.name), "it is back")
 
     told = await _told(story)
     service = f"Service {story.name} was changed; set back: spec.selector (by kubectl-patch)"
@@ -88,7 +89,7 @@ async def test_a_wish_to_restart_and_others_labels_are_left_alone(story: Story) 
     async def scaled_back() -> bool:
         return bool((await story.get("statefulset", story.name))["spec"]["replicas"] == 3)
 
-    await eventually("the size is undone", scaled_back)
+    await eventually_async(scaled_back, "the size is undone")
     template = (await story.get("statefulset", story.name))["spec"]["template"]
     assert "kubectl.kubernetes.io/restartedAt" in template["metadata"]["annotations"]
     assert (await story.get("service", story.name))["metadata"]["labels"]["team"] == "shop"
@@ -105,7 +106,7 @@ async def test_a_refused_spec_does_not_stop_the_care_of_a_group(story: Story) ->
     await story.until_condition("SpecValid", "False/NotImplementedYet")
     for child in (f"service/{story.name}", f"configmap/{story.name}-config"):
         await story.kubectl("delete", child)
-        await eventually(f"{child} is back", functools.partial(story.get, child))
+        await eventually_async(functools.partial(story.get, child), f"{child} is back")
     await story.kubectl("scale", f"statefulset/{story.name}", "--replicas=1")
     name = f"statefulset/{story.name}"
     await _until_undone(story, "the size of", name, forms[name])

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from tests.operator.live import Story, eventually, volumes_of_class
+from tests.operator.live import Story, volumes_of_class
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 EMPTY = "True/MemberReplacedByEmptyDisk"
@@ -25,7 +26,7 @@ async def test_a_lost_disk_is_healed_without_a_command(story: Story) -> None:
     await story.until_condition("Degraded", "False/AsExpected")
     lost = story.nodes.lose_disk(2)
 
-    await eventually("the Event", lambda: _told(story))
+    await eventually_async(lambda: _told(story), "the Event")
     assert story.nodes.changes == [(f"{lost}-again", lost)]
     assert await story.condition("Degraded") == EMPTY
     assert await story.condition("Progressing") == "True/Joining"
@@ -49,7 +50,7 @@ async def test_a_paused_group_keeps_its_members_until_it_goes_on(story: Story) -
     assert story.nodes.changes == []
     await story.apply(paused=False)
 
-    await eventually("the Event", lambda: _told(story))
+    await eventually_async(lambda: _told(story), "the Event")
 
 
 async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) -> None:
@@ -78,7 +79,7 @@ async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) ->
         return [each["message"] for each in events if each["reason"] == "ClaimReplaced"]
 
     deleted = "data-orders-2 of orders-2 was deleted, to be made anew"
-    assert await eventually("the Event", told) == [
+    assert await eventually_async(told, "the Event") == [
         f"{deleted}; volume {volume} is what it was bound to"
     ]
 
@@ -86,12 +87,12 @@ async def test_a_disk_that_is_gone_with_its_machine_is_given_up(story: Story) ->
         found = await story.get("pvc", "data-orders-2")
         return bool(found) and bool(found["metadata"]["uid"] != claim["metadata"]["uid"])
 
-    await eventually("the claim is made anew", is_new)
+    await eventually_async(is_new, "the claim is made anew")
     assert (await story.get("pv", volume))["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"]
     story.nodes.lose_disk(2)
     story.nodes.silent.clear()
     await story.run_pods()
-    await eventually("the Event", lambda: _told(story))
+    await eventually_async(lambda: _told(story), "the Event")
     story.nodes.catch_up()
     await story.until_condition("Degraded", "False/AsExpected")
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 import pytest
 
 from dledger_operator.api import names
-from tests.operator.live import Story, eventually
+from tests.operator.live import Story
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 
@@ -31,14 +33,14 @@ async def _create(story: Story, name: str, **spec: Any) -> None:
     await story.kubectl("create", "-f", "-", manifest=_operation(name, **spec))
 
 
-async def _until(story: Story, name: str, phase: str, reason: str = "") -> dict[str, Any]:
+async def _status_when(story: Story, name: str, phase: str, reason: str = "") -> dict[str, Any]:
     async def reached() -> dict[str, Any]:
         status: dict[str, Any] = (await story.get("bgo", name)).get("status", {})
         said = [row["reason"] for row in status.get("conditions", [])]
         found = status.get("phase") == phase and (not reason or said == [reason])
         return status if found else {}
 
-    found: dict[str, Any] = await eventually(f"{name} is {phase} {reason}", reached)
+    found: dict[str, Any] = await eventually_async(reached, f"{name} is {phase} {reason}")
     return found
 
 
@@ -57,7 +59,7 @@ async def test_a_transfer_is_done_and_then_deleted(story: Story) -> None:
     async def gone() -> bool:
         return not await story.get("bgo", "one")
 
-    await eventually("it is deleted", gone)
+    await eventually_async(gone, "it is deleted")
     assert story.nodes.leader == 1
     assert len(await _events(story, "OperationSucceeded")) == 2
 
@@ -68,8 +70,8 @@ async def test_an_operation_without_a_group_fails_after_its_deadline(
     """It says so from the beginning."""
     await _create(story, "one", **{**TRANSFER, "group": "nobody"}, deadlineSeconds=3)
 
-    await _until(story, "one", "Pending", "GroupMissing")
-    status = await _until(story, "one", "Failed", "DeadlineExceeded")
+    await _status_when(story, "one", "Pending", "GroupMissing")
+    status = await _status_when(story, "one", "Failed", "DeadlineExceeded")
     assert "there is no BrokerGroup nobody" in status["message"]
 
 
@@ -80,13 +82,13 @@ async def test_a_suspect_disk_is_given_up_and_made_anew(story: Story) -> None:
     before = (await story.get("pvc", "data-orders-2"))["metadata"]["uid"]
 
     await _create(story, "one", **REPLACE)
-    await eventually("the Event", lambda: _events(story, "ClaimReplaced"))
+    await eventually_async(lambda: _events(story, "ClaimReplaced"), "the Event")
     lost = story.nodes.lose_disk(2)
     await story.run_pods()
-    await eventually("the replacement", lambda: _events(story, "MemberReplaced"))
+    await eventually_async(lambda: _events(story, "MemberReplaced"), "the replacement")
     story.nodes.catch_up()
 
-    await _until(story, "one", "Succeeded")
+    await _status_when(story, "one", "Succeeded")
     assert story.nodes.changes == [(f"{lost}-again", lost)]
     assert (await story.get("pvc", "data-orders-2"))["metadata"]["uid"] != before
 
@@ -96,30 +98,30 @@ async def test_a_lost_majority_goes_on_from_the_survivor_when_told_to(story: Sto
     await story.up()
     await story.until_condition("Degraded", "False/AsExpected")
     await _create(story, "early", **{**FORCE, "forceNewGroup": {}})
-    await _until(story, "early", "Failed", "MajorityThere")
+    await _status_when(story, "early", "Failed", "MajorityThere")
     story.nodes.lose_disk(2)
     story.nodes.silent.add(1)
     story.nodes.leader = None
     await story.until_condition("Available", "False/NoLeader")
 
     await _create(story, "look", **{**FORCE, "forceNewGroup": {}})
-    shown = await _until(story, "look", "Pending", "AwaitingConfirmation")
+    shown = await _status_when(story, "look", "Pending", "AwaitingConfirmation")
     assert [row["pod"] for row in shown["survivors"]] == ["orders-0"]
     assert shown["survivors"][0]["lastIndex"] == 4711
     await _create(story, "wrong", **FORCE)
-    await _until(story, "wrong", "Failed", "GroupIdMismatch")
+    await _status_when(story, "wrong", "Failed", "GroupIdMismatch")
     group_id = (await story.status())["groupId"]
     await _create(story, "force", **{**FORCE, "forceNewGroup": {"groupId": group_id}})
 
-    await eventually("the Event", lambda: _events(story, "ClaimReplaced"))
+    await eventually_async(lambda: _events(story, "ClaimReplaced"), "the Event")
     story.nodes.lose_disk(1)
     story.nodes.silent.clear()
     await story.run_pods()
     for joined in (1, 2):
-        await eventually("a pod joins", lambda wanted=joined: _joined(story, wanted))
+        await eventually_async(partial(_joined, story, joined), "a pod joins")
         story.nodes.catch_up()
 
-    await _until(story, "force", "Succeeded")
+    await _status_when(story, "force", "Succeeded")
     await story.until_condition("Degraded", "False/AsExpected")
     assert story.nodes.epoch == 1
     assert json.dumps(story.nodes.changes).count("-again") == 2

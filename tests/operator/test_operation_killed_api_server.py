@@ -8,7 +8,8 @@ import pytest
 
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
-from tests.operator.live import Operator, eventually, new_story, replace_operator
+from tests.operator.live import Operator, new_story, replace_operator
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -44,7 +45,7 @@ async def test_forcing_goes_on_after_each_kill(
             found = await story.get("pvc", "data-orders-1")
             return bool(found) and found["metadata"]["uid"] != before
 
-        await eventually("the old claim is gone", claim_is_new)
+        await eventually_async(claim_is_new, "the old claim is gone")
         killed_there()
         story.nodes.lose_disk(1)
         story.nodes.silent.clear()
@@ -55,7 +56,7 @@ async def test_forcing_goes_on_after_each_kill(
             status = (await story.get("bgo", "one")).get("status", {})
             return bool(status.get("phase") == "Succeeded")
 
-        await eventually("it succeeds", succeeded, deadline_s=120)
+        await eventually_async(succeeded, "it succeeds", deadline_s=120)
 
     assert story.nodes.epoch == 1
     assert len(story.nodes.changes) == 2

@@ -19,16 +19,9 @@ from dledger_operator.resources.recovery import recovery_claim
 from dledger_operator.resources.spark import access, executor_template
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
-from tests.operator.live import (
-    NODE_IMAGE,
-    SPARK_IMAGE,
-    SYSTEM,
-    Story,
-    eventually,
-    group,
-    volumes_of_class,
-)
+from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, group, volumes_of_class
 from tests.operator.samples import PLATFORM, body
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.found]
 
@@ -169,7 +162,7 @@ async def test_nobody_elses_account_runs_a_users_backup(
         taken = f"ServiceAccount {ours}: the name is taken"
         return bool(taken in status.get("message", ""))
 
-    await eventually("the status says whose account it is", refused)
+    await eventually_async(refused, "the status says whose account it is")
     assert not await story.list("jobs")
     assert not await story.list("pods", "-l", names.JOB_LABEL)
     assert [power.may(each, "create", "pods") for each in (ours, "orders-backup")] == ["no", "no"]
@@ -177,7 +170,7 @@ async def test_nobody_elses_account_runs_a_users_backup(
 
 async def test_what_a_user_may_not_ask_for_becomes_no_pod(story: Story, dev: str) -> None:
     """Found: K2, K6. The condition names the field and the chart's value."""
-    asked = {
+    asked: dict[str, Any] = {
         "image": "evil/node:1",
         "priorityClassName": "system-node-critical",
         "podAnnotations": {"k8s.v1.cni.cncf.io/networks": "kube-system/host"},
@@ -203,7 +196,7 @@ async def test_kubernetes_own_roles_know_our_kinds(power: Power) -> None:
     async def aggregated() -> bool:
         return power.may("edit", "create", "brokergroups.dledger.io") == "yes"
 
-    await eventually("the roles are put together", aggregated)
+    await eventually_async(aggregated, "the roles are put together")
     for verb, answers in (
         (("get", "brokergroups.dledger.io"), ["yes", "yes", "yes"]),
         (("create", "brokerbackups.dledger.io"), ["no", "yes", "yes"]),
@@ -280,7 +273,7 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
     async def in_force() -> bool:
         return "ValidatingAdmissionPolicy" in power.create(OPERATOR, unlabelled)
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     for manifest in (*children.values(), by_executors, local, recovery_claim(of)):
         assert power.create(OPERATOR, manifest) == "", manifest["kind"]
 
@@ -347,7 +340,7 @@ async def test_the_operators_account_changes_and_deletes_nothing_of_others(
     async def in_force() -> bool:
         return "deletes nothing" in power.answer(OPERATOR, "delete", "pod", "orders-0")
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     patch = ("patch", "pod", "orders-0", "-p")
     assert power.answer(OPERATOR, *patch, role) == ""
     for words, *request in (
@@ -401,7 +394,7 @@ async def test_the_operators_account_deletes_only_finished_backups_of_a_schedule
     async def in_force() -> bool:
         return "deletes nothing but" in power.answer(OPERATOR, "delete", "bgb", "by-hand")
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     for name in ("old", "failed"):
         assert power.answer(OPERATOR, "delete", "bgb", name) == ""
     for name in ("running", "unlabelled", "by-hand"):
@@ -422,7 +415,7 @@ async def test_the_operators_account_grows_claims_and_releases_pods_and_no_more(
     async def in_force() -> bool:
         return "deletes nothing" in power.answer(OPERATOR, "delete", "statefulset", "db")
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     delete = ("delete", "statefulset")
     assert power.answer(OPERATOR, *delete, "orders", "--cascade=orphan") == ""
     for how in ("background", "foreground"):
@@ -437,7 +430,7 @@ async def test_the_operators_account_grows_claims_and_releases_pods_and_no_more(
         found = server.get("pvc", claim["metadata"]["name"], "-n", power.namespace)
         return bool(found["status"]["phase"] == "Bound")
 
-    await eventually("the claim is bound, so that it can change", bound)
+    await eventually_async(bound, "the claim is bound, so that it can change")
     more = {"resources": {"requests": {"storage": "20Gi"}}}
     patch = ("patch", "pvc", claim["metadata"]["name"], "-p")
     assert power.answer(OPERATOR, *patch, json.dumps({"spec": more})) == ""
@@ -482,7 +475,7 @@ async def test_a_driver_makes_and_deletes_executors_and_nothing_else(power: Powe
     async def in_force() -> bool:
         return "executors of its own account" in power.answer(driver, "delete", "pod", "db")
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     assert power.answer(driver, "delete", "pod", "executor") == ""
     everything = f"/api/v1/namespaces/{power.namespace}/pods?dryRun=All"
     assert "executors of its own account" in power.answer(driver, "delete", "--raw", everything)

@@ -12,8 +12,9 @@ import pytest
 from tests.operator.api_server import ApiServer
 from tests.operator.interrupted import PODS, Acts, SlowKubelet, State, state_of
 from tests.operator.kubelet import running, settled
-from tests.operator.live import Operator, Story, eventually, new_story, replace_operator
+from tests.operator.live import Operator, Story, new_story, replace_operator
 from tests.operator.test_lost_disk_api_server import local_volumes, machine
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -24,7 +25,7 @@ async def _replaced(story: Story, kubelet: SlowKubelet) -> None:
     async def is_let_in() -> bool:
         return bool(story.nodes.changes)
 
-    await eventually("the empty disk is let in", is_let_in, deadline_s=120)
+    await eventually_async(is_let_in, "the empty disk is let in", deadline_s=120)
     await kubelet.considered()
     kubelet.is_catching_up = True
     await settled(story)
@@ -104,7 +105,7 @@ async def test_a_disk_that_is_gone_with_its_machine_is_given_up_once(
                     pod = await story.get("pod", "orders-2")
                     return "deletionTimestamp" in pod["metadata"]
 
-                await eventually("the pod is to go", is_to_go)
+                await eventually_async(is_to_go, "the pod is to go")
                 gone = ("delete", "pod", "orders-2", "--force", "--grace-period=0")
                 await story.kubectl(*gone)
                 await _replaced(story, kubelet)

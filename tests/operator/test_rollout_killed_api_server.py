@@ -14,7 +14,8 @@ import pytest
 from tests.operator.api_server import ApiServer
 from tests.operator.interrupted import PODS, Acts, SlowKubelet, State, state_of
 from tests.operator.kubelet import running, settled
-from tests.operator.live import NODE_IMAGE, Operator, eventually, new_story, replace_operator
+from tests.operator.live import NODE_IMAGE, Operator, new_story, replace_operator
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -91,7 +92,7 @@ async def test_a_rollout_that_is_taken_back_halfway_undoes_what_was_done(
                     found = await story.get("pod", "orders-1")
                     return bool(found) and found["spec"]["containers"][0]["image"] == NEWER
 
-                await eventually("the pod is made anew", is_made_anew)
+                await eventually_async(is_made_anew, "the pod is made anew")
                 await story.apply(replicas=3)
                 operators.append(Operator(server, "first"))
                 await settled(story, deadline_s=300)

@@ -14,8 +14,9 @@ import pytest
 from dledger_operator.api import names
 from tests.operator.api_server import ApiServer
 from tests.operator.kubelet import Kubelet, running, settled
-from tests.operator.live import Operator, Story, eventually, group, new_story, replace_operator
+from tests.operator.live import Operator, Story, group, new_story, replace_operator
 from tests.operator.test_powers_api_server import OPERATOR, Power, _bound
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -77,7 +78,7 @@ async def test_a_change_of_mind_is_met_by_what_is_there(
             async def learns() -> bool:
                 return bool(story.nodes.learners)
 
-            await eventually("one learns", learns)
+            await eventually_async(learns, "one learns")
             await story.until_condition("Progressing", "True/ScalingOut")
             assert await story.message("Progressing") == (
                 "3 of 5 members vote; orders-3 is catching up"
@@ -161,7 +162,7 @@ async def test_the_account_marks_claims_and_deletes_services_of_pods_and_no_more
     async def in_force() -> bool:
         return "deletes nothing" in power.answer(OPERATOR, "delete", "service", "orders")
 
-    await eventually("the admission policy is in force", in_force)
+    await eventually_async(in_force, "the admission policy is in force")
     mark, ours = f"{names.REMOVED_ANNOTATION}=node-0", ("annotate", "pvc", "data-orders-0")
     for request in (
         (*ours, mark, "--overwrite"),

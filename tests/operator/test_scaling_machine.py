@@ -269,9 +269,9 @@ class Scaler(RuleBasedStateMachine):
 
     def _all(self) -> tuple[object, ...]:
         """Return all that the next fresh round depends on."""
-        maps = (self.children, self.pods, self.claims, self.members)
-        rest = (self.leader, self.term, self.considered, self.is_growing, set(self.removed))
-        return (*map(dict, maps), *rest)
+        group = (dict(self.members), set(self.removed), self.leader, self.term)
+        cluster = (dict(self.children), dict(self.pods), dict(self.claims))
+        return group, cluster, self.considered, self.is_growing
 
     # The model.
 

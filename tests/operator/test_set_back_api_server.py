@@ -20,7 +20,8 @@ from dledger_operator.decisions.checks import ACTED_ON, leaves
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import STORE
 from tests.operator.crd_rules import SPEC, Schema, schemas
-from tests.operator.live import ROOT, Story, eventually
+from tests.operator.live import ROOT, Story
+from tests.waiting import eventually_async
 
 pytestmark = pytest.mark.e2e
 
@@ -215,7 +216,7 @@ async def _told(story: Story, expected: list[str]) -> list[str]:
         return sorted(said) == sorted(expected)
 
     try:
-        await eventually("SpecValid says it", told)
+        await eventually_async(told, "SpecValid says it")
     except AssertionError as error:
         raise AssertionError(f"SpecValid says {said}") from error
     return said
@@ -247,7 +248,7 @@ async def test_what_a_running_group_is_told_to_set_back_is_taken_and_ends_it(sto
 async def test_a_group_that_is_not_founded_yet_gets_its_members_back(story: Story) -> None:
     """And is founded with them."""
     await story.apply(replicas=3)
-    await eventually("the StatefulSet", lambda: story.get("statefulset", "orders"))
+    await eventually_async(lambda: story.get("statefulset", "orders"), "the StatefulSet")
 
     await _change(story, [("replicas", 1)])
     await _set_back(story, [TOO_EARLY])
@@ -313,7 +314,7 @@ async def test_a_field_of_a_newer_version_is_removed(server: ApiServer, story: S
         await _change(story, [("fromTheFuture", next(numbers))])
         return await story.message("SpecValid") == said
 
-    await eventually("SpecValid says it", told)
+    await eventually_async(told, "SpecValid says it")
     removed = json.dumps({SPEC: {"fromTheFuture": None}})
     await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", removed)
 
@@ -327,4 +328,4 @@ async def _deleted(story: Story) -> None:
     async def gone() -> bool:
         return not await story.list("statefulset,pods")
 
-    await eventually("the children are gone", gone)
+    await eventually_async(gone, "the children are gone")

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from dledger.common.status import NodeStatus
+from dledger.common.token_bucket import TokenBucket
 from dledger.errors import DledgerError, Unavailable
 from dledger_operator.cluster import status_streams
 from dledger_operator.cluster.nodes import ASK_ALL_S, Nodes
-from dledger_operator.cluster.status_streams import AVOIDED_S, STEADY_S, Allowance
+from dledger_operator.cluster.status_streams import AVOIDED_S, BURST, STEADY_S, WORDS_PER_S
 from tests.operator.samples import member, pods
 from tests.operator.test_nodes import Net, _address, _net, _said
 
@@ -44,6 +45,10 @@ class Scene:
         await self.settle()
         asked = {n for n in range(3) if _address(n) in self.net.asked}
         return dict(views), asked
+
+    def all_tell(self) -> bool:
+        """Whether every node tells what changes."""
+        return self.nodes.tell_changes
 
     async def settle(self) -> None:
         """Let the streams take what is there."""
@@ -166,17 +171,17 @@ async def test_an_older_node_is_asked_as_before() -> None:
     for ordinal in (0, 2):
         await made.tell(ordinal, made.said(ordinal))
 
-    assert not made.nodes.tell_changes
+    assert not made.all_tell()
     asked = [(await made.poll())[1] for _ in range(5)]
     assert sorted(map(len, asked)) == [0, 0, 0, 0, 3]
     assert made.news == 0
     made.net.words[_address(1)] = asyncio.Queue()
     await made.poll()
-    assert not made.nodes.tell_changes
+    assert not made.all_tell()
     made.now_s = AVOIDED_S
     await made.poll()
     await made.tell(1, made.said(1))
-    assert made.nodes.tell_changes
+    assert made.all_tell()
     await made.nodes.close()
 
 
@@ -243,11 +248,10 @@ async def test_a_pod_that_came_back_elsewhere_has_a_stream_of_its_own(scene: Sce
 
 def test_a_stream_may_say_much_at_once_but_not_for_long() -> None:
     """Each word may cost a round of the group, and all groups share one loop."""
-    now_s = [0.0]
-    allowance = Allowance(lambda: now_s[0])
-    taken = 0
-    while now_s[0] < 60:
-        now_s[0] += allowance.wait_s() + 0.001
+    now_s, taken = 0.0, 0
+    allowance = TokenBucket(at_once=BURST, per_s=WORDS_PER_S)
+    while now_s < 60:
+        now_s += allowance.owe(now_s) + 0.001
         taken += 1
 
     assert 200 <= taken <= 20 + 60 * 4 + 1

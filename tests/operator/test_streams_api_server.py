@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
-from tests.operator.live import Operator, Story, eventually
+from tests.operator.live import Operator, Story
+from tests.waiting import eventually_async
 
 LEADER = ("pods", "-l", "dledger.io/role=leader")
 
@@ -25,16 +27,16 @@ async def test_nodes_that_tell_what_changes_are_not_asked(story: Story, operator
     async def rounds() -> float:
         return sum(operator.metric(f'dledger_operator_rounds_total{{group="{story.name}"'))
 
-    await eventually("a stream to each node", is_watched)
+    await eventually_async(is_watched, "a stream to each node")
     asked = nodes.asked
     for number in range(10):
         before = await rounds()
         await story.kubectl("annotate", "--overwrite", "bg", story.name, f"touched={number}")
-        await eventually("a round", lambda before=before: _is_more(rounds, before))
+        await eventually_async(partial(_is_more, rounds, before), "a round")
 
     assert nodes.asked - asked <= 3  # those of the minute, if it ended meanwhile
     nodes.elect(1)
-    await eventually("1 leads", lambda: _leads(story, 1))
+    await eventually_async(lambda: _leads(story, 1), "1 leads")
     assert nodes.watchers == 3
 
 
@@ -49,5 +51,5 @@ async def test_older_nodes_are_asked(story: Story) -> None:
 
     story.nodes.elect(1)
 
-    await eventually("1 leads", lambda: _leads(story, 1))
+    await eventually_async(lambda: _leads(story, 1), "1 leads")
     assert story.nodes.watchers == 0

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from tests.operator.api_server import ApiServer, running
-from tests.operator.live import Operator, Story, chart, eventually, new_story
+from tests.operator.live import Operator, Story, chart, new_story
+from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e, pytest.mark.long]
 
@@ -34,7 +35,7 @@ async def _restarted(story: Story, ordinal: int, uids: set[str]) -> None:
         found = await story.get("pod", pod)
         return bool(found) and found["metadata"]["uid"] not in uids
 
-    await eventually(f"another pod {pod}", is_new)
+    await eventually_async(is_new, f"another pod {pod}")
     files = await story.secret("orders-peer-tls")
     await story.nodes.encrypt(
         ordinal,
@@ -62,7 +63,7 @@ async def test_an_operator_that_gives_certificates_rolls_them_out_and_ends_plain
         after = Operator(server, "after", gives_certificates=True)
         try:
             mode = functools.partial(_mode, story)
-            assert await eventually("the Secret has a mode", mode) == "both"
+            assert await eventually_async(mode, "the Secret has a mode") == "both"
             for ordinal in (2, 1, 0):
                 assert await mode() == "both"
                 await _restarted(story, ordinal, pods)
@@ -70,7 +71,7 @@ async def test_an_operator_that_gives_certificates_rolls_them_out_and_ends_plain
             async def is_required() -> bool:
                 return await mode() == "required"
 
-            await eventually("TLS alone", is_required)
+            await eventually_async(is_required, "TLS alone")
             for secret in ("orders-backup-tls", "orders-admin-tls"):
                 assert (await story.secret(secret))["mode"] == b"required"
             await story.until_condition("Progressing", "False/Complete")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any, cast
 
@@ -15,10 +15,12 @@ from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.errors import DledgerError, LeftOut, MemberRemoved, NewerCommand
 from dledger.peers import frame_stream, peer_link
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
+from dledger.peers.outbox import Outbox
 from dledger.peers.peer_codec import encode
 from dledger.peers.peers import Peers
 from dledger.raft.messages import AppendRequest, Message, VoteResponse
 from dledger.types import Entry, EntryKind, Member, Membership, NodeId
+from tests.waiting import eventually
 
 OPTIONS = (("grpc.so_reuseport", 0),)
 
@@ -134,7 +136,7 @@ async def _meet(one: End, other: End) -> None:
     """Connect both ways, and wait until everything is there."""
     one.peers.connect(Membership.of([other.member]))
     other.peers.connect(Membership.of([one.member]))
-    await _until(lambda: all((*_tcp(one, other), *_tcp(other, one))))
+    await eventually(lambda: all((*_tcp(one, other), *_tcp(other, one))))
 
 
 def _tcp(one: End, other: End) -> tuple[bool, bool]:
@@ -147,19 +149,13 @@ def _vote(sender: End, recipient: End, *, term: int) -> Message:
     return VoteResponse(sender=sender.id, recipient=recipient.id, term=term, granted=True)
 
 
-async def _until(probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not probe():  # noqa: ASYNC110 - gRPC gives no event for what is waited for
-            await asyncio.sleep(0.01)
-
-
 async def test_votes_do_not_share_a_connection_with_batches(ends: tuple[End, End]) -> None:
     """Two streams of one connection would share its socket's buffer."""
     one, other = ends
 
     one.peers.connect(Membership.of([other.member]))
 
-    await _until(lambda: len(other.peers.replication._connections) == 2)
+    await eventually(lambda: len(other.peers.replication._connections) == 2)
     assert len(other.callers) == 1
 
 
@@ -172,7 +168,7 @@ async def test_what_is_sent_before_there_is_a_connection_takes_the_control_strea
 
     one.peers.send(_vote(one, other, term=1))
 
-    await _until(lambda: bool(other.received))
+    await eventually(lambda: bool(other.received))
     assert len(other.control_frames) == 1
 
 
@@ -183,7 +179,7 @@ async def test_votes_take_tcp_once_it_is_there(ends: tuple[End, End]) -> None:
 
     one.peers.send(_vote(one, other, term=1))
 
-    await _until(lambda: bool(other.received))
+    await eventually(lambda: bool(other.received))
     assert other.received == [_vote(one, other, term=1)]
     assert not other.control_frames
 
@@ -198,11 +194,11 @@ async def test_votes_take_the_control_stream_while_tcp_is_away(
     await _meet(one, other)
     for connection in tuple(other.peers.replication._connections):
         connection.end()
-    await _until(lambda: not any(_tcp(one, other)))
+    await eventually(lambda: not any(_tcp(one, other)))
 
     one.peers.send(_vote(one, other, term=2))
 
-    await _until(lambda: bool(other.received))
+    await eventually(lambda: bool(other.received))
     assert len(other.control_frames) == 1
 
 
@@ -233,7 +229,7 @@ async def test_a_caller_that_is_refused_is_told_the_epoch_of_the_group(
 
     one.peers.connect(Membership.of([other.member]))
 
-    await _until(lambda: bool(one.left_out_by))
+    await eventually(lambda: bool(one.left_out_by))
     assert set(one.left_out_by) == {(2, 9)}
     assert not one.removed_by
 
@@ -245,7 +241,7 @@ async def test_both_ends_learn_the_others_feature_level(ends: tuple[End, End]) -
 
     one.peers.connect(Membership.of([other.member]))
 
-    await _until(lambda: one.peers.levels.get(other.id) == FEATURES.level)
+    await eventually(lambda: one.peers.levels.get(other.id) == FEATURES.level)
     assert other.peers.levels.get(one.id) == 5
 
 
@@ -261,7 +257,7 @@ async def test_a_message_that_only_a_newer_version_knows_costs_no_connection(
     for frame in (unknown, unknown, encode(_vote(one, other, term=2))):
         control.send(frame)
 
-    await _until(lambda: bool(other.received))
+    await eventually(lambda: bool(other.received))
     assert other.received == [_vote(one, other, term=2)]
     assert control.connected
     assert len([each for each in caplog.messages if "type 99" in each]) == 1
@@ -287,7 +283,7 @@ async def test_an_entry_that_consensus_does_not_know_stops_the_node(ends: tuple[
         )
     )
 
-    await _until(lambda: bool(other.outdated_by))
+    await eventually(lambda: bool(other.outdated_by))
     assert "an entry of type 9" in str(other.outdated_by[0])
     assert not other.received
 
@@ -301,12 +297,12 @@ async def test_a_peer_that_comes_back_is_called_at_once(
     one, other = ends
     await other.stop()
     one.peers.connect(Membership.of([other.member]))
-    await _until(lambda: one.peers._links[other.id].backs_off)
+    await eventually(lambda: one.peers._links[other.id].backs_off)
 
     await other.listen()
     other.peers.connect(Membership.of([one.member]))
 
-    await _until(lambda: one.peers.connected(other.id))
+    await eventually(lambda: one.peers.connected(other.id))
 
 
 async def test_a_peer_that_is_slow_to_accept_is_waited_for(ends: tuple[End, End]) -> None:
@@ -326,7 +322,7 @@ async def test_a_peer_that_is_slow_to_accept_is_waited_for(ends: tuple[End, End]
         Membership.of([Member(id=other.id, name=other.id, address=f"127.0.0.1:{port}")])
     )
 
-    await _until(lambda: one.peers.connected(other.id))
+    await eventually(lambda: one.peers.connected(other.id))
 
     assert len(connections) == 1
     server.close()
@@ -347,9 +343,9 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
 ) -> None:
     """Calls of gRPC do that when they cannot send; a peer is not given up for it."""
     one, other = ends
-    frames, opened, fails = peer_link.Outbox.frames, list[object](), asyncio.Event()
+    frames, opened, fails = Outbox.frames, list[object](), asyncio.Event()
 
-    async def fails_at_first(outbox: peer_link.Outbox) -> AsyncIterator[bytes]:
+    async def fails_at_first(outbox: Outbox) -> AsyncIterator[bytes]:
         opened.append(outbox)
         if len(opened) == 1:
             await fails.wait()
@@ -357,13 +353,13 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
         async for frame in frames(outbox):
             yield frame
 
-    monkeypatch.setattr(peer_link.Outbox, "frames", fails_at_first)
+    monkeypatch.setattr(Outbox, "frames", fails_at_first)
     await _meet(one, other)
     assert len(opened) == 2
 
     fails.set()
 
-    await _until(lambda: len(opened) == 3 and all((*_tcp(one, other), *_tcp(other, one))))
+    await eventually(lambda: len(opened) == 3 and all((*_tcp(one, other), *_tcp(other, one))))
 
 
 # Addresses
@@ -394,7 +390,7 @@ async def test_what_a_node_tells_counts_where_its_membership_has_it(
     """A node that knows no member answers where the handshake says; its routes wait for more."""
     one, other = ends
     one.peers._heard_from(other.handshake_to(one.member), None)
-    await _until(lambda: one.peers.connected(other.id))
+    await eventually(lambda: one.peers.connected(other.id))
     assert one.peers.endpoints == {}
 
     one.peers.connect(Membership.of([other.member]))
@@ -408,10 +404,10 @@ async def test_a_link_to_where_a_handshake_pointed_gives_way_to_the_membership(
     """Though it is up."""
     one, other = ends
     one.peers._heard_from(other.handshake_to(one.member), None)
-    await _until(lambda: one.peers.connected(other.id))
+    await eventually(lambda: one.peers.connected(other.id))
     moved = replace(other.member, address=f"localhost:{other.port}")
 
     one.peers.connect(Membership.of([moved]))
 
     assert one.peers._links[other.id].address == moved.address
-    await _until(lambda: one.peers.connected(other.id))
+    await eventually(lambda: one.peers.connected(other.id))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from unittest.mock import Mock
 
@@ -12,6 +12,7 @@ import pytest
 
 from dledger.common.limits import MAX_PEER_FRAME_BYTES
 from dledger.errors import InvalidArgument, MemberRemoved
+from dledger.files.files import Buffer
 from dledger.peers import replication_port
 from dledger.peers.frame_stream import FrameStream
 from dledger.peers.framing import prefix
@@ -19,6 +20,7 @@ from dledger.peers.handshake import Handshake, PeerAddress
 from dledger.peers.peer_codec import BadFrame
 from dledger.peers.replication_port import ConnectToken, ReplicationPort
 from dledger.types import NodeId
+from tests.waiting import eventually
 
 HOST = "127.0.0.1"
 HELLO = Handshake(
@@ -43,11 +45,12 @@ class Listening:
 
     def _take(self, handshake: Handshake, frame: memoryview) -> None:
         assert handshake == HELLO
-        if frame == b"bad":
+        said = bytes(frame)
+        if said == b"bad":
             raise BadFrame("not a Raft message")
-        if frame == b"removed":
+        if said == b"removed":
             raise MemberRemoved(handshake.sender_id, group_id="g", index=7)
-        self.frames.append(bytes(frame))
+        self.frames.append(said)
 
 
 @pytest.fixture
@@ -56,7 +59,7 @@ async def listening() -> AsyncIterator[Listening]:
     await end.port.start()
     yield end
     end.port.close()
-    await _until(lambda: not end.port._connections)
+    await eventually(lambda: not end.port._connections)
 
 
 @pytest.fixture
@@ -64,12 +67,6 @@ async def stream() -> AsyncIterator[FrameStream]:
     link = FrameStream("replication to orders-1")
     yield link
     link.close()
-
-
-async def _until(probe: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
-        while not probe():  # noqa: ASYNC110 - sockets give no event for what is waited for
-            await asyncio.sleep(0.005)
 
 
 async def _ended(reader: asyncio.StreamReader) -> None:
@@ -101,7 +98,7 @@ async def test_frames_arrive_in_order_with_a_ticket(
         for frame in frames:
             stream.send(frame)
 
-        await _until(lambda: len(listening.frames) == len(frames))
+        await eventually(lambda: len(listening.frames) == len(frames))
     assert listening.frames == frames
 
 
@@ -115,7 +112,7 @@ async def test_without_a_connection_frames_are_dropped(
         await _sends(stream, listening, b"now")
         stream.close()
         stream.send(b"late")
-        await _until(lambda: listening.lost == [HELLO])
+        await eventually(lambda: listening.lost == [HELLO])
 
     assert set(listening.frames) == {b"now"}
 
@@ -190,7 +187,7 @@ async def test_one_ticket_is_for_a_few_connections(listening: Listening) -> None
             reader, writer = await asyncio.open_connection(HOST, connect_token.port)
             writer.write(connect_token.token + prefix(b"x") + b"x")
             opened.append((reader, writer))
-            await _until(lambda: len(listening.frames) == len(opened))
+            await eventually(lambda: len(listening.frames) == len(opened))
         for reader, _ in opened[:2]:
             await _ended(reader)
 
@@ -208,14 +205,14 @@ async def test_a_connection_takes_little_and_gives_it_back_when_it_ends(
     with listening.port.admitted(HELLO) as connect_token:
         _, writer = await asyncio.open_connection(HOST, connect_token.port)
         writer.write(connect_token.token + prefix(b"x") + b"x" + (64 << 20).to_bytes(4, "little"))
-        await _until(lambda: listening.frames == [b"x"])
+        await eventually(lambda: listening.frames == [b"x"])
         (connection,) = listening.port._connections
         frames = connection._frames
         assert frames is not None
         assert len(frames._buffer) <= 16 << 10
 
         writer.close()
-        await _until(lambda: not listening.port._connections)
+        await eventually(lambda: not listening.port._connections)
         assert len(frames._buffer) == 0
 
 
@@ -275,11 +272,16 @@ async def test_a_small_frame_and_its_length_are_one_write(
         assert transport is not None
         written: list[int] = []
         spy = Mock(wraps=transport)
-        spy.write = lambda data: (written.append(len(data)), transport.write(data))
+
+        def write(data: Buffer) -> None:
+            written.append(len(data))
+            transport.write(data)
+
+        spy.write = write
         monkeypatch.setattr(sender, "_transport", spy)
 
         stream.send(bytes(size_bytes))
-        await _until(lambda: len(listening.frames[-1]) == size_bytes)
+        await eventually(lambda: len(listening.frames[-1]) == size_bytes)
 
     assert len(written) == writes
     assert sum(written) == size_bytes + 4
@@ -294,7 +296,7 @@ async def test_a_broken_connection_is_opened_again(
         await _sends(stream, listening, b"before")
         for connection in tuple(listening.port._connections):
             connection.end()
-        await _until(lambda: listening.lost == [HELLO])
+        await eventually(lambda: listening.lost == [HELLO])
 
         await _sends(stream, listening, b"after")
     assert listening.frames[-1] == b"after"
@@ -317,7 +319,7 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
 
     server = await asyncio.start_server(reads_late, HOST, 0, limit=1 << 16)
     stream.open(HOST, ConnectToken(server.sockets[0].getsockname()[1], bytes(16)))
-    await _until(lambda: stream.connected)
+    await eventually(lambda: stream.connected)
     sender = stream._sender
     assert sender is not None
     monkeypatch.setattr("dledger.peers.outbox.MAX_QUEUED_BYTES", 1 << 20)
@@ -328,9 +330,9 @@ async def test_a_peer_that_does_not_read_holds_a_bounded_backlog(
     assert sender._outbox.size_bytes <= 1 << 20
     kept_bytes = 16 + 100_004 * (400 - 10)
     held.set()
-    await _until(lambda: not sender._paused and not len(sender._outbox))
+    await eventually(lambda: not sender._paused and not len(sender._outbox))
     stream.send(b"end")
-    await _until(lambda: got.endswith(b"end"))
+    await eventually(lambda: got.endswith(b"end"))
     assert len(got) < kept_bytes
     assert (len(got) - 16 - 7) % 100_004 == 0
     stream.close()
@@ -352,11 +354,11 @@ async def test_a_peer_that_takes_nothing_any_more_is_connected_to_anew(
 
     server = await asyncio.start_server(reads_nothing, HOST, 0, limit=1 << 16)
     stream.open(HOST, ConnectToken(server.sockets[0].getsockname()[1], bytes(16)))
-    await _until(lambda: stream.connected)
+    await eventually(lambda: stream.connected)
 
     for _ in range(100):
         stream.send(bytes(100_000))
-    await _until(lambda: len(accepted) == 2)
+    await eventually(lambda: len(accepted) == 2)
 
     stream.close()
     forever.set()

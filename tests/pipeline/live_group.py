@@ -6,13 +6,14 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dledger.client import AdminClient, Client, Record, StoredRecord
 from dledger.common.status import NodeStatus
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 TOPIC = "orders"
 QUEUES = 2
@@ -50,7 +51,7 @@ def live_group(directory: Path) -> Iterator[LiveGroup]:
     running = DevGroup(directory / "data", free_port_range(), "segment_bytes=1048576")
     try:
         running.announced()
-        state = eventually("the group is whole", running.whole, 120)
+        state = eventually_blocking(running.whole, "the group is whole", 120)
         admins = _leader_first(state["adminEndpoints"], state["leader"])
         asyncio.run(_produce(state["endpoints"][0]))
         status = _committed(admins)
@@ -92,13 +93,17 @@ async def _status(address: str) -> NodeStatus:
         return await admin.status()
 
 
+def _has_committed(address: str, index: int) -> bool:
+    return asyncio.run(_status(address)).commit_index >= index
+
+
 def _committed(admins: Sequence[str]) -> NodeStatus:
     """Wait until all nodes have committed what the leader has; return its status."""
     wanted = asyncio.run(_status(admins[0]))
     for address in admins[1:]:
-        eventually(
+        eventually_blocking(
+            partial(_has_committed, address, wanted.commit_index),
             f"{address} has committed entry {wanted.commit_index}",
-            lambda at=address: asyncio.run(_status(at)).commit_index >= wanted.commit_index,
             120,
         )
     return wanted

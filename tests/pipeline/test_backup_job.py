@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,9 +18,9 @@ from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.logs import contents
+from tests.waiting import eventually_blocking
 
 _TARGET_BYTES = 1 << 20
 
@@ -28,8 +29,8 @@ def _store(directory: Path, name: str) -> Store:
     return Store.open(f"file://{directory}/{name}")
 
 
-def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, object]:
-    wanted: dict[str, object] = {
+def _backup(store: Store, group: LiveGroup, **changed: Any) -> dict[str, object]:
+    wanted: dict[str, Any] = {
         "endpoints": group.admins,
         "store": store,
         "last_index": group.last_index,
@@ -146,7 +147,7 @@ def test_a_backup_killed_in_the_middle_is_not_there_and_runs_again_to_the_same_o
             assert driver.poll() is None, said.read_text("utf-8")
             return any(data.glob("*.parquet"))
 
-        eventually("an object is written", written, 300)
+        eventually_blocking(written, "an object is written", 300)
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
 

@@ -22,9 +22,9 @@ from dledger_pipeline.errors import (
 from dledger_pipeline.log import export_client
 from dledger_pipeline.log.export_client import ExportClient, choose_nodes
 from dledger_pipeline.log.records import RecordBytes, parse
-from e2e.harness.waiting import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries, entry
+from tests.waiting import eventually_blocking
 
 ENTRIES = entries(200)
 CHUNK_BYTES = 5000
@@ -293,7 +293,7 @@ def test_a_reader_that_stops_early_makes_room(
 
         abandoned.close()  # type: ignore[attr-defined]
 
-        assert eventually("there is room", lambda: _first_chunk(exporter), 10)
+        assert eventually_blocking(lambda: _first_chunk(exporter), "there is room", 10)
 
 
 def _first_chunk(exporter: ExportClient) -> RecordBytes | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,9 +21,9 @@ from dledger_pipeline.log.segments import read_log
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
 from tests.pipeline.live_group import QUEUES, TOPIC, LiveGroup
 from tests.pipeline.logs import manifest
+from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow
 RANGE_BYTES = 1 << 20
@@ -83,7 +84,7 @@ def test_a_follower_is_read_from(group: LiveGroup) -> None:
         chosen = choose_nodes(group.admins, timeout_s=60).addresses[0]
         return chosen if leader and chosen != leader == group.leader() else ""
 
-    assert eventually("a follower is chosen", chosen_beside, 60) in group.admins
+    assert eventually_blocking(chosen_beside, "a follower is chosen", 60) in group.admins
 
 
 def test_what_a_node_does_not_have_is_refused(group: LiveGroup) -> None:
@@ -110,15 +111,11 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
     try:
         endpoints = founded.announced()["endpoints"]
         for endpoint in endpoints:
-            eventually(
-                "the messages are there",
-                lambda at=endpoint: asyncio.run(_shows(at, expected)),
-                60,
-            )
+            eventually_blocking(partial(_shows, endpoint, expected), "the messages are there", 60)
     finally:
         founded.stop()
     assert archived.last_index == group.last_index
 
 
-async def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
-    return await read_all(address) == expected
+def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
+    return asyncio.run(read_all(address)) == expected

@@ -21,10 +21,10 @@ from dledger_pipeline.jobs.progress import Done, Phase, Progress, registry, serv
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.jobs.without_spark import gc, restore, verify
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.waiting import eventually
 from tests.pipeline import logs
 from tests.pipeline.live_group import LiveGroup
 from tests.pipeline.message_logs import checked_entries, message_log
+from tests.waiting import eventually_blocking
 
 Seen = dict[str, float]
 
@@ -115,7 +115,7 @@ def test_the_command_serves_metrics_on_the_port_it_was_given(
         return None
 
     try:
-        seen = eventually("a range is done and others are not", works, 60)
+        seen = eventually_blocking(works, "a range is done and others are not", 60)
     finally:
         running.terminate()
 

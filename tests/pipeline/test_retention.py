@@ -20,7 +20,7 @@ from dledger_pipeline.log.export_client import ExportClient, ExportPlan
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +61,7 @@ def produce_until_dropped(directory: Path, port: int, name: str, beyond: int) ->
             asyncio.run(_produce(group.endpoints[0], f"{name}-{next(numbers)}", 40))
             return plan_of(group).first_available > beyond
 
-        eventually("old entries are dropped", dropped, 120)
+        eventually_blocking(dropped, "old entries are dropped", 120)
 
 
 def plan_of(group: DevGroup) -> ExportPlan:

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -19,6 +18,7 @@ from pyspark.sql import SparkSession
 from dledger.errors import CorruptRecord, DledgerError
 from dledger_pipeline.errors import ObjectMissing, SparkFailed
 from dledger_pipeline.spark.session import one_task_each, spark_session, typed_errors
+from tests.waiting import eventually_blocking
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -88,13 +88,13 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm() -> None:
         env={**os.environ, "PYTHONPATH": path},
         stderr=subprocess.DEVNULL,
     )
-    (jvm,) = _eventually(lambda: _javas_of(starting.pid))
+    (jvm,) = eventually_blocking(lambda: _javas_of(starting.pid))
 
     starting.send_signal(signal.SIGINT)
 
     assert starting.wait() == -signal.SIGINT
     try:
-        _eventually(lambda: not _is_java(jvm), deadline_s=20)
+        eventually_blocking(lambda: not _is_java(jvm), deadline_s=20)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(jvm, signal.SIGKILL)
@@ -109,11 +109,3 @@ def _is_java(pid: int) -> bool:
     with contextlib.suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text("utf-8") == "java\n"
     return False
-
-
-def _eventually(look: Callable[[], T], deadline_s: float = 60) -> T:
-    end_s = time.monotonic() + deadline_s
-    while not (seen := look()):
-        assert time.monotonic() < end_s
-        time.sleep(0.01)
-    return seen

@@ -14,9 +14,9 @@ import pytest
 
 from dledger_pipeline.archive.catalog import newest
 from dledger_pipeline.object_store.store import Store
-from e2e.harness.waiting import eventually
 from tests.pipeline.export_server import export_server
 from tests.pipeline.logs import GROUP_ID, data_directory, entries
+from tests.waiting import eventually_blocking
 
 ROOT = Path(__file__).parents[2]
 _PYTHONPATH = os.pathsep.join(str(ROOT / folder) for folder in ("node", "pipeline"))
@@ -73,7 +73,9 @@ def spark_works(pids: set[int]) -> bool:
 
 
 @contextmanager
-def _running(node: str, store: Store, said: Path, *options: str) -> Iterator[subprocess.Popen]:
+def _running(
+    node: str, store: Store, said: Path, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a backup that would take an hour, as the foreground job of a terminal does."""
     command = ["backup", "--endpoint", node, "--store", store.url, "--target-mib", "1"]
     with said.open("wb") as log:
@@ -107,13 +109,13 @@ def _stopped(
             pids = descendants(driver.pid)
             return pids if when(pids) else None
 
-        pids = eventually("the work is under way", ready, 120)
+        pids = eventually_blocking(ready, "the work is under way", 120)
         if number is signal.SIGINT:
             os.killpg(driver.pid, number)  # as a terminal does
         else:
             driver.send_signal(number)
         code = driver.wait(60)
-        eventually("all its processes end", lambda: not any(map(is_there, pids)), 60)
+        eventually_blocking(lambda: not any(map(is_there, pids)), "all its processes end", 60)
 
     lines = [line for line in said.read_text("utf-8").splitlines() if "incubator" not in line]
     assert newest(store, GROUP_ID) is None

@@ -31,7 +31,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import ConfirmedRead, SnapshotChunk
 from dledger.raft.snapshots import SnapshotReader
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, SnapshotInfo
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role, SnapshotInfo
 from dledger_sim.process import founding_entry, members
 from tests.raft.chains import chain_behind
 
@@ -125,6 +125,10 @@ class ListDisk:
         """Return the chain CRC at *index*; 0 for index 0."""
         at = index - self._base_index
         return self._chains[at - 1] if at else self._base_chain
+
+    def stored(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Return the entries [first, last], in memory or not."""
+        return tuple(self._entries[first - self._base_index - 1 : last - self._base_index])
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from [first, last]: at least one, cut at *max_bytes*; or None."""
@@ -257,7 +261,7 @@ class Alone:
         term: The durable term; by default that of the last entry.
         vote: The durable vote.
         applied_index: Where applying goes on.
-        snapshots: The node's own; None: it neither sends nor takes any.
+        snapshots: The node's own; None: it has none yet.
         in_memory: Whether old entries can be read at once.
         asks: Whether it asks the others first.
         config: Settings of `RaftConfig`.
@@ -293,9 +297,13 @@ class Alone:
             memberships=self.disk.memberships(),
             rng=Random(1),
             applied_index=applied_index,
-            snapshots=snapshots,
+            snapshots=snapshots or ModelSnapshots(),
             asks=asks,
         )
+
+    def role(self) -> Role:
+        """Return its role now."""
+        return self.raft.role
 
     def do(self, action: Callable[[Raft], T]) -> T:
         """Call into the core, and check its invariants."""

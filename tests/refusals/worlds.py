@@ -44,7 +44,8 @@ from tests.refusals.answers import said
 from tests.refusals.asked import FORWARDED, GOOD, GROUP, ME, SECRET, TOPIC, Asked, bad, good
 from tests.refusals.wire import Heard, Wire, prefixed, wire
 from tests.requests import memory_group as made
-from tests.requests.memory_group import DOOR, WAIT_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import DOOR, WAIT_S, MemoryGroup, memory_group
+from tests.waiting import eventually
 
 SERVERS: Final = (GRPC, NATIVE, DOOR)
 """gRPC's own server, ours, and ours in a door process."""
@@ -207,10 +208,10 @@ def _refuse_after_one(group: MemoryGroup, error: DledgerError) -> None:
 
     def committed(command: Any) -> Any:
         group.refuse = error
-        group.commit = commit  # type: ignore[method-assign]
+        group.commit = commit
         return commit(command)
 
-    group.commit = committed  # type: ignore[method-assign]
+    group.commit = committed
 
 
 async def _store_one(asking: Asking) -> None:
@@ -233,7 +234,7 @@ async def unreadable_entries(server: str) -> Answers:
                 raise error
 
             for node in asking.group.nodes:
-                node.engine.read_entry = read_entry  # type: ignore[method-assign, assignment]
+                node.engine.read_entry = read_entry  # type: ignore[assignment]
             await asking.each(good(rpc, refusal) for rpc in ("Ledger/Read", "Ledger/ReadBatches"))
             for place in (LEADER, FOLLOWER):
                 await _store_one_more(asking)
@@ -377,7 +378,7 @@ def _decide_nothing(group: MemoryGroup) -> list[asyncio.Future[object]]:
         undecided.append(asyncio.get_running_loop().create_future())
         return undecided[-1]
 
-    group.commit = commit  # type: ignore[assignment, method-assign]
+    group.commit = commit  # type: ignore[assignment]
     return undecided
 
 
@@ -393,7 +394,7 @@ async def full_rooms(server: str) -> Answers:
                 begun(client, bad("SendMessage", "", asked.large()))
                 node = asking.group.nodes[(LEADER, FOLLOWER).index(place)]
                 admission = node.gateway.context.admission
-                await until(lambda a=admission: a.taken > 4 << 20)  # type: ignore[misc]
+                await eventually(lambda a=admission: a.taken > 4 << 20)  # type: ignore[misc]
                 calls = [
                     good(rpc, "its connection's share of the room is taken")
                     for rpc in GOOD
@@ -443,9 +444,9 @@ async def given_up(server: str) -> Answers:
                 async with wire(asking.port(place)) as client:
                     call = good(rpc, "given up by its client")
                     heard = begun(client, call)
-                    await until(lambda: bool(undecided))  # noqa: B023
+                    await eventually(lambda: bool(undecided))  # noqa: B023
                     client.give_up(heard)
-                    await until(lambda: not load().held_request_bytes)  # noqa: B023
+                    await eventually(lambda: not load().held_request_bytes)  # noqa: B023
                     asking.answers[rpc, call.refusal, place] = said(call.path, heard)
                 answers |= asking.answers
     return answers
@@ -477,7 +478,7 @@ async def leaving_nodes(server: str) -> Answers:
             calls = [good(rpc, "the node stops") for rpc in rpcs]
             async with wire(asking.port(place)) as client:
                 heard = [begun(client, call) for call in calls]
-                await until(lambda: len(undecided) == len(heard))  # noqa: B023
+                await eventually(lambda: len(undecided) == len(heard))  # noqa: B023
                 stopped = asking.group.nodes[(LEADER, FOLLOWER).index(place)]
                 await stopped.servers[0].stop(0.05)
                 for call, each in zip(calls, heard, strict=True):

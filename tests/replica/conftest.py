@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.replica.group import TestGroup
+from tests.replica.group import DriverGroup
 
 
 @pytest.fixture
-async def group(tmp_path: Path) -> AsyncIterator[TestGroup]:
+async def group(tmp_path: Path) -> AsyncIterator[DriverGroup]:
     """Return a group of three, not started; stopped afterwards."""
-    made = TestGroup(tmp_path)
+    made = DriverGroup(tmp_path)
     yield made
     await made.stop()

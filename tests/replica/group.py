@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from crc32c import crc32c
 
@@ -25,6 +24,7 @@ from dledger.store.hard_state import HardStateFile
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles
 from dledger.types import Entry, EntryKind, HardState, Member, Membership, NodeId, Role
+from tests.waiting import eventually
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 IDS = tuple(NodeId(f"n{number}") for number in (1, 2, 3))
@@ -72,10 +72,8 @@ def split(data: bytes) -> list[str]:
     return texts
 
 
-class TestNode:
+class DriverNode:
     """One driver and what it stands on."""
-
-    __test__ = False
 
     def __init__(
         self,
@@ -101,18 +99,13 @@ class TestNode:
         self.log = CommitLog.open(
             files, directory / LOG_DIRECTORY, identity=identity, segment_bytes=segment_bytes
         )
-        self.snapshots = (
-            Snapshots(
-                SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0),
-                group_id=GROUP_ID,
-                log=self.log,
-                state=state,
-            )
-            if state is not None
-            else None
+        self.snapshots = Snapshots(
+            SnapshotFiles(files, directory / SNAPSHOT_DIRECTORY, reserve_bytes=0),
+            group_id=GROUP_ID,
+            log=self.log,
+            state=state or BrokerState(),
         )
-        if self.snapshots is not None:
-            self.snapshots.load()
+        self.snapshots.load()
         if not self.log.last_index:
             hard_state_file.save(HardState(term=1))
             self.log.append([founding_entry()])
@@ -165,16 +158,14 @@ def founding_entry() -> Entry:
     )
 
 
-class TestGroup:
+class DriverGroup:
     """Three nodes and the network between them."""
-
-    __test__ = False
 
     def __init__(
         self,
         directory: Path,
         *,
-        files: dict[NodeId, Files] | None = None,
+        files: Mapping[NodeId, Files] | None = None,
         config: DriverConfig | None = None,
         brokers: bool = False,
         segment_bytes: int = 1 << 20,
@@ -185,16 +176,16 @@ class TestGroup:
         self._directory = directory
         self._files = files or {}
         self._config = config or DriverConfig(tick_s=0.01)
-        self.nodes: dict[NodeId, TestNode] = {}
+        self.nodes: dict[NodeId, DriverNode] = {}
         self.cut: set[NodeId] = set()
         self.sent: list[Message] = []
         self.tamper: Callable[[Message], Message] = lambda message: message
-        self._stopped: list[TestNode] = []
+        self._stopped: list[DriverNode] = []
 
     def start(self, *ids: NodeId) -> None:
         """Start the given nodes, or all."""
         for node_id in ids or IDS:
-            node = TestNode(
+            node = DriverNode(
                 node_id,
                 self._directory / node_id,
                 send=self._deliver,
@@ -223,11 +214,11 @@ class TestGroup:
             await node.driver.stop()
             node.log.close()
 
-    async def leader(self) -> TestNode:
+    async def leader(self) -> DriverNode:
         """Wait for a leader that serves."""
         return await eventually(self._serving_leader)
 
-    def _serving_leader(self) -> TestNode | None:
+    def _serving_leader(self) -> DriverNode | None:
         serving = [
             node
             for node in self.nodes.values()
@@ -235,20 +226,6 @@ class TestGroup:
         ]
         return max(serving, key=lambda node: node.driver.core.term, default=None)
 
-    def followers(self) -> list[TestNode]:
+    def followers(self) -> list[DriverNode]:
         """Return the nodes that do not lead."""
         return [n for n in self.nodes.values() if n.driver.core.role is not Role.LEADER]
-
-
-T = TypeVar("T")
-
-
-async def eventually(probe: Callable[[], T | None], deadline_s: float = 20) -> T:
-    """Return the probe's first truthy answer; fail after *deadline_s*."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        answer = probe()
-        if answer:
-            return answer
-        await asyncio.sleep(0.005)
-    raise AssertionError(f"not within {deadline_s} s: {probe}")

@@ -20,7 +20,8 @@ from dledger.raft.messages import (
 )
 from dledger.replica.driver import DriverConfig
 from dledger.types import Entry, EntryKind, Member, NodeId
-from tests.replica.group import IDS, TestNode, eventually
+from tests.replica.group import IDS, DriverNode
+from tests.waiting import eventually
 
 SELF, SECOND, THIRD = IDS
 _NOBODY_TICKS = DriverConfig(tick_s=3600)
@@ -58,7 +59,7 @@ class LoneNode:
 
     def open(self) -> None:
         """Open the disk, without running."""
-        self.node = TestNode(
+        self.node = DriverNode(
             self._id,
             self._directory,
             send=self.sent.append,
@@ -78,7 +79,6 @@ class LoneNode:
         """Apply everything up to *index*, and take a snapshot."""
         node, broker = self.node, self.node.broker
         assert broker is not None
-        assert node.snapshots is not None
         for one in node.log.read(1, index, 1 << 20):
             if one.kind is EntryKind.DATA:
                 broker.apply(one)
@@ -103,8 +103,7 @@ class LoneNode:
     async def close(self) -> None:
         """Stop, as a crash of the process would."""
         await self.node.driver.stop()
-        if self.node.snapshots is not None:
-            await self.node.snapshots.close()
+        await self.node.snapshots.close()
         self.node.log.close()
 
     @property
@@ -142,7 +141,7 @@ class LoneNode:
             self.lacks(*peers, firm=firm)
 
 
-def ends(node: TestNode) -> tuple[int, int]:
+def ends(node: DriverNode) -> tuple[int, int]:
     """Return where the log ends, to the core and on the disk."""
     return node.driver.core.last_index, node.log.last_index
 
@@ -159,7 +158,6 @@ def follow_leader(node: LoneNode, *, term: int) -> None:
 def send_snapshot(leader: LoneNode, follower: LoneNode, *, term: int) -> None:
     """Let the newest snapshot of one node arrive at another, from the leader of *term*."""
     snapshots, driver = leader.node.snapshots, follower.node.driver
-    assert snapshots is not None
     info = snapshots.newest()
     assert info is not None
     follow_leader(follower, term=term)

@@ -12,10 +12,11 @@ import pytest
 from dledger.raft.messages import HeartbeatRequest, Message
 from dledger.replica.driver import DriverConfig
 from dledger.types import NodeId, Role
-from tests.replica.group import TestGroup, TestNode, command, eventually
+from tests.replica.group import DriverGroup, DriverNode, command
+from tests.waiting import eventually
 
 
-class Quiet(TestGroup):
+class Quiet(DriverGroup):
     """A group in which no heartbeat arrives while `quiet`; nobody stands for election meanwhile."""
 
     def __init__(self, directory: Path) -> None:
@@ -28,7 +29,7 @@ class Quiet(TestGroup):
             return replace(message, recipient=NodeId("nobody"))
         return message
 
-    async def led(self) -> tuple[TestNode, TestNode]:
+    async def led(self) -> tuple[DriverNode, DriverNode]:
         """Return leader and a follower that has applied everything so far."""
         self.start()
         first = next(iter(self.nodes.values()))
@@ -42,7 +43,7 @@ class Quiet(TestGroup):
         return leader, follower
 
     @staticmethod
-    def settled(leader: TestNode, follower: TestNode) -> bool:
+    def settled(leader: DriverNode, follower: DriverNode) -> bool:
         """Whether the follower has applied all that is committed."""
         return follower.driver.applied_index == leader.driver.core.last_index
 
@@ -55,7 +56,7 @@ async def group(tmp_path: Path) -> AsyncIterator[Quiet]:
     await made.stop()
 
 
-async def _commit(leader: TestNode, follower: TestNode, *texts: str) -> int:
+async def _commit(leader: DriverNode, follower: DriverNode, *texts: str) -> int:
     """Commit entries one at a time; return the newest that the follower knows to be committed."""
     for text in texts:
         await leader.driver.propose(command(text), grows=True)

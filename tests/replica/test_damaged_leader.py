@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,19 @@ from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
 from tests.raft.bench import data_entry
-from tests.replica.group import IDS, TestGroup, command, eventually
+from tests.replica.group import IDS, DriverGroup, DriverNode, command
+from tests.waiting import eventually
 
 
-async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
+def _has_synced(node: DriverNode, index: int) -> bool:
+    return node.log.synced_index >= index
+
+
+def _has_applied(node: DriverNode, entries: int) -> bool:
+    return len(node.state.applied) == entries
+
+
+async def _write_alone(group: DriverGroup) -> tuple[Path, int, int]:
     """Let one node write what no other gets; return a record: its file, place and index.
 
     They are as large as what does not wait for the entry before to be committed.
@@ -27,7 +37,7 @@ async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
     lost = []
     for number in range(6):
         lost.append(leader.driver.submit(bytes(1 << 16), grows=True))
-        await eventually(lambda at=shared + number + 1: leader.log.synced_index >= at)  # type: ignore[misc]
+        await eventually(partial(_has_synced, leader, shared + number + 1))
     extent, _ = leader.log.read_extent(shared + 1, shared + 1, 1)
     await group.stop(leader.id)
     await asyncio.gather(*lost, return_exceptions=True)
@@ -37,7 +47,7 @@ async def _write_alone(group: TestGroup) -> tuple[Path, int, int]:
 @pytest.mark.asyncio
 async def test_a_leader_that_cannot_send_its_damaged_entry_gives_way(tmp_path: Path) -> None:
     """Nobody can have its whole log, so a hand-over would wait for ever; a majority decides."""
-    group = TestGroup(tmp_path, segment_bytes=1 << 18)
+    group = DriverGroup(tmp_path, segment_bytes=1 << 18)
     group.start()
     name, offset, index = await _write_alone(group)
     _flip(tmp_path / name, offset + 200)
@@ -83,7 +93,7 @@ def _flip(file: Path, position: int) -> None:
 @pytest.mark.asyncio
 async def test_two_damaged_ends_do_not_keep_a_group_from_a_leader(tmp_path: Path) -> None:
     """Seed 6260: each alone had an entry, and could not campaign without it; the third had less."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("shared"), grows=True)
@@ -105,7 +115,7 @@ async def test_two_damaged_ends_do_not_keep_a_group_from_a_leader(tmp_path: Path
     leader = await group.leader()
     await leader.driver.propose(command("goes on"), grows=True)
     for node in group.nodes.values():
-        await eventually(lambda node=node: len(node.state.applied) == 2)  # type: ignore[misc]
+        await eventually(partial(_has_applied, node, 2))
         assert [e.data for e in node.state.applied] == [command("shared"), command("goes on")]
         assert node.log.is_whole
     await group.stop()

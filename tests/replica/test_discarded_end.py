@@ -11,7 +11,7 @@ from dledger.raft.membership import begin_change, end_change
 from dledger.raft.messages import AppendRequest, VoteRequest, VoteResponse
 from dledger.types import EntryKind, NodeId
 from tests.raft.chains import chain_behind
-from tests.replica.group import IDS, MEMBERSHIP, eventually
+from tests.replica.group import IDS, MEMBERSHIP
 from tests.replica.lone_node import (
     SECOND,
     SELF,
@@ -24,6 +24,7 @@ from tests.replica.lone_node import (
     member,
     send_snapshot,
 )
+from tests.waiting import eventually
 
 
 @pytest.mark.found
@@ -102,7 +103,7 @@ async def test_a_discarded_membership_does_not_come_back_with_a_snapshot(tmp_pat
     )
     bench.node.driver.receive(append)
     await eventually(lambda: bench.node.driver.applied_index == 13)
-    assert (core.membership_index, core.membership.voter_ids) == (1, set(IDS))
+    assert (core.membership_index, core.membership.voter_ids) == (1, frozenset(IDS))
     await bench.close()
     await other.close()
 

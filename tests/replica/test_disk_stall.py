@@ -7,7 +7,8 @@ from pathlib import Path
 from dledger.replica.driver import DriverConfig
 from dledger.replica.leader_health import StallLimits, StallWatch
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
+from tests.replica.group import IDS, DriverGroup, DriverNode, command
+from tests.waiting import eventually
 
 LIMITS = StallLimits(stall_s=1.0, behind_s=0.5)
 
@@ -48,7 +49,7 @@ async def test_a_leader_gives_way_when_the_others_commit_without_its_disk(tmp_pa
     """Well before the time after which any stalled disk makes it step down."""
     files = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
-    group = TestGroup(tmp_path, files=dict(files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     files[leader.id].gate.clear()
@@ -67,7 +68,7 @@ async def test_a_leader_whose_disk_is_no_slower_than_the_others_stays(tmp_path: 
     """All disks hang together: nobody is better off as leader."""
     files = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
-    group = TestGroup(tmp_path, files=dict(files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     for each in files.values():
@@ -86,6 +87,6 @@ async def test_a_leader_whose_disk_is_no_slower_than_the_others_stays(tmp_path: 
     await group.stop()
 
 
-def _other_leader(group: TestGroup, former: TestNode) -> TestNode | None:
+def _other_leader(group: DriverGroup, former: DriverNode) -> DriverNode | None:
     others = (node for node in group.nodes.values() if node is not former)
     return next((node for node in others if node.driver.is_serving_leader()), None)

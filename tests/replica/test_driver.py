@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -16,12 +17,13 @@ from dledger.replica import proposer as proposer_module
 from dledger.replica.driver import DriverConfig
 from dledger.replica.leader_health import StallLimits
 from dledger.replica.room_keeper import Measured
-from dledger.types import Entry, Role
+from dledger.types import Entry, NodeId, Role
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, split
+from tests.replica.group import IDS, DriverGroup, DriverNode, command, split
+from tests.waiting import eventually
 
 
-async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup) -> None:
+async def test_a_command_is_answered_with_what_applying_it_gave(group: DriverGroup) -> None:
     """Propose, replicate, commit, apply, answer."""
     group.start()
     leader = await group.leader()
@@ -29,7 +31,7 @@ async def test_a_command_is_answered_with_what_applying_it_gave(group: TestGroup
     assert await leader.driver.propose(command("a"), grows=True) == "a"
 
 
-async def test_nodes_that_start_together_do_not_tick_together(group: TestGroup) -> None:
+async def test_nodes_that_start_together_do_not_tick_together(group: DriverGroup) -> None:
     """Seed 8923 of the simulator: two that drew the same of six timeouts split five votes."""
     loop, waits_s = asyncio.get_running_loop(), []
     for node in IDS:
@@ -40,7 +42,7 @@ async def test_nodes_that_start_together_do_not_tick_together(group: TestGroup) 
     assert max(waits_s) - min(waits_s) > 0.001
 
 
-async def test_every_node_applies_the_same_entries_in_the_same_order(group: TestGroup) -> None:
+async def test_every_node_applies_the_same_entries_in_the_same_order(group: DriverGroup) -> None:
     """State machine safety, over real disks."""
     group.start()
     leader = await group.leader()
@@ -49,10 +51,10 @@ async def test_every_node_applies_the_same_entries_in_the_same_order(group: Test
 
     expected = leader.state.applied
     for follower in group.followers():
-        await eventually(lambda node=follower: node.state.applied == expected)
+        await eventually(partial(_has_applied, follower, expected))
 
 
-async def test_concurrent_commands_share_an_entry(group: TestGroup) -> None:
+async def test_concurrent_commands_share_an_entry(group: DriverGroup) -> None:
     """Group commit: what arrives while an entry is on its way goes down with the next one."""
     group.start()
     leader = await group.leader()
@@ -69,8 +71,8 @@ async def test_a_small_entry_leaves_when_the_one_before_is_applied(
     tmp_path: Path, command_bytes: int, entries: list[int]
 ) -> None:
     """It costs three nodes as much as a larger one, which waits for our own disk at most."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -94,7 +96,7 @@ async def test_a_small_entry_leaves_when_the_one_before_is_applied(
     await group.stop()
 
 
-async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: TestGroup) -> None:
+async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: DriverGroup) -> None:
     """An idle disk takes it in the same turn of the loop in which a read or a message is served."""
     group.start()
     leader = await group.leader()
@@ -114,8 +116,8 @@ async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: T
 
 async def test_a_follower_does_not_acknowledge_before_its_sync(tmp_path: Path) -> None:
     """Persist before you speak: no successful AppendResponse while the disk is busy."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -141,8 +143,8 @@ async def test_a_follower_does_not_acknowledge_before_its_sync(tmp_path: Path) -
 
 async def test_nothing_is_acknowledged_while_a_majority_has_not_synced(tmp_path: Path) -> None:
     """P1: with both followers' disks stuck, the leader's own sync is not enough."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     for follower in group.followers():
@@ -160,8 +162,8 @@ async def test_nothing_is_acknowledged_while_a_majority_has_not_synced(tmp_path:
 
 async def test_a_vote_leaves_only_after_it_is_durable(tmp_path: Path) -> None:
     """Raft figure 2: currentTerm and votedFor are on disk before the answer is sent."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     voter, other = group.followers()
@@ -185,7 +187,7 @@ async def test_a_vote_leaves_only_after_it_is_durable(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_acknowledged_commands_survive_the_leader(group: TestGroup) -> None:
+async def test_acknowledged_commands_survive_the_leader(group: DriverGroup) -> None:
     """Leader completeness: what was acknowledged is in the next leader's state."""
     group.start()
     leader = await group.leader()
@@ -197,7 +199,7 @@ async def test_acknowledged_commands_survive_the_leader(group: TestGroup) -> Non
     assert any(b"kept" in entry.data for entry in successor.state.applied)
 
 
-async def test_acknowledged_commands_survive_a_restart_of_all_nodes(group: TestGroup) -> None:
+async def test_acknowledged_commands_survive_a_restart_of_all_nodes(group: DriverGroup) -> None:
     """Everything acknowledged is read back from disk, and applied in the order of the log."""
     group.start()
     leader = await group.leader()
@@ -212,7 +214,7 @@ async def test_acknowledged_commands_survive_a_restart_of_all_nodes(group: TestG
     assert applied == [f"kept-{n}" for n in range(20)]
 
 
-async def test_a_lost_connection_to_the_leader_starts_an_election_early(group: TestGroup) -> None:
+async def test_a_lost_connection_to_the_leader_starts_an_election_early(group: DriverGroup) -> None:
     """The hint saves the wait for the election timeout; the record says so."""
     group.start()
     leader = await group.leader()
@@ -232,7 +234,7 @@ async def test_a_lost_connection_to_the_leader_starts_an_election_early(group: T
 
 
 async def test_a_transfer_hands_leadership_over_without_an_election_timeout(
-    group: TestGroup,
+    group: DriverGroup,
 ) -> None:
     """Raft thesis 3.10; the new leader records the cause."""
     group.start()
@@ -246,7 +248,7 @@ async def test_a_transfer_hands_leadership_over_without_an_election_timeout(
     assert target.driver.last_failover.cause == "Transfer"
 
 
-async def test_a_deposed_leader_says_that_the_outcome_is_unknown(group: TestGroup) -> None:
+async def test_a_deposed_leader_says_that_the_outcome_is_unknown(group: DriverGroup) -> None:
     """A command in flight when leadership ends may or may not commit."""
     group.start()
     leader = await group.leader()
@@ -258,7 +260,7 @@ async def test_a_deposed_leader_says_that_the_outcome_is_unknown(group: TestGrou
     assert leader.driver.core.role is not Role.LEADER
 
 
-async def test_a_follower_refuses_proposals_and_names_the_leader(group: TestGroup) -> None:
+async def test_a_follower_refuses_proposals_and_names_the_leader(group: DriverGroup) -> None:
     """Only the leader takes writes."""
     group.start()
     leader = await group.leader()
@@ -271,7 +273,7 @@ async def test_a_follower_refuses_proposals_and_names_the_leader(group: TestGrou
     assert refusal.value.leader == leader.id
 
 
-async def test_a_full_disk_refuses_data_but_not_acknowledgements(group: TestGroup) -> None:
+async def test_a_full_disk_refuses_data_but_not_acknowledgements(group: DriverGroup) -> None:
     """Writes are refused with a typed error; what frees consumers still passes; it recovers."""
     group.start()
     leader = await group.leader()
@@ -292,7 +294,7 @@ async def test_a_full_disk_refuses_data_but_not_acknowledgements(group: TestGrou
 
 
 async def test_a_send_for_which_room_is_made_waits_and_the_rest_passes_it(
-    group: TestGroup,
+    group: DriverGroup,
 ) -> None:
     """Acknowledgements, and the command that makes the room, never stand behind it."""
     group.start()
@@ -311,7 +313,7 @@ async def test_a_send_for_which_room_is_made_waits_and_the_rest_passes_it(
     assert leader.driver.room.decision().drop_bytes == 0
 
 
-async def test_a_leader_without_room_hands_over_to_a_member_with_room(group: TestGroup) -> None:
+async def test_a_leader_without_room_hands_over_to_a_member_with_room(group: DriverGroup) -> None:
     """By the members' reports; who leads now knows whom it came from, and hands nothing back."""
     group.start()
     leader = await group.leader()
@@ -327,14 +329,14 @@ async def test_a_leader_without_room_hands_over_to_a_member_with_room(group: Tes
     assert successor.driver.room._led_before == leader.id
 
 
-def _handed_over(leader: TestNode) -> bool:
+def _handed_over(leader: DriverNode) -> bool:
     """Look once more, as maintenance does: reports come once a second, and may be older."""
     leader.driver.measured(_short_of_room(leader))
     return leader.driver.hand_over_for_room()
 
 
 async def test_a_send_that_waited_for_room_for_too_long_is_refused_by_name(
-    group: TestGroup, monkeypatch: pytest.MonkeyPatch
+    group: DriverGroup, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is not stored, and later ones are, once there is room."""
     monkeypatch.setattr(proposer_module, "ROOM_WAIT_S", 0.05)
@@ -351,7 +353,7 @@ async def test_a_send_that_waited_for_room_for_too_long_is_refused_by_name(
     assert await leader.driver.propose(command("more"), grows=True) == "more"
 
 
-def _short_of_room(leader: TestNode) -> Measured:
+def _short_of_room(leader: DriverNode) -> Measured:
     """Return a look at a disk that is full of messages, which may go."""
     return Measured(
         total_bytes=1 << 30,
@@ -363,7 +365,7 @@ def _short_of_room(leader: TestNode) -> Measured:
 
 
 async def test_a_leader_whose_disk_is_full_hands_over_to_a_voter_that_has_everything(
-    group: TestGroup,
+    group: DriverGroup,
 ) -> None:
     """It has room; those that wait here are told that the outcome is unknown."""
     group.start()
@@ -381,7 +383,7 @@ async def test_a_leader_whose_disk_is_full_stays_where_only_learners_have_everyt
     tmp_path: Path,
 ) -> None:
     """There was nobody to hand over to, and the node failed over it (seed 1297)."""
-    group = TestGroup(tmp_path, promote_learners=False)
+    group = DriverGroup(tmp_path, promote_learners=False)
     group.start()
     leader = await group.leader()
     members = leader.driver.core.membership.voters
@@ -399,15 +401,19 @@ async def test_a_leader_whose_disk_is_full_stays_where_only_learners_have_everyt
     await group.stop()
 
 
-def _has_everything(leader: TestNode, *followers: TestNode) -> bool:
+def _has_applied(node: DriverNode, expected: list[Entry]) -> bool:
+    return node.state.applied == expected
+
+
+def _has_everything(leader: DriverNode, *followers: DriverNode) -> bool:
     progress, last_index = leader.driver.core.progress(), leader.driver.core.last_index
     return all(progress[node.id].match_index == last_index for node in followers)
 
 
 async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
     """P7: after a failed sync the node says nothing more; the others go on."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     files[leader.id].fails = True
@@ -425,9 +431,9 @@ async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
 
 async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     """A leader that cannot sync for a second steps down; writes go on elsewhere."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=0.2, behind_s=0.2))
-    group = TestGroup(tmp_path, files=files, config=config)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     files[leader.id].gate.clear()
@@ -447,7 +453,7 @@ async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_votes_come_between_what_is_applied(group: TestGroup) -> None:
+async def test_votes_come_between_what_is_applied(group: DriverGroup) -> None:
     """A backlog is applied in turns of the event loop, one Ready each, and ends all the same."""
     group.start()
     leader = await group.leader()
@@ -466,8 +472,8 @@ async def test_votes_come_between_what_is_applied(group: TestGroup) -> None:
         turns[-1] += bool(ready.committed)
         handle(ready)
 
-    behind.driver._run = counted_run  # type: ignore[method-assign]
-    behind.driver._handle = counted_handle  # type: ignore[method-assign]
+    behind.driver._run = counted_run
+    behind.driver._handle = counted_handle
     behind.driver.core._config = replace(behind.driver.core.config, max_apply_bytes=1)
     group.cut.clear()
 
@@ -476,7 +482,7 @@ async def test_votes_come_between_what_is_applied(group: TestGroup) -> None:
     assert sum(turns) >= 20
 
 
-async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGroup) -> None:
+async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: DriverGroup) -> None:
     """A wall clock set back by an hour on the next leader does not move the log's time."""
     group.start()
     leader = await group.leader()
@@ -493,7 +499,7 @@ async def test_the_log_clock_does_not_go_back_with_the_wall_clock(group: TestGro
 
 
 async def test_a_wait_for_change_can_be_cancelled_while_the_change_comes(
-    group: TestGroup,
+    group: DriverGroup,
 ) -> None:
     """Shutdown cancels waiters just when leadership moves; none may live on."""
     group.start()

@@ -25,7 +25,8 @@ from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SnapshotFiles, info_of
 from dledger.types import Entry, EntryKind, HardState, NodeId, SnapshotInfo
-from tests.replica.group import GROUP_ID, eventually
+from tests.replica.group import GROUP_ID
+from tests.waiting import eventually
 
 _DATA = Path("/data")
 

@@ -10,10 +10,11 @@ from dledger.errors import NotLeader, Overloaded, Unavailable
 from dledger.replica import reads
 from dledger.replica.reads import AppliedWaiters
 from dledger.types import Role
-from tests.replica.group import TestGroup, command, eventually
+from tests.replica.group import DriverGroup, command
+from tests.waiting import eventually
 
 
-async def test_a_read_index_covers_all_that_was_acknowledged(group: TestGroup) -> None:
+async def test_a_read_index_covers_all_that_was_acknowledged(group: DriverGroup) -> None:
     """Thesis 6.4: asked after an acknowledgement, the index is at or above that entry."""
     group.start()
     leader = await group.leader()
@@ -28,7 +29,7 @@ async def test_a_read_index_covers_all_that_was_acknowledged(group: TestGroup) -
     assert any(b"a" in entry.data for entry in follower.state.applied)
 
 
-async def test_only_the_leader_confirms_reads(group: TestGroup) -> None:
+async def test_only_the_leader_confirms_reads(group: DriverGroup) -> None:
     """A follower names the leader."""
     group.start()
     leader = await group.leader()
@@ -41,7 +42,7 @@ async def test_only_the_leader_confirms_reads(group: TestGroup) -> None:
     assert refusal.value.leader == leader.id
 
 
-async def test_a_cut_off_leader_never_confirms_a_read(group: TestGroup) -> None:
+async def test_a_cut_off_leader_never_confirms_a_read(group: DriverGroup) -> None:
     """It may have been replaced; the read fails when leadership ends, and does not hang."""
     group.start()
     leader = await group.leader()
@@ -53,7 +54,7 @@ async def test_a_cut_off_leader_never_confirms_a_read(group: TestGroup) -> None:
     assert leader.driver.core.role is not Role.LEADER
 
 
-async def test_reads_that_wait_are_refused_when_the_node_stops(group: TestGroup) -> None:
+async def test_reads_that_wait_are_refused_when_the_node_stops(group: DriverGroup) -> None:
     """Nobody waits for a node that is gone."""
     group.start()
     leader = await group.leader()
@@ -69,7 +70,7 @@ async def test_reads_that_wait_are_refused_when_the_node_stops(group: TestGroup)
         await leader.driver.read_index()
 
 
-async def test_a_wait_for_an_index_is_bounded_in_time(group: TestGroup) -> None:
+async def test_a_wait_for_an_index_is_bounded_in_time(group: DriverGroup) -> None:
     """A node that lags says so."""
     group.start()
     leader = await group.leader()

@@ -11,7 +11,7 @@ import pytest
 from dledger.errors import InvalidArgument, LeadershipLost, Refused, Unavailable
 from dledger.replica.member_change import Changed, MemberChange, Wanted, carry_out, plan
 from dledger.types import Member, Membership, NodeId, Role
-from tests.replica.group import eventually
+from tests.waiting import eventually
 
 
 def member(number: int, *, disk: str = "") -> Member:

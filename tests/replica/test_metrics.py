@@ -15,7 +15,8 @@ from dledger.common.status import FailoverRecord
 from dledger.errors import NotLeader
 from dledger.server.node_report import quorum_margin
 from tests.replica.gated_files import GatedFiles
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually
+from tests.replica.group import IDS, DriverGroup, DriverNode, command
+from tests.waiting import eventually
 
 OWN = {"group": "orders", "node": "orders-0"}
 
@@ -24,7 +25,7 @@ def _value(registry: CollectorRegistry, name: str, **labels: str) -> float | Non
     return registry.get_sample_value(f"dledger_{name}", OWN | labels)
 
 
-def _of_group(node: TestNode, name: str, **labels: str) -> float | None:
+def _of_group(node: DriverNode, name: str, **labels: str) -> float | None:
     own = {"group": "test", "node": node.id}
     return node.metrics.registry.get_sample_value(f"dledger_{name}", own | labels)
 
@@ -34,14 +35,14 @@ def _sample(**changes: Any) -> Sample:
     return Sample(**values | {"role": "follower", "follower_lag_entries": {}} | changes)
 
 
-def _margin(node: TestNode) -> int | None:
+def _margin(node: DriverNode) -> int | None:
     return quorum_margin(node.driver.core)
 
 
 # -- what is worked out ------------------------------------------------------------------------
 
 
-async def test_a_whole_group_of_three_can_lose_one(group: TestGroup) -> None:
+async def test_a_whole_group_of_three_can_lose_one(group: DriverGroup) -> None:
     """Three voters that answer are one more than a majority; only the leader knows."""
     group.start()
     leader = await group.leader()
@@ -50,7 +51,7 @@ async def test_a_whole_group_of_three_can_lose_one(group: TestGroup) -> None:
     assert [_margin(follower) for follower in group.followers()] == [None, None]
 
 
-async def test_the_margin_is_nothing_while_a_voter_is_silent(group: TestGroup) -> None:
+async def test_the_margin_is_nothing_while_a_voter_is_silent(group: DriverGroup) -> None:
     """And is back when it answers again."""
     group.start()
     leader = await group.leader()
@@ -66,7 +67,7 @@ async def test_the_margin_is_nothing_while_a_voter_is_silent(group: TestGroup) -
 async def test_what_no_majority_has_synced_is_at_risk(tmp_path: Path) -> None:
     """From the leader's writing it until a second disk has it."""
     files = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=dict(files))
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     for follower in group.followers():
@@ -86,7 +87,7 @@ async def test_what_no_majority_has_synced_is_at_risk(tmp_path: Path) -> None:
 async def test_a_sync_that_does_not_end_is_seen(tmp_path: Path) -> None:
     """No histogram has it before it ends."""
     files = {node: GatedFiles() for node in IDS}
-    group = TestGroup(tmp_path, files=dict(files))
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     stuck = group.followers()[0]
@@ -100,7 +101,7 @@ async def test_a_sync_that_does_not_end_is_seen(tmp_path: Path) -> None:
     await group.stop()
 
 
-async def test_commands_that_were_answered_are_timed(group: TestGroup) -> None:
+async def test_commands_that_were_answered_are_timed(group: DriverGroup) -> None:
     """On the leader alone; one that is refused has no time."""
     group.start()
     leader = await group.leader()
@@ -118,7 +119,7 @@ async def test_commands_that_were_answered_are_timed(group: TestGroup) -> None:
 
 
 async def test_an_election_is_counted_with_its_cause_by_the_node_that_wins(
-    group: TestGroup,
+    group: DriverGroup,
 ) -> None:
     """Handing leadership over is no timeout."""
     group.start()

@@ -21,7 +21,8 @@ from dledger.raft.messages import InstallSnapshotRequest, Message
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.replica.snapshots import Snapshots
-from tests.replica.group import TestGroup, TestNode, eventually
+from tests.replica.group import DriverGroup, DriverNode
+from tests.waiting import eventually
 
 _BODY = b"x" * 60_000
 _METRICS = NodeMetrics("orders", "orders-0")
@@ -31,21 +32,20 @@ _SMALL_BYTES = 600_000
 """What a node may use that has room for two segments."""
 
 
-def _state(node: TestNode) -> BrokerState:
+def _state(node: DriverNode) -> BrokerState:
     assert node.broker is not None
     return node.broker
 
 
-def _snapshots(node: TestNode) -> Snapshots:
-    assert node.snapshots is not None
+def _snapshots(node: DriverNode) -> Snapshots:
     return node.snapshots
 
 
-def _brokers(directory: Path) -> TestGroup:
-    return TestGroup(directory, brokers=True, segment_bytes=1 << 18)
+def _brokers(directory: Path) -> DriverGroup:
+    return DriverGroup(directory, brokers=True, segment_bytes=1 << 18)
 
 
-async def _produce(leader: TestNode, *numbers: int) -> list[Produced]:
+async def _produce(leader: DriverNode, *numbers: int) -> list[Produced]:
     results = []
     for number in numbers:
         batch = Columns(message_ids=[str(number)], bodies=[_BODY], born_at_ms=[number])
@@ -56,13 +56,13 @@ async def _produce(leader: TestNode, *numbers: int) -> list[Produced]:
     return results
 
 
-async def _create(leader: TestNode) -> None:
+async def _create(leader: DriverNode) -> None:
     for command in (CreateTopic(name="t", type="NORMAL", queues=1), CreateGroup(name="g")):
         await leader.driver.propose(command.encode(), grows=True)
 
 
 def _upkeep(
-    node: TestNode,
+    node: DriverNode,
     *,
     hours: int = 0,
     budget_bytes: int = 0,
@@ -82,7 +82,7 @@ def _upkeep(
     )
 
 
-async def _digests_agree(group: TestGroup) -> None:
+async def _digests_agree(group: DriverGroup) -> None:
     def agree() -> bool:
         states = [_state(node) for node in group.nodes.values()]
         ends = {node.driver.applied_index for node in group.nodes.values()}
@@ -91,14 +91,14 @@ async def _digests_agree(group: TestGroup) -> None:
     await eventually(agree)
 
 
-async def _ask_again(node: TestNode, damaged: list[range]) -> None:
+async def _ask_again(node: DriverNode, damaged: list[range]) -> None:
     """Say that no peer gives these, again and again as `LogRepairer` does; some are applied."""
     while True:
         node.driver.entries_lost(damaged)
         await asyncio.sleep(0.2)
 
 
-async def _message(node: TestNode, offset: int) -> int:
+async def _message(node: DriverNode, offset: int) -> int:
     """Read a message back from the node's own disk; return when it was born."""
     place = _state(node).topics.queue("t", 0).locate(offset)
     entry = await node.driver.view.entry(place.payload.index)
@@ -106,7 +106,7 @@ async def _message(node: TestNode, offset: int) -> int:
     return frame.message(place.row).born_at_ms
 
 
-async def _shorten(group: TestGroup, before_index: int) -> None:
+async def _shorten(group: DriverGroup, before_index: int) -> None:
     """Let all running nodes forget messages below an entry, and drop the segments."""
     leader = await group.leader()
     result = await leader.driver.propose(Retain(before_index=before_index).encode(), grows=False)
@@ -651,7 +651,7 @@ async def test_the_log_keeps_what_the_snapshot_on_disk_needs(tmp_path: Path) -> 
         await leader.driver.propose(Retain(before_index=stored[14].index).encode(), grows=False)
         return index
 
-    snapshots.take = overtaken  # type: ignore[method-assign]
+    snapshots.take = overtaken
     await leader.driver.propose(Retain(before_index=stored[6].index).encode(), grows=False)
     await _digests_agree(group)
     await _upkeep(leader).run()

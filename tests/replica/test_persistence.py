@@ -19,7 +19,7 @@ from dledger.replica.persistence import Persister
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, NodeId
-from tests.replica.group import eventually
+from tests.waiting import eventually
 
 SELF, OTHER = NodeId("1"), NodeId("2")
 STATE = HardState(2, OTHER)

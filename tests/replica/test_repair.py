@@ -80,7 +80,7 @@ class Damaged:
 
     async def rounds(self, count: int) -> None:
         for _ in range(count):
-            await self.refetcher._round(0.0)
+            await self.refetcher._round()
 
 
 async def test_each_entry_comes_from_whoever_has_it() -> None:

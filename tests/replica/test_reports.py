@@ -8,7 +8,8 @@ from dledger.common.reports import Mark, Report, Room
 from dledger.raft.messages import Message
 from dledger.replica.reports import ReportRequest, ReportResponse, Reports
 from dledger.types import NodeId
-from tests.replica.group import IDS, TestGroup, eventually
+from tests.replica.group import IDS, DriverGroup
+from tests.waiting import eventually
 
 OWN, OTHER, THIRD = IDS
 ROOM = Room(total_bytes=100, free_bytes=40, own_bytes=20, budget_bytes=90)
@@ -140,10 +141,9 @@ def test_listeners_get_every_report() -> None:
     member, got = Member(), []
     member.reports.listeners.append(lambda sender, report: got.append((sender, report)))
     said = Report(incarnation="x", unix_ms=5, marks={OWN: MARK})
-    ends = {"sender": OTHER, "recipient": OWN, "term": 4}
-
-    member.reports.receive(ReportRequest(**ends, round=1, report=said), term=4)
-    member.reports.receive(ReportResponse(**ends, round=1, report=said), term=4)
+    for kind in (ReportRequest, ReportResponse):
+        told = kind(sender=OTHER, recipient=OWN, term=4, round=1, report=said)
+        member.reports.receive(told, term=4)
 
     assert got == [(OTHER, said), (OTHER, said)]
 
@@ -158,7 +158,7 @@ def test_marks_merge_to_the_later_log_in_rafts_order_and_the_higher_term() -> No
 
 async def test_the_members_of_a_real_group_hear_each_other(tmp_path: Path) -> None:
     """Without a leader as well: who starts asks before there is one."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start(OWN, OTHER)
     try:
         heard = await eventually(group.nodes[OWN].driver.reports.heard)
@@ -170,7 +170,7 @@ async def test_the_members_of_a_real_group_hear_each_other(tmp_path: Path) -> No
 
 async def test_a_stranger_is_neither_answered_nor_heard(tmp_path: Path) -> None:
     """What is no member has no say in the group's time."""
-    group = TestGroup(tmp_path)
+    group = DriverGroup(tmp_path)
     group.start(OWN)
     try:
         said = Report(incarnation="x", unix_ms=5)

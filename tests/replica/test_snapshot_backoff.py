@@ -19,8 +19,8 @@ from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.retention import RetentionPolicy
 from dledger.types import Member, NodeId
 from e2e.harness.ports import free_port_range
-from tests.replica.group import TestGroup, TestNode
-from tests.system.live_nodes import eventually, eventually_works
+from tests.replica.group import DriverGroup, DriverNode
+from tests.waiting import eventually, eventually_works
 
 _ROOMY = DiskUsage(total_bytes=1 << 40, free_bytes=1 << 39)
 _GROUP_ID = "11111111-2222-3333-4444-555555555555"
@@ -60,10 +60,9 @@ class _Clock:
         return self.now_s
 
 
-def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
+def _upkeep(node: DriverNode, clock: _Clock, *, unfinished: int) -> Maintenance:
     """Return the upkeep of a node that ended in the middle of its last snapshots."""
     assert node.broker is not None
-    assert node.snapshots is not None
     node.snapshots._files._unfinished = unfinished
     return Maintenance(
         node.driver,
@@ -80,11 +79,10 @@ def _upkeep(node: TestNode, clock: _Clock, *, unfinished: int) -> Maintenance:
 
 async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Path) -> None:
     """It is due all the time; once one is whole, the node is as any other."""
-    group, clock = TestGroup(tmp_path, brokers=True), _Clock()
+    group, clock = DriverGroup(tmp_path, brokers=True), _Clock()
     group.start()
     await group.leader()
     follower = group.followers()[0]
-    assert follower.snapshots is not None
     await eventually(lambda: follower.driver.applied_index > 0)
     upkeep = _upkeep(follower, clock, unfinished=1)
 
@@ -100,13 +98,12 @@ async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Pat
 
 
 async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_next(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others do not wait for it then; where nobody takes over, it is taken all the same."""
-    group, clock = TestGroup(tmp_path, brokers=True), _Clock()
+    group, clock = DriverGroup(tmp_path, brokers=True), _Clock()
     group.start()
     leader = await group.leader()
-    assert leader.snapshots is not None
     upkeep = _upkeep(leader, clock, unfinished=1)
     clock.now_s = 2 * snapshot_backoff.FIRST_WAIT_S
 
@@ -120,8 +117,8 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
 
     alone = _upkeep(leader, clock, unfinished=1)
     clock.now_s += 2 * snapshot_backoff.FIRST_WAIT_S
-    leader.driver.is_serving_leader = lambda: True  # type: ignore[method-assign]
-    leader.driver.transfer_leadership = lambda _: leader.id  # type: ignore[method-assign]
+    leader.driver.is_serving_leader = lambda: True
+    monkeypatch.setattr(leader.driver, "transfer_leadership", lambda _: leader.id)
     waits = [alone._should_wait() for _ in range(snapshot_backoff.MOST_TRANSFERS + 1)]
     assert waits == [True] * snapshot_backoff.MOST_TRANSFERS + [False]
     await group.stop()
@@ -226,8 +223,8 @@ async def test_a_watchdogs_death_in_a_snapshot_does_not_repeat_itself(tmp_path: 
     died = node.process.wait(60)
     left = node.names()
     node.start()
-    await eventually(lambda: any(name.endswith(".snap") for name in node.names()), 60)
-    await eventually(lambda: "taking" not in node.names(), 60)
+    await eventually(lambda: any(name.endswith(".snap") for name in node.names()), deadline_s=60)
+    await eventually(lambda: "taking" not in node.names(), deadline_s=60)
     async with node.admin() as admin:
         status = await eventually_works(admin.status)
     lives = node.process.poll() is None

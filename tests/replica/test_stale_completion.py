@@ -17,8 +17,10 @@ from crc32c import crc32c
 from dledger.files.files import File, Mode, RealFiles
 from dledger.raft.messages import AppendRequest, AppendResponse
 from dledger.types import Entry, EntryKind, NodeId
+from tests.files.passed_file import PassedFile
 from tests.raft.chains import chain_behind
-from tests.replica.group import IDS, TestGroup, TestNode, command, eventually, founding_entry
+from tests.replica.group import IDS, DriverGroup, DriverNode, command, founding_entry
+from tests.waiting import eventually
 
 SELF, OTHER, THIRD = IDS
 
@@ -46,22 +48,19 @@ class SteppedFiles(RealFiles):
 
     def open(self, path: Path, mode: Mode) -> File:
         inner = super().open(path, mode)
-        return SteppedFile(inner, self) if path.suffix == ".seg" else inner  # type: ignore[return-value]
+        return SteppedFile(inner, self) if path.suffix == ".seg" else inner
 
 
-class SteppedFile:
+class SteppedFile(PassedFile):
     """A segment whose fdatasync waits for a permit."""
 
     def __init__(self, inner: File, files: SteppedFiles) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._files = files
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
     def fdatasync(self) -> None:
         self._files.pause()
-        self._inner.fdatasync()
+        super().fdatasync()
 
 
 @pytest.fixture
@@ -101,7 +100,7 @@ def append(sender: NodeId, *behind: Entry, term: int, entry_term: int, text: str
     )
 
 
-def acknowledged(group: TestGroup) -> set[int]:
+def acknowledged(group: DriverGroup) -> set[int]:
     """Return the terms in which a success for entry 2 has left."""
     return {
         message.term
@@ -110,7 +109,7 @@ def acknowledged(group: TestGroup) -> set[int]:
     }
 
 
-async def follower(group: TestGroup, files: SteppedFiles) -> TestNode:
+async def follower(group: DriverGroup, files: SteppedFiles) -> DriverNode:
     """Return a running node whose next syncs wait."""
     group.start(SELF)
     node = group.nodes[SELF]
@@ -122,7 +121,7 @@ async def test_a_stale_completion_on_the_real_driver_does_not_count_the_same_ent
     tmp_path: Path, files: SteppedFiles
 ) -> None:
     """A, B, A: the first write of A completes while the second still waits for its own sync."""
-    group = TestGroup(tmp_path, files={SELF: files})
+    group = DriverGroup(tmp_path, files={SELF: files})
     node = await follower(group, files)
     node.driver.receive(append(OTHER, term=2, entry_term=2, text="A"))
     await eventually(lambda: files.waiting)
@@ -153,7 +152,7 @@ async def test_one_sync_of_the_same_entry_twice_counts_the_second(
 
     No later write is needed to find that out, so an idle group's follower applies the entry.
     """
-    group = TestGroup(tmp_path, files={SELF: files})
+    group = DriverGroup(tmp_path, files={SELF: files})
     node = await follower(group, files)
     first = data_entry(term=1, text="first", index=2)
     node.driver.receive(append(OTHER, term=1, entry_term=1, text="first"))
@@ -166,7 +165,7 @@ async def test_one_sync_of_the_same_entry_twice_counts_the_second(
 
     files.open_up()
 
-    await eventually(lambda: node.driver.core.durable_index == 3, 5)
+    await eventually(lambda: node.driver.core.durable_index == 3, deadline_s=5)
     await group.stop()
 
 
@@ -177,7 +176,7 @@ async def test_a_completion_of_a_replaced_entry_acknowledges_nothing(
 
     Its ack is withdrawn as well: behind another write, B could replace A before any sync.
     """
-    group = TestGroup(tmp_path, files={SELF: files})
+    group = DriverGroup(tmp_path, files={SELF: files})
     node = await follower(group, files)
     node.driver.receive(append(OTHER, term=2, entry_term=2, text="A"))
     await eventually(lambda: files.waiting)

@@ -13,11 +13,12 @@ from dledger.door.bounds import Bounds
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.link import Link
-from dledger.door_process.node_end import NodeEnd, ServedPort
+from dledger.door_process.node_end import NodeEnd
 from dledger.door_process.process import batches_of
 from dledger.door_process.process import handlers_of as door_handlers
 from dledger.door_process.supervisor import methods_of
+from dledger.link.calls_in import ServedPort
+from dledger.link.connection import Link
 from dledger.rpc.methods import Methods
 from dledger.server.door_batches import DoorBatches
 from dledger.server.door_calls import handlers_of, resumed_of

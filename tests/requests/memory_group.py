@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,6 +21,8 @@ from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
@@ -28,18 +30,18 @@ from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
 from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RelayPort
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
+from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
+from tests.waiting import eventually
 
 WAIT_S = 30.0
 """For what should come at once: far more than it takes, so that only what never comes fails."""
 SOON_S = 2.0
 """For a client that is to give up within its test: what a busy machine does answer takes less."""
 client_server = GRPC
-"""What serves the client ports of groups that are made from now on; `both_servers` sets it.
+"""What serves the client ports of groups that are made from now on; `each_server` sets it.
 
 With gRPC's, followers call their leaders, too; with the others they have links to them."""
 DOOR = "door"
@@ -50,13 +52,6 @@ OPTIONS = (
     ("grpc.so_reuseport", 0),
     ("grpc.http2.max_ping_strikes", 0),  # as a node's: followers ping while they wait
 )
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Return when *condition* holds."""
-    async with asyncio.timeout(WAIT_S):
-        while not condition():  # noqa: ASYNC110, what is waited for gives no event
-            await asyncio.sleep(0.005)
 
 
 class MemoryEngine:
@@ -202,7 +197,7 @@ class MemoryGroup:
     async def polls(self, count: int = 1, *, at: int | None = None) -> None:
         """Return when that many consumers and readers wait for a message, at one node or any."""
         nodes = self.nodes if at is None else [self.nodes[at]]
-        await until(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+        await eventually(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
 
     async def linked(self) -> None:
         """Return when each follower that keeps a link to the leader has it."""
@@ -210,7 +205,7 @@ class MemoryGroup:
         followers = [node for node in self.nodes if node.engine is not leader]
         waiting = [node.links for node in followers if node.links is not None]
         if waiting and (member := leader.leader()) is not None:
-            await until(lambda: all(each.to(member) is not None for each in waiting))
+            await eventually(lambda: all(each.to(member) is not None for each in waiting))
 
     def now_ms(self) -> int:
         return time.time_ns() // 1_000_000 + self.clock_skew_ms
@@ -221,7 +216,7 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    def commit(self, command: Command) -> asyncio.Future[object]:
+    def commit(self, command: Command) -> Awaitable[object]:
         """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
@@ -261,19 +256,19 @@ async def memory_group(
     server: str | None = None,
 ) -> Any:
     """Serve a group of nodes on free ports by *server*, or `client_server`; the first one leads."""
-    group, server = MemoryGroup(), server or client_server
+    group, kind = MemoryGroup(), server or client_server
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        links = None if server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
-        gateway = Gateway(engine, config or GatewayConfig(), links=links)
+        links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
-        node.port = await _serve_clients(node, server)
+        node.port = await _serve_clients(node, kind)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))
         if tls is not None:
-            node.tls_port = await _serve_clients(node, server, tls)
+            node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
@@ -284,8 +279,8 @@ async def memory_group(
     finally:
         for node in group.nodes:
             node.gateway.drain()
-            for server in node.servers:
-                await server.stop(0.2)
+            for each in node.servers:
+                await each.stop(0.2)
             await node.gateway.close()
 
 
@@ -295,7 +290,7 @@ async def _links_port(node: Node) -> Any:
     port.bind(HOST, 0)
     await port.start()
     node.servers.append(_Stopped(port))
-    return RelayPort(node.gateway.forwarded(), port).handler()
+    return RelayPort(handlers_of(node.gateway.forwarded()), port).handler()
 
 
 class _Stopped:

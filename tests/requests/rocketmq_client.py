@@ -66,21 +66,30 @@ class RocketClient:
         finally:
             stream.cancel()
 
-    async def terminate(self, group: str = "g") -> Any:
+    async def terminate(self, group: str = "g") -> service.NotifyClientTerminationResponse:
         """NotifyClientTermination."""
         request = service.NotifyClientTerminationRequest(group=definition.Resource(name=group))
-        return await self.call("NotifyClientTermination", request)
+        response: service.NotifyClientTerminationResponse = await self.call(
+            "NotifyClientTermination", request
+        )
+        return response
 
-    async def route(self, topic: str = "t", **fields: Any) -> Any:
+    async def route(self, topic: str = "t", **fields: Any) -> service.QueryRouteResponse:
         """QueryRoute."""
         resource = definition.Resource(name=topic, **fields)
-        return await self.call("QueryRoute", service.QueryRouteRequest(topic=resource))
+        response: service.QueryRouteResponse = await self.call(
+            "QueryRoute", service.QueryRouteRequest(topic=resource)
+        )
+        return response
 
-    async def send(self, *messages: Any, timeout_s: float | None = None) -> Any:
+    async def send(
+        self, *messages: definition.Message, timeout_s: float | None = None
+    ) -> service.SendMessageResponse:
         """SendMessage."""
-        return await self.call(
+        response: service.SendMessageResponse = await self.call(
             "SendMessage", service.SendMessageRequest(messages=messages), timeout_s
         )
+        return response
 
     async def receive(
         self,
@@ -94,9 +103,9 @@ class RocketClient:
         expression: str = "*",
         auto_renew: bool = False,
         attempt_id: str = "",
-        kind: int = 1,
+        kind: definition.FilterType.ValueType = definition.FilterType.TAG,
         timeout_s: float | None = None,
-    ) -> tuple[Any, list[Any], list[str]]:
+    ) -> tuple[definition.Status, list[definition.Message], list[str]]:
         """ReceiveMessage: (status, messages, the order in which kinds of answers came)."""
         request = service.ReceiveMessageRequest(
             group=definition.Resource(name=group),
@@ -116,7 +125,7 @@ class RocketClient:
             request_serializer=service.ReceiveMessageRequest.SerializeToString,
             response_deserializer=service.ReceiveMessageResponse.FromString,
         )
-        status, messages, order = None, [], []
+        status, messages, order = definition.Status(), list[definition.Message](), list[str]()
         timeout_s = timeout_s or wait_s + self.timeout_s
         async for response in method(request, metadata=self.metadata, timeout=timeout_s):
             order.append(response.WhichOneof("content"))
@@ -126,7 +135,9 @@ class RocketClient:
                 messages.append(response.message)
         return status, messages, order
 
-    async def ack(self, *messages: Any, topic: str = "t", group: str = "g") -> Any:
+    async def ack(
+        self, *messages: definition.Message, topic: str = "t", group: str = "g"
+    ) -> service.AckMessageResponse:
         """AckMessage for received messages."""
         entries = [
             service.AckMessageEntry(
@@ -140,11 +151,12 @@ class RocketClient:
             topic=definition.Resource(name=topic),
             entries=entries,
         )
-        return await self.call("AckMessage", request)
+        response: service.AckMessageResponse = await self.call("AckMessage", request)
+        return response
 
     async def change(
         self, handle: str, invisible_s: float, *, topic: str = "t", group: str = "g"
-    ) -> Any:
+    ) -> service.ChangeInvisibleDurationResponse:
         """ChangeInvisibleDuration."""
         request = service.ChangeInvisibleDurationRequest(
             group=definition.Resource(name=group),
@@ -152,12 +164,17 @@ class RocketClient:
             receipt_handle=handle,
         )
         request.invisible_duration.FromMilliseconds(int(invisible_s * 1000))
-        return await self.call("ChangeInvisibleDuration", request)
+        response: service.ChangeInvisibleDurationResponse = await self.call(
+            "ChangeInvisibleDuration", request
+        )
+        return response
 
 
-def message(number: int = 1, body: bytes = b"body", topic: str = "t", **system: Any) -> Any:
+def message(
+    number: int = 1, body: bytes = b"body", topic: str = "t", **system: Any
+) -> definition.Message:
     """Return a message as an SDK would send it; *system* overrides system properties."""
-    properties = {
+    properties: dict[str, Any] = {
         "message_id": MESSAGE_ID(number),
         "message_type": definition.MessageType.NORMAL,
         "body_encoding": definition.Encoding.IDENTITY,
@@ -170,8 +187,8 @@ def message(number: int = 1, body: bytes = b"body", topic: str = "t", **system: 
     )
 
 
-def code(status: Any) -> str:
+def code(status: definition.Status) -> str:
     """Return the name of a status's code; every refusal must come with a sentence."""
-    name = str(definition.Code.Name(status.code))
+    name = definition.Code.Name(status.code)
     assert status.message, name
     return name

@@ -21,7 +21,8 @@ from dledger.rocketmq import polls, telemetry
 from dledger.rpc.requests import MAX_ELEMENTS, SMALL_BYTES, TELEMETRY_BYTES, limit_of
 from dledger.rpc.status import Rejected
 from dledger.server.servers import HANDSHAKE_MS, MAX_CONNECTIONS, MAX_IDLE_MS, connections_of
-from tests.requests.memory_group import memory_group, until
+from tests.requests.memory_group import memory_group
+from tests.waiting import eventually
 
 MIB = 1 << 20
 
@@ -254,9 +255,9 @@ async def test_a_stream_keeps_no_room_while_nothing_comes(monkeypatch: pytest.Mo
             await done.wait()
 
     task = asyncio.create_task(take())
-    await until(lambda: call.reads == 1 and admission.taken == 0)
+    await eventually(lambda: call.reads == 1 and admission.taken == 0)
     call.arrives.set()
-    await until(lambda: admission.taken == MIB)
+    await eventually(lambda: admission.taken == MIB)
     done.set()
     await task
     ended = admission.message(Call(grpc.aio.EOF), "Produce", before_bytes=1)

@@ -11,9 +11,9 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.produce import FLAGS
+from dledger.checks.messages import MAX_TIMESTAMP_MS, check_record
 from dledger.client import Client, Record
 from dledger.errors import InvalidArgument
-from dledger.rpc.checks import MAX_TIMESTAMP_MS, check_record
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.batches import checked_batch
 from tests.requests.memory_group import MemoryGroup

@@ -16,8 +16,9 @@ from dledger.replica.proposals import Command
 from dledger.requests import forward
 from dledger.requests.caller import FORWARDED_KEY, Caller
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
-from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ async def test_a_send_waits_for_the_next_leader(
     await follower.route("t")
     group.elect(None)
     send = asyncio.create_task(follower.send(message(1)))
-    await until(lambda: len(pauses) > 1)
+    await eventually(lambda: len(pauses) > 1)
     assert not send.done()
 
     group.elect(2)
@@ -164,7 +165,7 @@ async def test_a_send_that_no_leader_answers_is_not_called_undone(
     await follower.route("t")
     group.lose_outcomes = 1_000
     send = asyncio.create_task(follower.send(message(1), timeout_s=3.0))
-    await until(lambda: bool(pauses))
+    await eventually(lambda: bool(pauses))
     group.elect(None)
 
     status = (await send).status
@@ -200,7 +201,7 @@ async def test_what_waits_for_a_leader_is_bounded(
     monkeypatch.setattr(forward, "MAX_HELD_BYTES", 1000)
     group.elect(None)
     waiting = asyncio.create_task(follower.send(message(1, body=bytes(600))))
-    await until(lambda: bool(pauses))
+    await eventually(lambda: bool(pauses))
 
     refused = await follower.send(message(2, body=bytes(600)))
 
@@ -343,7 +344,7 @@ async def test_a_call_to_a_frozen_leader_moves_on_when_another_is_elected(
         asked.set()
         return asyncio.get_running_loop().create_future()
 
-    frozen.submit = never  # type: ignore[method-assign]
+    frozen.submit = never
     send = asyncio.create_task(follower.send(message(1), timeout_s=2 * WAIT_S))
     await asked.wait()
 
@@ -361,7 +362,7 @@ async def test_a_call_to_a_dead_leader_is_held_until_the_next(
     for server in group.nodes[0].servers:
         await server.stop(0)
     send = asyncio.create_task(follower.send(message(1)))
-    await until(lambda: len(pauses) > 1)
+    await eventually(lambda: len(pauses) > 1)
     assert not send.done()
 
     group.elect(1)
@@ -380,7 +381,7 @@ async def test_a_call_waits_at_a_new_leader_until_that_serves(
     await follower.route("t")
     group.elect(2, serves=False)
     send = asyncio.create_task(follower.send(message(1), timeout_s=2 * WAIT_S))
-    await until(lambda: bool(pauses))
+    await eventually(lambda: bool(pauses))
     assert not send.done()
 
     group.elect(2)
@@ -406,7 +407,7 @@ async def test_a_call_is_tried_at_once_when_the_leader_is_known(
     monkeypatch.setattr(forward.Relay, "pause", noted)
     group.elect(None)
     send = asyncio.create_task(follower.send(message(1), timeout_s=20))
-    await until(lambda: len(waits) > 1)
+    await eventually(lambda: len(waits) > 1)
     group.refuse = Unavailable("once more, from the new leader")
     group.elect(2)
 

@@ -25,8 +25,9 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.channel import OPTIONS
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import service
-from tests.requests.memory_group import MemoryGroup, memory_group, until
+from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually
 
 MARK: Final = b"a body that is in nothing else"
 LARGE: Final = MARK + bytes(MAX_BODY_BYTES - len(MARK) + 1)
@@ -94,15 +95,15 @@ async def outcome_unknown(group: MemoryGroup, call: Way) -> None:
 async def given_up(group: MemoryGroup, call: Way) -> None:
     """Before its command is committed."""
     commit, waiting = group._commit_batch, asyncio.Event()
-    group._commit_batch = waiting.set  # type: ignore[method-assign]
+    group._commit_batch = waiting.set
     try:
         under_way = asyncio.ensure_future(call(MARK))
         await waiting.wait()
         under_way.cancel()
         await asyncio.wait((under_way,))
-        await until(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+        await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
     finally:
-        group._commit_batch = commit  # type: ignore[method-assign]
+        group._commit_batch = commit
         group._commit_batch()
 
 
@@ -181,7 +182,7 @@ async def test_what_has_ended_leaves_no_body_behind(
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                     await ending(group, partial(way, callers))
                 group.refuse = None
-            await until(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+            await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
             await asyncio.sleep(0)
 
         assert bodies(found, callers.requests) == []

@@ -16,9 +16,11 @@ from dledger.requests import outflow as module
 from dledger.requests.outflow import Outflow, close_connection
 from dledger.rocketmq.polls import MAX_BYTES_OF_CONNECTION, HeldPolls
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.requests.memory_group import WAIT_S, MemoryGroup, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup
+from tests.waiting import eventually
 
 MIB = 1 << 20
+QUARTER = module.MAX_BYTES // 4
 
 
 @pytest.fixture
@@ -31,7 +33,12 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_room_is_taken_in_turn() -> None:
     """What is larger by itself goes alone; nobody's connection is closed while writes go on."""
     closed: list[str] = []
-    outflow = Outflow(2 * MIB, close=lambda name: bool(closed.append(name)))
+
+    def close(name: str) -> bool:
+        closed.append(name)
+        return False
+
+    outflow = Outflow(close=close)
     most = 0
 
     async def write(name: str, size_bytes: int) -> None:
@@ -40,16 +47,16 @@ async def test_room_is_taken_in_turn() -> None:
             most = max(most, outflow.taken)
             await asyncio.sleep(0)
 
-    await asyncio.gather(*(write(f"{n}", MIB) for n in range(20)), write("large", 5 * MIB))
+    await asyncio.gather(*(write(f"{n}", QUARTER) for n in range(20)), write("large", 5 * QUARTER))
 
-    assert (most, outflow.taken, closed) == (5 * MIB, 0, [])
+    assert (most, outflow.taken, closed) == (5 * QUARTER, 0, [])
 
 
 async def test_a_peer_takes_no_room() -> None:
     """What it asks for is counted where its client is."""
-    outflow = Outflow(MIB)
+    outflow = Outflow()
 
-    async with outflow.room("", 5 * MIB):
+    async with outflow.room("", 5 * QUARTER):
         assert outflow.taken == 0
 
 
@@ -63,20 +70,20 @@ async def test_who_holds_most_and_does_not_read_is_closed_when_others_wait() -> 
         stuck.pop(name).cancel()
         return True
 
-    outflow = Outflow(4 * MIB, close=close)
+    outflow = Outflow(close=close)
 
     async def write(name: str, size_bytes: int) -> None:
         async with outflow.room(name, size_bytes):
             await asyncio.Event().wait()
 
     stuck = {
-        "one": asyncio.create_task(write("one", MIB)),
-        "two": asyncio.create_task(write("two", 3 * MIB)),
+        "one": asyncio.create_task(write("one", QUARTER)),
+        "two": asyncio.create_task(write("two", 3 * QUARTER)),
     }
     await asyncio.sleep(0)
-    assert outflow.taken == 4 * MIB
+    assert outflow.taken == 4 * QUARTER
 
-    async with outflow.room("honest", MIB):
+    async with outflow.room("honest", QUARTER):
         assert closed == ["two"]
 
     stuck["one"].cancel()
@@ -115,7 +122,7 @@ async def test_readers_that_do_not_read_keep_nobody_from_reading(
         request = pb.ReadRequest(topic="big", follow=True).SerializeToString()
 
         async with readers(group.addresses[0], request, 24):
-            await until(lambda: outflow.taken > module.MAX_BYTES - 3 * MIB)
+            await eventually(lambda: outflow.taken > module.MAX_BYTES - 3 * MIB)
             async with asyncio.timeout(WAIT_S):
                 read = [batch async for batch in client.read_batches("big", 0)]
 

@@ -1,6 +1,6 @@
 """The fixtures of `tests.requests`: a node in memory and a RocketMQ client of it."""
 
-from tests.requests.both_servers import client_server, pytest_generate_tests
+from tests.requests.each_server import client_server, pytest_generate_tests
 from tests.requests.fixtures import client, group, pauses
 
 __all__ = ["client", "client_server", "group", "pauses", "pytest_generate_tests"]

@@ -179,7 +179,12 @@ def two_tags(configuration: Any) -> dict[str, Any]:
 def steady(configuration: Any) -> dict[str, Any]:
     """Send until stdin ends, whatever happens to the group; report what was acknowledged."""
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.read(), over.set()), daemon=True).start()
+
+    def wait() -> None:
+        sys.stdin.read()
+        over.set()
+
+    threading.Thread(target=wait, daemon=True).start()
     producer = _produce(configuration, 1)
     print("started", flush=True)
     acked = [0]

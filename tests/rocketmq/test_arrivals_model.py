@@ -10,22 +10,24 @@ import asyncio
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import pytest
 
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
+from dledger.broker.results import Received
 from dledger.common.limits import FIRST_INVISIBLE_MS, RENEWED_INVISIBLE_MS
 from dledger.door.contract import Arrival
 from dledger.requests.caller import Caller
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.types import NodeId
 from tests.broker.log import Log
+from tests.requests.part_of_engine import PartOfEngine
 
 SCAN_MS = 3_000
 ALIVE_MS = 35_000
 CLIENTS = ("a", "b")
 WAYS = ("direct", "follower", "cannot tell")
+Prove = Callable[[Arrival], None]
 
 
 @dataclass
@@ -48,7 +50,7 @@ class Answer:
     written: Callable[[], None]
     finished: bool = False
     arrival: Arrival | None = None
-    leader: int = 0
+    term: int = 0
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -61,7 +63,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 @dataclass
-class World:
+class World(PartOfEngine):
     """The shipped registry and state, and the model beside them."""
 
     rng: random.Random
@@ -75,19 +77,16 @@ class World:
     ever_proved: set[int] = field(default_factory=set)
     ever_moved: set[int] = field(default_factory=set)
     number: int = 0
-    leader: int = 0
+    term: int = 0
     led_ms: int = 0
 
     def __post_init__(self) -> None:
+        self.state = self.log.state
         self.log.create()
         self.log.produce(*("x" * 64))
         self.elect()
 
     # -- the engine ----------------------------------------------------------------------------
-
-    @property
-    def state(self) -> Any:
-        return self.log.state
 
     def now_ms(self) -> int:
         return self.log.now_ms
@@ -102,9 +101,9 @@ class World:
 
     def elect(self) -> None:
         """Another leader: it knows of no answer that went out, and of no client."""
-        self.leader += 1
+        self.term += 1
         self.led_ms = self.log.now_ms
-        clients = ClientRegistry(self)  # type: ignore[arg-type]
+        clients = ClientRegistry(self)
         clients._leading_since_s = self.log.now_ms / 1000
         self.clients = clients
         self.proved.clear()
@@ -112,7 +111,7 @@ class World:
         self.unfinished.clear()
         self.beats.clear()
 
-    def caller(self, client: str, prove: Any = None, number: int | None = None) -> Caller:
+    def caller(self, client: str, prove: Prove | None = None, number: int | None = None) -> Caller:
         given = (
             {}
             if number is None
@@ -142,7 +141,7 @@ class World:
             client_id=client,
         )
         (received,) = self.log.append(command.encode())
-        assert hasattr(received, "deliveries")
+        assert isinstance(received, Received)
         if not received.deliveries:
             return
         made: list[Arrival] = []
@@ -150,7 +149,7 @@ class World:
         number = self.number if way == "follower" else None
         prove = made.append if way == "direct" else None
         written = self.clients.answering(command, received, self.caller(client, prove, number))
-        answer = Answer(received.receive_id, way, self.number, written, leader=self.leader)
+        answer = Answer(received.receive_id, way, self.number, written, term=self.term)
         answer.arrival = made[0] if made else None
         self.answers.append(answer)
         self.unfinished.add(answer.receive_id)
@@ -163,7 +162,7 @@ class World:
         if answer is not None:
             answer.finished = True
             answer.written()
-            if answer.leader == self.leader:
+            if answer.term == self.term:
                 self.unfinished.discard(answer.receive_id)
                 if answer.way == "cannot tell":
                     self._prove(answer)
@@ -174,7 +173,7 @@ class World:
             return
         if answer.arrival is not None:
             answer.arrival.proved()
-        elif answer.leader == self.leader:
+        elif answer.term == self.term:
             self._told(arrived=[answer.number])
         self.answers.remove(answer)
         self._prove(answer)
@@ -185,9 +184,9 @@ class World:
             return
         if answer.arrival is not None:
             answer.arrival.moves()
-        elif answer.leader == self.leader:
+        elif answer.term == self.term:
             self._told(moving=[answer.number])
-        if answer.leader == self.leader:
+        if answer.term == self.term:
             self.moved.add(answer.receive_id)
             self.ever_moved.add(answer.receive_id)
 
@@ -247,7 +246,7 @@ class World:
         return self.rng.choice(fitting) if fitting else None
 
     def _prove(self, answer: Answer) -> None:
-        if answer.leader == self.leader:
+        if answer.term == self.term:
             self.proved.add(answer.receive_id)
             self.ever_proved.add(answer.receive_id)
 
@@ -256,7 +255,7 @@ class World:
 
     # -- what must hold ------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def check_leases(self) -> None:
         deliveries = self.state.groups._peek("g", "t", 0)
         found = {
             offset: Lease(each.receive_id, each.visible_at_ms, each.client_id, each.arrived)
@@ -297,7 +296,7 @@ def test_a_proved_answer_is_kept_and_no_other(start: int) -> None:
                 world.elect()
             else:
                 rng.choice(steps)()
-            world.check()
+            world.check_leases()
 
     loop = _Loop()
     try:

@@ -20,8 +20,9 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import service
 from dledger.server.config import NATIVE
 from tests.requests import memory_group as made
-from tests.requests.memory_group import WAIT_S, MemoryGroup, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
+from tests.waiting import eventually
 
 IDS = 6
 
@@ -127,10 +128,10 @@ async def test_a_client_that_gives_up_leaves_nothing_behind(
         stuck: list[None] = []
         monkeypatch.setattr(group, "_commit_batch", lambda: stuck.append(None))
         sending = asyncio.ensure_future(client.send(message(2)))
-        await until(lambda: bool(stuck))
+        await eventually(lambda: bool(stuck))
         taken = held(group)
         sending.cancel()
-        await until(lambda: held(group)[0] == 0)
+        await eventually(lambda: held(group)[0] == 0)
         monkeypatch.setattr(group, "_commit_batch", committed)
         group._commit_batch()
 
@@ -147,12 +148,12 @@ async def test_a_stopping_server_ends_what_is_under_way(monkeypatch: pytest.Monk
         stuck: list[None] = []
         monkeypatch.setattr(group, "_commit_batch", lambda: stuck.append(None))
         sending = asyncio.ensure_future(client.send(message(2)))
-        await until(lambda: bool(stuck))
+        await eventually(lambda: bool(stuck))
         await group.nodes[0].servers[0].stop(0)
         with pytest.raises(grpc.aio.AioRpcError):
             await sending
 
-        await until(lambda: held(group)[0] == 0)  # a door's node hears of it a turn later
+        await eventually(lambda: held(group)[0] == 0)  # a door's node hears of it a turn later
 
 
 Step = tuple[str, int]

@@ -12,8 +12,9 @@ from dledger.broker import kept_messages
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.group_filters import FILTER_GONE_MS, USE_IS_SAID_MS
 from dledger.common.metrics import NodeMetrics
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually
 
 _WAIT_S = 20.0
 _NUMBERS = itertools.count(1)
@@ -124,6 +125,6 @@ async def test_a_filter_that_waits_for_a_slower_one_is_told(
     await client.receive(expression="a", batch=1)
     await client.receive(expression="a", batch=1)
 
-    await until(lambda: "waits for a slower one" in caplog.text)
+    await eventually(lambda: "waits for a slower one" in caplog.text)
     assert caplog.text.count("waits for a slower one") == 1
     assert _value(group.nodes[0].gateway.metrics, "dledger_filter_waits_total") >= 1

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import random
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,12 +25,18 @@ from dledger.broker.commands import (
 )
 from dledger.broker.filters import tag_codes
 from dledger.broker.results import Received
-from dledger.broker.state import BrokerState
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError, LeadershipLost
+from dledger.requests.caller import Caller
+from dledger.requests.config import GatewayConfig
 from dledger.requests.outflow import Outflow
+from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq import long_polls, receiving
+from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.long_polls import LongPollQueue
 from tests.broker.log import Log
+from tests.requests.part_of_engine import PartOfEngine
 
 QUEUES = 3
 
@@ -45,7 +51,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 @dataclass
-class _World:
+class _World(PartOfEngine):
     """The engine of a leader: what is proposed waits until the test commits it."""
 
     loop: _Loop
@@ -59,16 +65,20 @@ class _World:
     def __post_init__(self) -> None:
         for group in ("g", "h"):
             self.log.create(queues=QUEUES, group=group)
-        self.turns = LongPollQueue(self)  # type: ignore[arg-type]
-        self.receiver = receiving.Receiver(  # type: ignore[arg-type]
-            self, None, self.turns, None, broken=None, outflow=Outflow()
+        self.state = self.log.state
+        self.turns = LongPollQueue(self)
+        self.receiver = receiving.Receiver(
+            self,
+            TopicResolver(self, GatewayConfig()),
+            self.turns,
+            ClientRegistry(self),
+            broken=UnreadableMessages(
+                self.group, NodeMetrics(self.group, self.node_id).broken_messages
+            ),
+            outflow=Outflow(),
         )
 
     # -- the engine --
-
-    @property
-    def state(self) -> BrokerState:
-        return self.log.state
 
     def is_leader(self) -> bool:
         return self.leads
@@ -105,7 +115,7 @@ class _World:
         topic = self.state.topics.get("t")
         assert topic is not None
         poll = receiving._Poll(command=command, topic=topic, resource=None, wait_s=wait_s)
-        caller: Any = SimpleNamespace(deadline_s=float("inf"), through=None)
+        caller = Caller(client_id="", tls=False, forwarded=False, deadline_s=math.inf, given={})
         task = self.loop.create_task(self.receiver._poll(poll, caller))
         self.polls.append((task, command))
         return task
@@ -116,8 +126,10 @@ class _World:
             await asyncio.sleep(0)
         for task, command in [pair for pair in self.polls if pair[0].done()]:
             self.polls.remove((task, command))
-            if not task.cancelled() and task.exception() is None and task.result() is not None:
-                self.given.append((command, task.result()))
+            if task.cancelled() or task.exception() is not None:
+                continue
+            if (given := task.result()) is not None:
+                self.given.append((command, given))
 
     async def commit(self) -> None:
         """Commit what is proposed, as one entry, and give the answers."""

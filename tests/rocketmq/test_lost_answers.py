@@ -16,8 +16,9 @@ from dledger.requests.passing_on import PassingOn, Told
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import Receiver
 from dledger.rpc.rocketmq_stubs import service
-from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 
@@ -49,10 +50,10 @@ async def test_an_answer_that_died_in_a_follower_comes_again(
     await answers.close()  # it says so when the test asks
     await follower.send(message(1), message(2))
     assert await _offsets(follower, batch=1) == [0]
-    await until(lambda: any(answers._out.values()))
+    await eventually(lambda: any(answers._out.values()))
     answers._out.clear()  # it died before it could say so
     assert await _offsets(follower) == [1]
-    await until(lambda: any(answers._out.values()))
+    await eventually(lambda: any(answers._out.values()))
     await answers.tell()
 
     await clients.renew()
@@ -69,7 +70,7 @@ async def test_a_follower_says_which_answers_it_passed_on(
     assert await _offsets(follower) == [0]
     clients = group.nodes[0].gateway.clients
 
-    await until(lambda: bool(clients.arrivals._arrived))
+    await eventually(lambda: bool(clients.arrivals._arrived))
     for _ in range(4):
         await clients.renew()
         group.clock_skew_ms += 29_000

@@ -19,8 +19,9 @@ from dledger.rpc.rocketmq_stubs import service
 from dledger.server.config import NATIVE
 from e2e.harness.wall import Wall, wall
 from tests.requests import memory_group as made
-from tests.requests.memory_group import MemoryGroup, until
+from tests.requests.memory_group import MemoryGroup
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 BODY = bytes(2_000)
@@ -62,17 +63,17 @@ class World:
     async def leased(self) -> None:
         """Return when a poll was answered, as far as the log knows."""
         groups = self.nodes.nodes[0].gateway.engine.state.groups
-        await until(lambda: groups.exists("g") and groups.backlog("g", "t").held > 0)
+        await eventually(lambda: groups.exists("g") and groups.backlog("g", "t").held > 0)
 
     async def moving(self) -> None:
         """Return when they know of an answer that still moves."""
         answers = self.nodes.nodes[self.at].gateway.relay._answers
-        await until(lambda: bool(self.clients.arrivals._moving) or any(answers._out.values()))
+        await eventually(lambda: bool(self.clients.arrivals._moving) or any(answers._out.values()))
 
     async def known(self) -> None:
         """Return when the leader, or the follower, has the proof of an answer."""
         answers = self.nodes.nodes[self.at].gateway.relay._answers
-        await until(lambda: bool(self.clients.arrivals._arrived) or any(answers._out.values()))
+        await eventually(lambda: bool(self.clients.arrivals._arrived) or any(answers._out.values()))
 
 
 @pytest.fixture(params=[NATIVE, made.DOOR])
@@ -109,7 +110,7 @@ async def test_an_answer_that_dies_with_its_connection_comes_again(world: World)
     world.wall.swallows = True
     doomed = asyncio.create_task(world.poll(world.walled))
     await world.leased()
-    await until(lambda: world.wall.dropped > 2 * len(BODY))
+    await eventually(lambda: world.wall.dropped > 2 * len(BODY))
     await asyncio.sleep(0.05)  # time for whoever would take that for an arrival
     await world.looks()
     world.wall.cut()

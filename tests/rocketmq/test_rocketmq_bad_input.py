@@ -9,11 +9,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from dledger.checks import messages as rules
 from dledger.client import Client
 from dledger.errors import DiskFull, Overloaded
 from dledger.requests.config import GatewayConfig
 from dledger.rocketmq.telemetry import MAX_STREAMS
-from dledger.rpc import checks
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.server.config import GRPC
@@ -201,7 +201,7 @@ async def test_a_request_with_too_much_in_it_is_refused(
     client: RocketClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """PAYLOAD_TOO_LARGE: the whole becomes one entry of the log."""
-    monkeypatch.setattr(checks, "MAX_REQUEST_BYTES", 10)
+    monkeypatch.setattr(rules, "MAX_REQUEST_BYTES", 10)
 
     response = await client.send(message(1, body=b"123456"), message(2, body=b"123456"))
 
@@ -299,7 +299,7 @@ async def test_a_mistake_of_ours_is_an_internal_error_and_logged(
 ) -> None:
     """The client gets a status rather than a broken call; the log has the details."""
     await client.route("t")
-    group.nodes[0].gateway.engine.submit = None  # type: ignore[assignment, method-assign]
+    group.nodes[0].gateway.engine.submit = None  # type: ignore[assignment]  # such a mistake
 
     response = await client.send(message(1))
 

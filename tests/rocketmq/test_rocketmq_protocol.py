@@ -13,8 +13,9 @@ import pytest
 from dledger.common.limits import CONSUME_BACKOFF_S, FIRST_INVISIBLE_MS
 from dledger.rocketmq.telemetry import merged
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from tests.requests.memory_group import WAIT_S, MemoryGroup, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
+from tests.waiting import eventually
 
 
 async def test_a_route_makes_the_topic_and_names_its_queues(client: RocketClient) -> None:
@@ -289,7 +290,7 @@ async def test_a_live_push_consumer_keeps_its_messages(
     await client.send(message(1))
     await client.receive(auto_renew=True)
     clients = group.nodes[0].gateway.clients
-    await until(lambda: bool(clients.arrivals._arrived))
+    await eventually(lambda: bool(clients.arrivals._arrived))
 
     await clients.renew()
     group.clock_skew_ms += 40_000
@@ -319,7 +320,7 @@ async def test_what_never_arrived_comes_again_though_its_client_lives(
     _, (got,), _ = await client.receive(auto_renew=True, batch=1)
     assert got.system_properties.queue_offset == 1
     clients = group.nodes[0].gateway.clients
-    await until(lambda: bool(clients.arrivals._arrived))
+    await eventually(lambda: bool(clients.arrivals._arrived))
 
     for _ in range(2):
         await clients.renew()

@@ -15,7 +15,8 @@ import pytest
 
 from dledger.requests.config import GatewayConfig
 from dledger.server.client_certificate import self_signed
-from tests.requests.memory_group import MemoryGroup, memory_group, until
+from tests.requests.memory_group import MemoryGroup, memory_group
+from tests.waiting import eventually
 
 _PROGRAM = Path(__file__).with_name("sdk_session.py")
 _DEADLINE_S = 60
@@ -106,7 +107,7 @@ async def test_a_rolling_change_of_a_push_consumers_filter_loses_nothing(tmp_pat
         await session.stdout.readline()
         groups, now_ms = group.nodes[0].engine.state.groups, group.now_ms
         for tags in (("even",), ("even", "odd")):
-            await until(lambda: groups.is_filter_said("rolling", "t", tags, now_ms()))  # noqa: B023
+            await eventually(lambda: groups.is_filter_said("rolling", "t", tags, now_ms()))  # noqa: B023
         output, _ = await session.communicate(b"go\n")
         report = json.loads(output)
 
@@ -133,13 +134,13 @@ async def test_a_producer_does_not_notice_a_change_of_leader(
     ):
         topics = group.nodes[2].engine.state.topics
         await session.stdout.readline()
-        await until(lambda: topics.messages("t") > 10)
+        await eventually(lambda: topics.messages("t") > 10)
         group.elect(None)
         group.lose_outcomes = 1
-        await until(lambda: len(pauses) > 2)
+        await eventually(lambda: len(pauses) > 2)
         without_leader = topics.messages("t")
         group.elect(1)
-        await until(lambda: topics.messages("t") > without_leader + 10)
+        await eventually(lambda: topics.messages("t") > without_leader + 10)
         session.stdin.close()
         report = json.loads(await session.stdout.read())
         stored = topics.messages("t")

@@ -5,25 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from math import inf
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, decode
 from dledger.broker.produce import ProduceFrame
+from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
 from dledger.requests.caller import Caller
-from dledger.requests.engine import Engine
-from dledger.rocketmq import command_batcher
 from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup
+from tests.requests.part_of_engine import PartOfEngine
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
 
 
-class BusyEngine:
+class BusyEngine(PartOfEngine):
     """Takes commands and closes them when the test says so."""
 
     def __init__(self) -> None:
@@ -36,7 +36,9 @@ class BusyEngine:
         if self.refuse is not None:
             raise self.refuse
 
-    def submit(self, command: Command, **_: str) -> asyncio.Future[object]:
+    def submit(
+        self, command: Command, *, line: str = "", producer: str = ""
+    ) -> asyncio.Future[object]:
         """Keep a command."""
         self.check(command.kind if not isinstance(command, bytes) else 0)
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
@@ -61,7 +63,7 @@ def engine() -> BusyEngine:
 @pytest.fixture
 def commands(engine: BusyEngine) -> CommandBatcher[str, bytes]:
     """Shared commands whose bytes are the key and the rows."""
-    return CommandBatcher(cast("Engine", engine), 1, _joined)
+    return CommandBatcher(engine, 1, _joined)
 
 
 async def test_rows_of_one_key_share_a_command_until_it_is_closed(
@@ -97,8 +99,8 @@ async def test_a_full_command_takes_nothing_in(
     engine: BusyEngine, commands: CommandBatcher[str, bytes]
 ) -> None:
     """In rows and in bytes; a request of more makes one of its own."""
-    commands.submit("a", [b""] * command_batcher.MAX_ROWS, 0)
-    commands.submit("a", [b"x"], command_batcher.MAX_BYTES + 1)
+    commands.submit("a", [b""] * SHARED_ROWS, 0)
+    commands.submit("a", [b"x"], SHARED_BYTES + 1)
     commands.submit("a", [b"y"], 1)
 
     assert engine.closed() == [b"a", b"ax", b"ay"]

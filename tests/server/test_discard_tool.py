@@ -16,7 +16,8 @@ from dledger.server.discard_tool import _Disk, check_alone, plan_of
 from dledger.store.discards import Discard, load_discards, save_discards
 from dledger.types import Member, Membership, NodeId
 from tests.store.harness import DATA, Disk, entries
-from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
+from tests.system.live_nodes import GROUP_ID, LiveNodes
+from tests.waiting import eventually
 
 _ME, _OTHER = (Member(id=NodeId(one), name=one, address=f"{one}:1") for one in ("me", "other"))
 
@@ -52,8 +53,12 @@ async def _stored(live: LiveNodes, *numbers: int, snapshot_behind: int) -> dict[
             if number == snapshot_behind:
                 await admin.snapshot()
     for number in numbers:
-        await eventually(lambda one=live.nodes[number]: one.status().applied_index >= stored.index)
+        await _applied(live.nodes[number], stored.index)
     return entries
+
+
+async def _applied(one: node.Node, index: int) -> None:
+    await eventually(lambda: one.status().applied_index >= index)
 
 
 def _rot(data: Path, text: bytes) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import time
 
 from dledger.server.loop_profile import BEAT_S, LoopProfile
-from tests.system.live_nodes import eventually
+from tests.waiting import eventually
 
 
 def _compute(seconds: float) -> None:

@@ -14,7 +14,7 @@ import pytest
 from dledger.server import servers
 from dledger.server.servers import Listener, Servers
 from e2e.harness.ports import HOST, free_ports
-from tests.replica.group import eventually
+from tests.waiting import eventually
 
 MOST = 8
 

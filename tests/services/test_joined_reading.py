@@ -44,11 +44,23 @@ def records_of(batches: Sequence[pb.StoredBatch]) -> list[StoredRecord]:
     return [record for batch in batches for record in StoredBatch.of(batch).records()]
 
 
-async def store(group: MemoryGroup, bodies: Sequence[bytes], **columns: Any) -> None:
+async def store(
+    group: MemoryGroup,
+    bodies: Sequence[bytes],
+    *,
+    message_ids: Sequence[str] = (),
+    born_at_ms: Sequence[int] = (),
+    client_id: str = "c",
+    born_host: str = "",
+    **columns: Any,
+) -> None:
     """Store one batch in an entry of its own, or with what is stored at the same time."""
-    client_id, born_host = columns.pop("client_id", "c"), columns.pop("born_host", "")
-    given = {"message_ids": [""] * len(bodies), "born_at_ms": [0] * len(bodies)} | columns
-    batch = Columns(bodies=bodies, **given)
+    batch = Columns(
+        bodies=bodies,
+        message_ids=message_ids or [""] * len(bodies),
+        born_at_ms=born_at_ms or [0] * len(bodies),
+        **columns,
+    )
     await group.nodes[0].engine.propose(
         encode_produce(batch, client_id=client_id, topic=TOPIC, born_host=born_host)
     )
@@ -213,7 +225,7 @@ async def test_the_client_reads_what_was_appended_singly(group: MemoryGroup) -> 
         {"entry_counts": [1, 1], "entry_indexes": [1], "entry_stored_at_ms": [1, 2]},
     ],
 )
-def test_entries_that_do_not_fill_a_batch_are_no_nodes(entries: dict[str, list[int]]) -> None:
+def test_entries_that_do_not_fill_a_batch_are_no_nodes(entries: dict[str, Any]) -> None:
     """No message is told a place that was made up."""
     with pytest.raises(DledgerError):
         StoredBatch.of(pb.StoredBatch(count=2, **entries))

@@ -20,7 +20,8 @@ from dledger.errors import (
 )
 from dledger.requests.config import GatewayConfig
 from dledger.rpc.pb import dledger_pb2 as pb
-from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -213,7 +214,7 @@ async def test_an_append_waits_for_the_next_leader(
     await client.create_topic("orders")
     group.elect(None)
     append = asyncio.create_task(client.append("orders", [b"x"]))
-    await until(lambda: bool(pauses))
+    await eventually(lambda: bool(pauses))
     group.lose_outcomes = 1
 
     group.elect(2)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -40,19 +40,33 @@ from dledger.services import producing
 from dledger.services.batches import checked_batch
 from dledger.services.producing import Producing
 from dledger.spool.circuit_breaker import BATCH_RECORDS
-from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group, until
+from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
+from tests.waiting import eventually
 
 TOPIC = "orders"
 
 
-def batch(bodies: Sequence[bytes] = (b"x",), **changes: Any) -> bytes:
+def batch(
+    bodies: Sequence[bytes] = (b"x",),
+    *,
+    message_ids: Sequence[str] | None = None,
+    tags: Sequence[str] = (),
+    keys: Sequence[Collection[str]] = (),
+    properties: Sequence[Mapping[str, str]] = (),
+    client_id: str = "c",
+    topic: str = TOPIC,
+    queue_id: int = 0,
+) -> bytes:
     """Return the PRODUCE command of a batch."""
-    ids = changes.pop("message_ids", [f"id-{row}" for row in range(len(bodies))])
-    names = {"client_id": "c", "topic": TOPIC, "queue_id": 0} | {
-        key: changes.pop(key) for key in ("client_id", "topic", "queue_id") if key in changes
-    }
-    columns = Columns(message_ids=ids, bodies=bodies, born_at_ms=[0] * len(bodies), **changes)
-    return encode_produce(columns, **names)
+    columns = Columns(
+        message_ids=message_ids or [f"id-{row}" for row in range(len(bodies))],
+        bodies=bodies,
+        born_at_ms=[0] * len(bodies),
+        tags=tags,
+        keys=keys,
+        properties=properties,
+    )
+    return encode_produce(columns, client_id=client_id, topic=topic, queue_id=queue_id)
 
 
 def message(*batches: tuple[int, bytes]) -> bytes:
@@ -203,12 +217,12 @@ async def test_a_full_disk_is_told_of_what_was_not_stored_and_of_nothing_else(
     engine = group.nodes[0].engine
     submit = engine.submit
 
-    def fill(command: bytes, **_: str) -> asyncio.Future[object]:
+    def fill(command: Command, **_: str) -> asyncio.Future[object]:
         result = submit(command)
         group.refuse = DiskFull("no room")
         return result
 
-    engine.submit = fill  # type: ignore[method-assign, assignment]
+    engine.submit = fill
 
     async with AppendStream(group.addresses) as stream:
         outcomes = await asyncio.gather(
@@ -297,7 +311,7 @@ async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGro
 
     async with AppendStream(group.addresses[1]) as stream:
         append = asyncio.ensure_future(stream.append(TOPIC, [b"a"], queue_id=0))
-        await until(lambda: stream._streams == 1)
+        await eventually(lambda: stream._streams == 1)
         assert not append.done()
         group.elect(1)
         await append
@@ -335,8 +349,7 @@ async def test_a_stream_that_ends_goes_on_at_another_node(monkeypatch: pytest.Mo
     monkeypatch.setattr(AppendStream, "_one_stream", one_stream)
 
     async with AppendStream(["a", "b", "c"]):
-        while len(tried) < 7:  # noqa: ASYNC110 - a few turns of the loop
-            await asyncio.sleep(0.001)
+        await eventually(lambda: len(tried) >= 7)
 
     assert tried == ["a", "c", "b", "c", "x", "a", "c"]
 
@@ -506,11 +519,11 @@ def _freeze(group: MemoryGroup, number: int) -> asyncio.Event:
     """Let a node take commands and never answer; return what is set when it has taken one."""
     loop, asked = asyncio.get_running_loop(), asyncio.Event()
 
-    def submit(_: Command, **__: str) -> asyncio.Future[object]:
+    def submit(command: Command, **_: str) -> asyncio.Future[object]:
         asked.set()
         return loop.create_future()
 
-    group.nodes[number].engine.submit = submit  # type: ignore[method-assign]
+    group.nodes[number].engine.submit = submit
     return asked
 
 
@@ -715,13 +728,13 @@ def _hold(
     """Let the leader take so many commands, and leave their outcome to the test."""
     submitted: list[asyncio.Future[object]] = []
 
-    def submit(_: object, **__: str) -> asyncio.Future[object]:
+    def submit(command: Command, **_: str) -> asyncio.Future[object]:
         if len(submitted) >= room_for:
             raise then or Overloaded("by the test")
         submitted.append(asyncio.get_running_loop().create_future())
         return submitted[-1]
 
-    group.nodes[0].engine.submit = submit  # type: ignore[method-assign]
+    group.nodes[0].engine.submit = submit
     return submitted
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import time
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dledger.client import AdminClient, Client
 from dledger.common.status import MemberStatus, NodeStatus
-from dledger.errors import DledgerError
 from dledger.server.config import Settings
 from dledger.server.node import Node
 from dledger.types import Member, NodeId
 from e2e.harness.ports import free_port_range
 from tests.broker.next_version import NEXT, NextState
+from tests.waiting import eventually
 
 GROUP_ID = "11111111-2222-3333-4444-555555555555"
 T = TypeVar("T")
@@ -144,33 +142,10 @@ class LiveNodes:
         return (leading[0],) if leading else None
 
     def _all_follow(self, numbers: tuple[int, ...], leader: int) -> bool:
-        leader_id = self.nodes[leader].node_id
         """Whether each knows the leader, and has the founding entry."""
+        leader_id = self.nodes[leader].node_id
         return all(
             self.status(number).leader_id == leader_id
             and self.row(number, self.nodes[number].node_id) is not None
             for number in numbers
         )
-
-
-async def eventually(probe: Callable[[], T | None], deadline_s: float = 20) -> T:
-    """Return the probe's first truthy answer; fail after *deadline_s*."""
-    end = time.monotonic() + deadline_s
-    while time.monotonic() < end:
-        answer = probe()
-        if answer:
-            return answer
-        await asyncio.sleep(0.01)
-    raise AssertionError(f"not within {deadline_s} s: {probe}")
-
-
-async def eventually_works(work: Callable[[], Awaitable[T]], deadline_s: float = 20) -> T:
-    """Return what *work* gives once it raises no error of ours any more."""
-    end = time.monotonic() + deadline_s
-    while True:
-        try:
-            return await work()
-        except DledgerError:
-            if time.monotonic() > end:
-                raise
-        await asyncio.sleep(0.05)

@@ -8,7 +8,8 @@ import pytest
 
 from dledger.replica.log_clock import RealClock
 from dledger.server import node
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 _HOUR_MS = 3_600_000
 

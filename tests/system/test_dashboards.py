@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -26,7 +26,6 @@ import yaml
 from dledger.common.http import HealthServer
 from dledger_operator.api import names
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
@@ -37,12 +36,12 @@ from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
 from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
 from tests.requests.rocketmq_client import RocketClient, message
 from tests.system.scraping import Prometheus, ScrapedPod, scrape_config
+from tests.waiting import eventually_blocking
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.slow]
 
@@ -90,7 +89,7 @@ async def look_after_a_group(metrics: Metrics) -> None:
     reconciler = Reconciler(
         world.group,
         cluster=Cluster(FakeApi(world), metrics.wrote),
-        nodes=cast("Nodes", FakeNodes(world)),
+        nodes=FakeNodes(world),
         watched=FakeWatched(world),
         platform=PLATFORM,
         metrics=metrics,
@@ -181,7 +180,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         configs = _scrape_configs(ports, health.port, backing_up.port)
         prometheus = Prometheus(directory, configs, _rules())
         stack.callback(prometheus.stop)
-        eventually("Prometheus answers", prometheus.is_up, DEADLINE_S)
+        eventually_blocking(prometheus.is_up, "Prometheus answers", DEADLINE_S)
         stack.callback(Background(send_messages(ports)).stop)
         yield Watched(group, prometheus)
 
@@ -269,15 +268,15 @@ def test_every_target_is_scraped_and_named_by_its_group(watched: Watched) -> Non
     """By the chart's relabelling; the operator speaks of a group in another namespace."""
     prometheus = watched.prometheus
 
-    eventually("all are up", lambda: len(prometheus.query("up == 1")) == 5, DEADLINE_S)
+    eventually_blocking(lambda: len(prometheus.query("up == 1")) == 5, "all are up", DEADLINE_S)
 
     nodes = prometheus.query(f'up{{job="dledger", namespace="{NAMESPACE}", group="{GROUP}"}}')
     assert {each["metric"]["node"] for each in nodes} == {"node-0", "node-1", "node-2"}
     (run,) = prometheus.query(f'up{{job="backup", namespace="{NAMESPACE}", group="{GROUP}"}}')
     assert run["metric"]["pod"] == "first-backup-x2x4z"
-    told = eventually(
-        "the operator tells of the group",
+    told = eventually_blocking(
         lambda: prometheus.query('dledger_operator_group_condition{condition="Available"} == 1'),
+        "the operator tells of the group",
         DEADLINE_S,
     )
     assert told[0]["metric"]["namespace"] == NAMESPACE
@@ -289,22 +288,22 @@ def test_every_rule_is_evaluated_and_a_healthy_group_raises_no_alert(watched: Wa
     prometheus = watched.prometheus
     asked = {name for rule in prometheus.rules() for name in _metrics_of(rule["query"])}
 
-    eventually(
-        "every metric of the alerts is there",
+    eventually_blocking(
         lambda: all(prometheus.query(name) for name in asked),
+        "every metric of the alerts is there",
         DEADLINE_S,
     )
-    eventually(
-        "every rule was evaluated",
+    eventually_blocking(
         lambda: {rule["health"] for rule in prometheus.rules()} == {"ok"},
+        "every rule was evaluated",
         DEADLINE_S,
     )
 
     assert len(asked) >= 9
     of_the_group = ["DledgerNoLeader", "DledgerQuorumAtRisk", "DledgerBackupStale"]
-    eventually(
-        "all is quiet",
+    eventually_blocking(
         lambda: not any(_firing(prometheus, name) for name in of_the_group),
+        "all is quiet",
         DEADLINE_S,
     )
 
@@ -315,24 +314,24 @@ def _metrics_of(query: str) -> set[str]:
 
 def test_every_query_of_the_dashboard_returns_data_through_a_failover(watched: Watched) -> None:
     """The leader is killed under load; afterwards no panel is empty."""
-    state = eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    state = eventually_blocking(watched.group.whole, "the group is whole", DEADLINE_S)
     prometheus = watched.prometheus
-    eventually(
-        "the load is seen",
+    eventually_blocking(
         lambda: prometheus.query('sum(dledger_requests_total{code="OK"}) > 20'),
+        "the load is seen",
         DEADLINE_S,
     )
 
     os.kill(state["pids"][state["leader"]], signal.SIGKILL)
 
-    eventually(
-        "another node has won an election",
+    eventually_blocking(
         lambda: prometheus.query('sum(dledger_elections_total{cause!="Bootstrap"}) > 0'),
+        "another node has won an election",
         DEADLINE_S,
     )
-    eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    eventually_blocking(watched.group.whole, "the group is whole", DEADLINE_S)
     with contextlib.suppress(AssertionError):
-        eventually("every query returns data", lambda: not _empty(prometheus), DEADLINE_S)
+        eventually_blocking(lambda: not _empty(prometheus), "every query returns data", DEADLINE_S)
     assert _empty(prometheus) == []
 
 
@@ -354,7 +353,7 @@ def test_the_variables_of_the_dashboard_offer_the_group(watched: Watched) -> Non
 
 def test_the_loss_of_a_majority_raises_the_alert_and_its_return_ends_it(watched: Watched) -> None:
     """Two nodes are killed and stay dead for a while; the third cannot lead."""
-    state = eventually("the group is whole", watched.group.whole, DEADLINE_S)
+    state = eventually_blocking(watched.group.whole, "the group is whole", DEADLINE_S)
     prometheus = watched.prometheus
     before = _firing(prometheus, "DledgerNoLeader")
 
@@ -362,8 +361,8 @@ def test_the_loss_of_a_majority_raises_the_alert_and_its_return_ends_it(watched:
     try:
         for pid in state["pids"][:2]:
             os.kill(pid, signal.SIGKILL)
-        (alert,) = eventually(
-            "the alert fires", lambda: _firing(prometheus, "DledgerNoLeader"), DEADLINE_S
+        (alert,) = eventually_blocking(
+            lambda: _firing(prometheus, "DledgerNoLeader"), "the alert fires", DEADLINE_S
         )
     finally:
         watched.group.process.send_signal(signal.SIGCONT)
@@ -376,7 +375,9 @@ def test_the_loss_of_a_majority_raises_the_alert_and_its_return_ends_it(watched:
         "severity": "critical",
     }
     assert f"{NAMESPACE}/{GROUP} has no leader" in alert["annotations"]["summary"]
-    eventually("the alert ends", lambda: not _firing(prometheus, "DledgerNoLeader"), DEADLINE_S)
+    eventually_blocking(
+        lambda: not _firing(prometheus, "DledgerNoLeader"), "the alert ends", DEADLINE_S
+    )
     annotation = _filled_in(DASHBOARD["annotations"]["list"][0]["expr"])
     shown = prometheus.query_range(annotation, seconds=300)
     assert "DledgerNoLeader" in {each["metric"]["alertname"] for each in shown}

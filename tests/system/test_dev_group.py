@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from dledger.client import AdminClient
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
 KILLS = 10
@@ -67,6 +68,10 @@ class Lines:
             self.last = json.loads(line)
 
 
+def _is_another(group: DevGroup, state: dict[str, Any]) -> bool:
+    return group.state() != state
+
+
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[DevGroup]:
     """Return a running, writable group of three."""
@@ -91,12 +96,12 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
     lines = Lines(workload)
     lines.wait_acked(100)
     for _ in range(KILLS // 2):
-        state = eventually("all nodes are ready", group.whole, 30)
+        state = eventually_blocking(group.whole, "all nodes are ready", 30)
         acked = lines.last["acked"]
         os.kill(state["pids"][state["leader"]], signal.SIGKILL)
         lines.wait_acked(acked + 100)
-        eventually("the death is noticed", lambda gone=state: group.state() != gone, 10)
-    eventually("all nodes are ready", group.whole, 30)
+        eventually_blocking(partial(_is_another, group, state), "the death is noticed", 10)
+    eventually_blocking(group.whole, "all nodes are ready", 30)
     lines.stop()
     summary = lines.summary()
 
@@ -113,9 +118,9 @@ def test_leadership_follows_the_clients(group: DevGroup, tmp_path: Path) -> None
     lines = Lines(workload)
     lines.wait_acked(100)
     asyncio.run(transfer(group, to=2))
-    eventually("the leader moved away", lambda: group.state()["leader"] == 2, 10)
+    eventually_blocking(lambda: group.state()["leader"] == 2, "the leader moved away", 10)
 
-    eventually("the clients' node leads", lambda: group.state()["leader"] == 0, 60)
+    eventually_blocking(lambda: group.state()["leader"] == 0, "the clients' node leads", 60)
     lines.stop()
     summary = lines.summary()
 

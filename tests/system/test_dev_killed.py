@@ -13,7 +13,7 @@ import pytest
 
 from e2e.cluster.processes import alive, pids
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 _NEVER_S = 120
 """For what comes in a moment, and on a busy machine later."""
@@ -32,14 +32,16 @@ def test_nodes_end_whose_group_is_killed_while_they_start(tmp_path: Path) -> Non
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    eventually("a node is forked", lambda: nodes_of(data) or dev.poll(), _NEVER_S, poll_s=0.01)
+    eventually_blocking(lambda: nodes_of(data) or dev.poll(), "a node is forked", _NEVER_S)
     started = nodes_of(data)
     dev.kill()
     dev.wait()
 
     assert started
     try:
-        eventually("all nodes have ended", lambda: not any(map(alive, nodes_of(data))), _NEVER_S)
+        eventually_blocking(
+            lambda: not any(map(alive, nodes_of(data))), "all nodes have ended", _NEVER_S
+        )
     finally:
         for pid in nodes_of(data):
             os.kill(pid, signal.SIGKILL)

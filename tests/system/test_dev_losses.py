@@ -11,7 +11,7 @@ import pytest
 from dledger.client import Client
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 _NEVER_S = 120
 """For what comes in a moment, and on a busy machine later."""
@@ -43,7 +43,7 @@ async def test_the_majority_goes_on_when_one_node_refuses_its_disk(tmp_path: Pat
 
     spoil(group, 2)
     told = "node 2 stays down, and the others go on without it: it refuses to start (exit 3)"
-    eventually("it is told", lambda: told in group.errors(), _NEVER_S)
+    eventually_blocking(lambda: told in group.errors(), "it is told", _NEVER_S)
     assert await written(group, 0) == 1
     assert group.stop() == 0
 

@@ -16,7 +16,7 @@ from dledger.client import Client
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.sequence import SequenceAudit, numbered
 from tests.requests.rocketmq_client import RocketClient, code, message
-from tests.system.live_nodes import eventually
+from tests.waiting import eventually
 
 SECONDS = 60
 KILLED_EACH_S = 5

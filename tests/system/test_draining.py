@@ -6,7 +6,8 @@ import asyncio
 import urllib.error
 import urllib.request
 
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 
 def _is_ready(live: LiveNodes, number: int) -> bool:

@@ -13,8 +13,8 @@ import pytest
 
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.waiting import eventually_async, eventually_blocking
 
 MESSAGES = 24
 WAIT_S = 40.0
@@ -76,8 +76,11 @@ async def _story(state: dict[str, Any], frozen: int) -> None:
                 await producer.send(message(number, body=b"%d" % number))
             async with asyncio.timeout(WAIT_S):
                 bodies = await _take_all(other, MESSAGES)
-                while len(await _brokers(node_js)) == 3:  # noqa: ASYNC110, it has no event
-                    await asyncio.sleep(0.1)
+
+            async def is_left_out() -> bool:
+                return len(await _brokers(node_js)) < 3
+
+            await eventually_async(is_left_out, deadline_s=WAIT_S)
         finally:
             os.kill(state["pids"][frozen], signal.SIGCONT)
             for poll in polls:
@@ -90,6 +93,6 @@ async def _story(state: dict[str, Any], frozen: int) -> None:
 @pytest.mark.found
 async def test_what_a_frozen_follower_took_comes_to_another_consumer(group: DevGroup) -> None:
     """Within seconds, though the client that polled through it lives; routes leave it out."""
-    state = eventually("the group is whole", group.whole, 30)
+    state = eventually_blocking(group.whole, "the group is whole", 30)
 
     await _story(state, (state["leader"] + 1) % 3)

@@ -13,7 +13,8 @@ from dledger.server import live_settings
 from dledger.server.config import Settings
 from dledger.server.live_settings import SettingsFollower
 from dledger.server.node import Node
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 said: dict[str, Any] = {}
 

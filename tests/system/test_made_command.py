@@ -11,7 +11,8 @@ import pytest
 from dledger.cli import main as command_line
 from dledger.errors import UnknownTopic
 from tests.requests.rocketmq_client import RocketClient, code, message
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 HEALED_S = 30.0
 
@@ -52,7 +53,8 @@ def _told(live: LiveNodes, number: int) -> float:
 async def _all_have(live: LiveNodes) -> None:
     last = live.status(await live.leader()).last_index
     await eventually(
-        lambda: all(live.status(each).applied_index >= last for each in live.nodes), HEALED_S
+        lambda: all(live.status(each).applied_index >= last for each in live.nodes),
+        deadline_s=HEALED_S,
     )
 
 
@@ -107,7 +109,7 @@ async def test_an_older_copy_does_not_vote_away_what_was_acknowledged(
         await asyncio.sleep(0.05)
     assert known.status().term >= 1
     await live.start(leader)
-    await eventually(lambda: not live.status(victim).older_copy, HEALED_S)
+    await eventually(lambda: not live.status(victim).older_copy, deadline_s=HEALED_S)
     await _all_have(live)
     expected = [b"early-%d" % n for n in range(10)] + [b"late-%d" % n for n in range(20)]
     for number in live.nodes:
@@ -146,7 +148,8 @@ async def test_a_whole_group_that_starts_asks_and_answers_at_once(live: LiveNode
     await live.start(0, 1, 2)
 
     await live.leader()
-    assert all(not live.nodes[each]._driver.core.asks for each in live.nodes)
+    drivers = [node._driver for node in live.nodes.values()]
+    assert [driver is not None and driver.core.asks for driver in drivers] == [False] * 3
     await live.stop(0, 1, 2)
     await live.start(0, 2)
     await live.leader()

@@ -9,7 +9,8 @@ import pytest
 from dledger.client import Client
 from dledger.errors import Unavailable
 from dledger.requests import caller
-from tests.system.live_nodes import LiveNodes, eventually
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from dledger.store.tombstone import Tombstone, save_tombstone
 from dledger.types import Member, NodeId
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually_blocking
 
 SMALL_SEGMENTS = "segment_bytes=4194304"
 
@@ -134,7 +134,7 @@ def test_a_member_removed_from_a_running_group_ends_and_the_others_go_on(tmp_pat
         text=True,
         check=True,
     )
-    eventually("the removed node ends", lambda: group.state()["pids"][removed] is None, 20)
+    eventually_blocking(lambda: group.state()["pids"][removed] is None, "the removed node ends", 20)
 
     async def write() -> None:
         async with Client(state["endpoints"][state["leader"]]) as client:
@@ -271,10 +271,10 @@ def test_a_full_disk_refuses_writes_serves_reads_and_recovers(small_disk: Path) 
         acknowledged, doubtful = asyncio.run(fill())
         # a follower without room may be behind; what was refused by name is nowhere
         known = range(acknowledged, acknowledged + doubtful + 1, len(batch))
-        eventually("all is read", lambda: max(stored()) in known, 30)
+        eventually_blocking(lambda: max(stored()) in known, "all is read", 30)
         ballast.unlink()
-        eventually("writes are taken again", lambda: asyncio.run(write_again()), 30)
-        eventually("every node has all", lambda: min(stored()) > acknowledged, 30)
+        eventually_blocking(lambda: asyncio.run(write_again()), "writes are taken again", 30)
+        eventually_blocking(lambda: min(stored()) > acknowledged, "every node has all", 30)
         assert _all_alive(group.state())
     finally:
         assert group.stop() == 0

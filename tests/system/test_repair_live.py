@@ -9,7 +9,8 @@ import pytest
 
 from dledger.replica import scrubber
 from dledger.store.segment import Segment
-from tests.system.live_nodes import LiveNodes, eventually, eventually_works
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually, eventually_works
 
 NAME = "00000000000000000001.seg"
 

@@ -16,8 +16,8 @@ from dledger.client import AppendStream, BatchingProducer, Client
 from dledger.errors import DiskFull, DledgerError, OutcomeUnknown
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
 from tests.requests.rocketmq_client import RocketClient, code
+from tests.waiting import eventually_blocking
 
 MIB = 1 << 20
 SMALL_SEGMENTS = "segment_bytes=1048576"
@@ -154,15 +154,17 @@ def test_a_neighbours_files_cost_no_message(tmp_path: Path, mounted: Callable[..
         free = os.statvfs(disks[leader])
         neighbour = free.f_bavail * free.f_frsize - 3 * MIB
         (disks[leader] / "neighbour").write_bytes(bytes(neighbour))
-        eventually("leadership goes to a disk with room", lambda: group.leader != leader, 30)
+        eventually_blocking(
+            lambda: group.leader != leader, "leadership goes to a disk with room", 30
+        )
         asyncio.run(send(100))
         kept = [asyncio.run(_readable(endpoint)) for endpoint in group.endpoints]
         assert max(kept) == (0, 700)
         assert sum(each == (0, 700) for each in kept) >= 2  # it may be behind, without room
         (disks[leader] / "neighbour").unlink()
-        eventually(
-            "it has all again",
+        eventually_blocking(
             lambda: asyncio.run(_readable(group.endpoints[leader])) == (0, 700),
+            "it has all again",
             60,
         )
         assert group.deaths() == 0
@@ -189,7 +191,9 @@ def test_disks_without_inodes_refuse_and_go_on_by_themselves(
         for disk in disks:
             for path in disk.glob("eaten-*"):
                 path.unlink()
-        eventually("writes are taken again", lambda: asyncio.run(_fill(endpoint, 1)) == 1, 60)
+        eventually_blocking(
+            lambda: asyncio.run(_fill(endpoint, 1)) == 1, "writes are taken again", 60
+        )
         _, end = asyncio.run(_readable(endpoint))
         assert end >= (first + done + 1) * len(BATCH)
         assert group.deaths() == 0

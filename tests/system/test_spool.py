@@ -16,7 +16,7 @@ import pytest
 from dledger.client import Client, Record, SendResult, SpoolingProducer
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from e2e.harness.waiting import eventually
+from tests.waiting import eventually, eventually_blocking
 
 TOPIC = "orders"
 RESTARTED_S = 60
@@ -87,8 +87,7 @@ class Producing:
     async def acked(self, number: int) -> None:
         """Wait for that many more results."""
         target = len(self.results) + number
-        while len(self.results) < target:  # noqa: ASYNC110, the deadline is the test's
-            await asyncio.sleep(0.01)
+        await eventually(lambda: len(self.results) >= target, deadline_s=600.0)
 
 
 @pytest.mark.slow
@@ -175,7 +174,7 @@ def test_killed_producer_and_killed_group_lose_nothing_together(
     live(200)
     again = restarted(group)
     try:
-        eventually("all nodes are ready", again.whole, RESTARTED_S)
+        eventually_blocking(again.whole, "all nodes are ready", RESTARTED_S)
         live(50)
         asyncio.run(catch_up())
         found = [int(message_id) for message_id in asyncio.run(stored_ids(endpoints))]

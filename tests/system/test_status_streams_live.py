@@ -9,10 +9,11 @@ import pytest
 
 from dledger.common.status import NodeStatus
 from dledger.server import node
-from tests.system.live_nodes import GROUP_ID, LiveNodes, eventually
+from tests.system.live_nodes import GROUP_ID, LiveNodes
+from tests.waiting import eventually
 
 
-async def _until(
+async def _status_when(
     news: AsyncIterator[NodeStatus | None], holds: Callable[[NodeStatus], bool]
 ) -> NodeStatus:
     """Return the first status for which *holds* does."""
@@ -36,11 +37,11 @@ async def test_a_stream_tells_of_the_founding_of_an_election_and_of_the_end(
 
     await admins[0].bootstrap(GROUP_ID, [live.member(number) for number in range(3)])
     leader = await live.leader()
-    led = await _until(streams[leader], lambda said: said.role == "leader")
+    led = await _status_when(streams[leader], lambda said: said.role == "leader")
     taker = (leader + 1) % 3
-    taken = asyncio.create_task(_until(streams[taker], lambda said: said.term > led.term))
+    taken = asyncio.create_task(_status_when(streams[taker], lambda said: said.term > led.term))
     other = asyncio.create_task(
-        _until(streams[(leader + 2) % 3], lambda s: s.leader_id not in ("", led.node_id))
+        _status_when(streams[(leader + 2) % 3], lambda s: s.leader_id not in ("", led.node_id))
     )
     await live.stop(leader)
 
@@ -68,10 +69,10 @@ async def test_a_leader_tells_when_a_follower_is_lost_and_when_it_is_back(
             )
 
         await live.stop(lost)
-        await _until(news, lambda said: connected(said, False))
+        await _status_when(news, lambda said: connected(said, False))
         assert await anext(news) is None
         await live.start(lost)
-        await _until(news, lambda said: connected(said, True))
+        await _status_when(news, lambda said: connected(said, True))
         await news.aclose()
 
 

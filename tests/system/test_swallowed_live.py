@@ -20,7 +20,8 @@ import pytest
 from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.wall import RESTS_S, swallowing, wall
 from tests.requests.rocketmq_client import RocketClient, message
-from tests.system.live_nodes import LiveNodes, eventually, eventually_works
+from tests.system.live_nodes import LiveNodes
+from tests.waiting import eventually, eventually_works
 
 pytestmark = pytest.mark.found
 QUEUES = 8
@@ -92,7 +93,7 @@ async def _all_comes(live: LiveNodes, times: int) -> None:
             asyncio.create_task(consumers.consume(each.port, f"c{number}"))
             for number, each in enumerate(walls)
         ]
-        await eventually(lambda: "first" in consumers.got or None, COMES_S)
+        await eventually(lambda: "first" in consumers.got or None, deadline_s=COMES_S)
         swallows = asyncio.create_task(swallowing(walls, times))
         loop = asyncio.get_running_loop()
         while not swallows.done():
@@ -102,7 +103,7 @@ async def _all_comes(live: LiveNodes, times: int) -> None:
             sent.add(f"{number}")
             await asyncio.sleep(0.05)
         since_s = loop.time()
-        await eventually(lambda: not sent - set(consumers.got) or None, COMES_S)
+        await eventually(lambda: not sent - set(consumers.got) or None, deadline_s=COMES_S)
         dropped = sum(each.dropped for each in walls)
         print(
             f"{len(sent)} sent, {dropped} bytes of answers swallowed; the last of them came "

@@ -35,7 +35,8 @@ from dledger.broker.results import (
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.state_changes import QueueKey, StateChanges
 from dledger.broker.topic_store import TopicStore
-from dledger.broker.topics import check_name
+from dledger.broker.topics import TYPES
+from dledger.checks.names import check_name
 from dledger.common.status import Backlog
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
 
@@ -126,6 +127,7 @@ class ConsumerGroups:
         only one does not name.
         """
         queues, found = self._topics.queues(topic), self._groups.get(group)
+        topic_type = TYPES[self._topics.named(topic).type]
         filters = None if found is None else found.filters(topic)
         differ = filters is not None and filters.differ
         count = 0
@@ -134,6 +136,8 @@ class ConsumerGroups:
             deliveries = found.peek(topic, queue_id) if found else None
             if deliveries is None:
                 count += queue.end - queue.first
+            elif not topic_type.may_deliver(len(deliveries.leases)):
+                continue
             elif filters is not None and (differ or deliveries.kept is not None):
                 count += deliveries.available_to(
                     codes, queue, lived_ms, enough=enough - count, filters=filters
@@ -291,6 +295,7 @@ class ConsumerGroups:
         filters: TopicFilters | None,
     ) -> list[tuple[int, int]]:
         queues = self._topics.queues(command.topic)
+        topic_type = TYPES[self._topics.named(command.topic).type]
         hint = command.queue_id
         limit = min(command.limit, MAX_RECEIVE)
         order = [*range(hint, len(queues)), *range(hint)] if command.any_queue else [hint]
@@ -300,6 +305,8 @@ class ConsumerGroups:
                 break
             queue = queues[queue_id]
             deliveries = group.deliveries(command.topic, queue_id, first=queue.first)
+            if not topic_type.may_deliver(len(deliveries.leases)):
+                continue
             taken = deliveries.take(
                 queue,
                 limit=limit - len(positions),

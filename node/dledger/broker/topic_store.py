@@ -23,6 +23,7 @@ from dledger.broker.topics import (
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
     MAX_TOPICS,
+    TYPES,
     Topic,
     checked_topic,
 )
@@ -239,7 +240,7 @@ class TopicStore:
         known = [self._dedupe.find(*scope, message_id) for message_id in ids]
         rows = Rows(ids, digests, known)
         if rows.new:
-            queue_id = self._choose_queue(batch, default=rows.home)
+            queue_id = self._choose_queue(batch, home=rows.home)
             queue = self._own(batch.topic, queue_id)
             self._changed.add((batch.topic, queue_id))
             self._grew(batch.topic, payload)
@@ -271,15 +272,15 @@ class TopicStore:
         queue = self._queues[topic][queue_id]
         return queue.locate(offset).payload.index if offset >= queue.first else 0
 
-    def _choose_queue(self, batch: ProduceFrame, default: int | None = None) -> int:
-        """Return the queue that a batch asks for, else *default*, else the next in round robin."""
+    def _choose_queue(self, batch: ProduceFrame, home: int | None = None) -> int:
+        """Return the queue that a batch asks for, else the one that the topic's type chooses."""
         if batch.queue_id != NO_QUEUE:
             return batch.queue_id
-        if default is not None:
-            return default
         turn = self._turns[batch.topic]
-        self._turns[batch.topic] = (turn + 1) % len(self._queues[batch.topic])
-        return turn
+        chosen = TYPES[self._topics[batch.topic].type].queue_for(home=home, turn=turn)
+        if home is None:
+            self._turns[batch.topic] = (turn + 1) % len(self._queues[batch.topic])
+        return chosen
 
     def drop_before(self, index: int) -> int:
         """Forget the messages in entries below *index*; return how many."""
@@ -306,6 +307,8 @@ class TopicStore:
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
             name, kind, queues = source.text(), source.text(), source.number(1, room)
             generation = source.number(1, self._made)
+            if kind not in TYPES:
+                raise source.malformed(f"topic {name!r} has the unknown type {kind!r}")
             self._queues_in_all += queues
             self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
             self._turns[name] = source.number(high=queues - 1)

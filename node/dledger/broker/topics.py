@@ -1,23 +1,85 @@
-"""Topics: their names, types and number of queues."""
+"""Topics, and what their types decide."""
 
 from __future__ import annotations
 
-import re
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar, Final
 
-from dledger.errors import InvalidArgument, Unsupported
+from dledger.checks.names import check_name
+from dledger.errors import InvalidArgument, TopicTypeMismatch, Unsupported
 
-NORMAL = "NORMAL"
-TOPIC_TYPES = frozenset({NORMAL, "FIFO", "DELAY", "TRANSACTION"})
 MAX_TOPICS = 10_000
 MAX_QUEUES = 1024
 MAX_QUEUES_IN_ALL = 65_536
 """Queues of all topics together: a node can visit this many without a pause; 50 MB if empty."""
-MAX_NAME_LENGTH = 127
-KEPT_PREFIXES = ("%DLQ%", "%RETRY%")
-"""RocketMQ's names of a consumer group's dead letters and retries begin so: a client that had made
-one would be in the way of the group that is to have it."""
-_NAME = re.compile(rf"[%a-zA-Z0-9_-]{{1,{MAX_NAME_LENGTH}}}")
+
+
+class TopicType(ABC):
+    """What the type of a topic decides of its messages; a class for each type.
+
+    Pure, and the same on every node for ever: `queue_for` and `may_deliver` are asked while entries
+    are applied. A new answer to either is a new feature of the log (`common.features`).
+
+    Attributes:
+        name: In the log, in snapshots and on the wire; also RocketMQ's for the type of a message.
+    """
+
+    name: ClassVar[str]
+
+    @abstractmethod
+    def check(self, kind: str, fields: Collection[str]) -> None:
+        """Refuse a message that is not for topics of this type, before it gets into the log.
+
+        Args:
+            kind: The type that its producer says it has.
+            fields: Which it has of the fields that not all types know.
+
+        Raises:
+            TopicTypeMismatch: The type does not take it.
+        """
+
+    @abstractmethod
+    def queue_for(self, *, home: int | None, turn: int) -> int:
+        """Return the queue of messages whose producer has asked for none.
+
+        Args:
+            home: The queue of messages that were sent with them before; None: there are none.
+            turn: The queue whose turn it is, of all queues of the topic, one after the other.
+        """
+
+    @abstractmethod
+    def may_deliver(self, leased: int) -> bool:
+        """Whether a group may be given more of a queue while it holds *leased* messages of it."""
+
+
+class Normal(TopicType):
+    """In no order that anybody may rely on, so each message may be given to whoever asks."""
+
+    name = "NORMAL"
+
+    def check(self, kind: str, fields: Collection[str]) -> None:
+        """Refuse messages for other topic types: FIFO, delayed, transactional and so on."""
+        if kind != self.name:
+            raise TopicTypeMismatch(f"the topic takes {self.name} messages, not {kind}")
+        for each in fields:
+            raise TopicTypeMismatch(f"the topic takes {self.name} messages, which have no {each}")
+
+    def queue_for(self, *, home: int | None, turn: int) -> int:
+        """Return where the others are, so that what is sent again is not torn apart."""
+        return turn if home is None else home
+
+    def may_deliver(self, leased: int) -> bool:  # noqa: ARG002
+        """Return True: none waits for another."""
+        return True
+
+
+NORMAL: Final = Normal()
+TYPES: Final[Mapping[str, TopicType]] = {each.name: each for each in (NORMAL,)}
+"""The types that a topic may have."""
+LATER_TYPES: Final = frozenset({"FIFO", "DELAY", "TRANSACTION"})
+"""Types that RocketMQ has, and that are refused by name until there is a class for them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,6 +87,7 @@ class Topic:
     """A named set of queues, numbered from 0. Equal to one with the same settings.
 
     Attributes:
+        type: The name of one of `TYPES`.
         generation: A number that counts the topics of the broker group, from 1 on. It tells a topic
             from a deleted one of the same name.
     """
@@ -35,40 +98,15 @@ class Topic:
     generation: int = field(default=0, compare=False)
 
 
-def is_name(name: str) -> bool:
-    """Whether *name* may name a topic or a consumer group (the rule of the RocketMQ clients)."""
-    return _NAME.fullmatch(name) is not None
-
-
-def check_name(what: str, name: str) -> None:
-    """Raise InvalidArgument unless *name* may be the name of a *what*."""
-    if not is_name(name):
-        raise InvalidArgument(
-            f"{what} {name[:MAX_NAME_LENGTH]!r} must be 1 to {MAX_NAME_LENGTH} characters "
-            "of letters, digits, '%', '_' and '-'"
-        )
-
-
-def check_may_be_made(name: str) -> None:
-    """Raise InvalidArgument unless clients may make a topic of this name.
-
-    Not part of the replicated state's rules: the broker itself may make such topics one day.
-    """
-    check_name("topic", name)
-    if name.startswith(KEPT_PREFIXES):
-        raise InvalidArgument(
-            f"topic {name!r} cannot be made: names that begin with {' or '.join(KEPT_PREFIXES)} "
-            "are kept for dead letters, which are not implemented yet"
-        )
-
-
 def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002, its name on the wire
     """Return the topic; raise InvalidArgument, or Unsupported for a type not implemented yet."""
     check_name("topic", name)
-    if type not in TOPIC_TYPES:
-        raise InvalidArgument(f"topic type {type!r} is none of {', '.join(sorted(TOPIC_TYPES))}")
-    if type != NORMAL:
-        raise Unsupported(f"topic type {type} is not implemented yet; only {NORMAL} is")
+    if type not in TYPES:
+        if type not in LATER_TYPES:
+            known = ", ".join(sorted({*TYPES, *LATER_TYPES}))
+            raise InvalidArgument(f"topic type {type!r} is none of {known}")
+        there = ", ".join(sorted(TYPES))
+        raise Unsupported(f"topic type {type} is not implemented yet; only {there} is")
     if not 1 <= queues <= MAX_QUEUES:
         raise InvalidArgument(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
     return Topic(name=name, type=type, queues=queues)

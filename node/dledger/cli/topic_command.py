@@ -7,6 +7,7 @@ import dataclasses
 from functools import partial
 from typing import Final
 
+from dledger.broker.topics import NORMAL
 from dledger.cli.admin_options import (
     ANY_PORT,
     Action,
@@ -40,7 +41,7 @@ once, which delete says.
 def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the options of ``dledger topic create``."""
     parser.add_argument("name")
-    parser.add_argument("--type", default="NORMAL", help="message type (default NORMAL)")
+    parser.add_argument("--type", default=NORMAL.name, help="message type (default %(default)s)")
     parser.add_argument("--queues", type=positive, default=8, help="number of queues (default 8)")
     add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 

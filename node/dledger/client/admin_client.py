@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from dledger.common.backoff import retry
 from dledger.common.status import (
     MOST_MEMBERS,
     Backlog,
@@ -260,28 +261,31 @@ class AdminClient(Channel):
 
     async def _at_leader(self, method: str, request: Any) -> Any:
         """Send a request to the leader, found through any member; retry until the timeout."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.timeout_s
+        own = (self.address, self._tls)
         known: dict[str, tuple[str, MutualTls | None]] = {}
-        own, attempt = (self.address, self._tls), 0
-        address, tls = own
-        while True:
-            left_s = max(deadline_s - loop.time(), _RETRY_S)
+        failed: Unavailable | None = None
+        attempts = 0
+
+        async def attempt(left_s: float) -> Any:
+            nonlocal failed, attempts, known
+            began_s, (address, tls) = loop.time(), own
+            if failed is not None:
+                leader = failed.leader if isinstance(failed, NotLeader) else None
+                if leader not in known:  # members may have changed, or the node has just joined
+                    known |= await self._addresses(left_s)
+                others = (*known.values(), own)
+                address, tls = known.get(leader or "") or others[attempts % len(others)]
+                attempts += 1
+            left_s = max(left_s - (loop.time() - began_s), _RETRY_S)
             try:
                 async with AdminClient(address, timeout_s=left_s, tls=tls) as node:
                     return await node.call(getattr(node._stub, method), request)
             except Unavailable as error:
-                if loop.time() + _RETRY_S >= deadline_s:
-                    raise
-                leader = error.leader if isinstance(error, NotLeader) else None
-                if (
-                    leader not in known
-                ):  # the members may have changed, or the node may have just joined
-                    known |= await self._addresses(deadline_s - loop.time())
-                others = (*known.values(), own)
-                address, tls = known.get(leader or "") or others[attempt % len(others)]
-                attempt += 1
-            await asyncio.sleep(_RETRY_S)
+                failed = error
+                raise
+
+        loop = asyncio.get_running_loop()
+        return await retry(attempt, timeout_s=self.timeout_s, pause_s=_RETRY_S)
 
     async def _addresses(self, timeout_s: float) -> dict[str, tuple[str, MutualTls | None]]:
         """Return how the members are called, by id, as this node knows them; none if it fails."""

@@ -25,6 +25,7 @@ from dledger.client.joining import Lanes, columns_of, encode, joinable, size_of,
 from dledger.client.message_ids import MessageIds
 from dledger.client.produce_call import Connect, GrpcConnection
 from dledger.client.unanswered import Batch, Call, Unanswered
+from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.errors import DiskFull, DledgerError, InvalidArgument, NotLeader, Unavailable
 from dledger.rpc.cancelled import is_cancelled
@@ -202,14 +203,15 @@ class AppendStream:
         without an answer as there are nodes, so that a failover is not delayed by a sleep.
         """
         count, nodes = len(self._addresses), cycle(self._addresses)
-        address, in_vain, wait_s = next(nodes), 0, _RETRY_S
+        address, in_vain, backoff = next(nodes), 0, Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
             answers = self._answers
             leader = await self._one_stream(address)
             self._unsent.extendleft(reversed(self._sent))
             self._sent.clear()
             if self._answers > answers:
-                in_vain, wait_s = 0, _RETRY_S
+                in_vain = 0
+                backoff.reset()
             in_vain += 1
             if in_vain > _PATIENCE * count:
                 self._leaderless = ""
@@ -218,8 +220,7 @@ class AppendStream:
                 leader = next(others, address)
             address = leader
             if in_vain % max(2, count) == 0:
-                await asyncio.sleep(wait_s)
-                wait_s = min(wait_s * 2, _RETRY_MAX_S)
+                await asyncio.sleep(backoff.next_s())
 
     async def _one_stream(self, address: str) -> str:
         """Hold one stream until it ends; return the leader's address if the node knew one."""

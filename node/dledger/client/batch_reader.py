@@ -13,6 +13,7 @@ from typing import Final
 
 from dledger.client.ledger_client import Client
 from dledger.client.stored_batch import StoredBatch
+from dledger.common.backoff import Backoff
 from dledger.errors import Unavailable, UnknownTopic
 from dledger.rpc.channel import nodes_of
 
@@ -50,7 +51,7 @@ async def follow(
     """
     nodes = nodes_of(addresses, for_what="reader")
     offset, read_of = start_offset, generation
-    turn, wait_s, doubted = 0, _RETRY_S, False
+    turn, backoff, doubted = 0, Backoff(_RETRY_S, _RETRY_MAX_S), False
     while True:
         async with Client(nodes[turn % len(nodes)]) as client:
             parts = client.read_parts(
@@ -67,7 +68,8 @@ async def follow(
                         read_of, doubted = told, False
                         for batch in batches:
                             yield batch
-                            offset, wait_s = batch.end_offset, _RETRY_S
+                            offset = batch.end_offset
+                            backoff.reset()
             except Unavailable:
                 pass
             except UnknownTopic:
@@ -76,5 +78,4 @@ async def follow(
                 doubted = True
                 continue
         turn += 1
-        await asyncio.sleep(wait_s)
-        wait_s = min(2 * wait_s, _RETRY_MAX_S)
+        await asyncio.sleep(backoff.next_s())

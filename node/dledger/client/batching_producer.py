@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from typing import Self
 
 from dledger.broker.produce import NO_QUEUE
-from dledger.broker.topics import check_name
+from dledger.checks.messages import check_body, check_record
+from dledger.checks.names import check_name
 from dledger.client.append_stream import AppendStream
 from dledger.client.joining import Lanes
 from dledger.client.produce_call import Connect, GrpcConnection
 from dledger.common.limits import MAX_MESSAGES_UNDER_WAY
 from dledger.common.window import Window
 from dledger.errors import MessageIdConflict
-from dledger.rpc.checks import check_body, check_record
 from dledger.types import Record
 
 

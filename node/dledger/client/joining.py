@@ -18,12 +18,12 @@ from typing import Final
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.topics import is_name
+from dledger.checks.messages import check_record
+from dledger.checks.names import is_client_id, is_name
 from dledger.client.message_ids import MessageIds
 from dledger.client.unanswered import Batch, Call
 from dledger.common.limits import MAX_BODY_BYTES, MAX_MESSAGES, MAX_REQUEST_BYTES
 from dledger.errors import Refused
-from dledger.rpc.checks import check_record, is_client_id
 from dledger.types import Record
 
 UNDER_WAY: Final = 4

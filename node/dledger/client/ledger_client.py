@@ -5,7 +5,6 @@ Exported from `dledger.client` as `Client`; used there by `batch_reader` and `sp
 
 from __future__ import annotations
 
-import asyncio
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
@@ -14,9 +13,11 @@ from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
-from dledger.broker.topics import MAX_TOPICS
+from dledger.broker.topics import MAX_TOPICS, NORMAL
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
+from dledger.common.backoff import retry
+from dledger.common.limits import MAX_ANSWER_BYTES
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -26,7 +27,6 @@ from dledger.errors import (
     Overloaded,
     RateLimited,
     Refused,
-    Unavailable,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
 from dledger.rpc.messages import same_fields
@@ -83,7 +83,7 @@ class Client(Channel):
         *,
         timeout_s: float = 30.0,
         client_id: str = "",
-        max_answer_bytes: int = 64 << 20,
+        max_answer_bytes: int = MAX_ANSWER_BYTES,
         tls: MutualTls | None = None,
     ) -> None:
         super().__init__(address, timeout_s, max_answer_bytes=max_answer_bytes, tls=tls)
@@ -92,7 +92,7 @@ class Client(Channel):
         self._ledger = pb_grpc.LedgerStub(self.channel)
         self._topics = pb_grpc.TopicsStub(self.channel)
 
-    async def create_topic(self, name: str, type: str = "NORMAL", queues: int = 8) -> bool:  # noqa: A002
+    async def create_topic(self, name: str, type: str = NORMAL.name, queues: int = 8) -> bool:  # noqa: A002
         """Create a topic; False if it existed with the same settings. Raises Refused."""
         request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
         return bool((await self.call(self._topics.CreateTopic, request)).created)
@@ -219,22 +219,25 @@ class Client(Channel):
             raise error_of(error, self.address) from error
 
     async def _retried(self, method: Any, request: Any) -> Any:
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + self.timeout_s
         unknown = False
-        while True:
+
+        async def attempt(left_s: float) -> Any:
+            nonlocal unknown
             try:
-                return await method(request, timeout=max(0.1, deadline_s - loop.time()))
+                return await method(request, timeout=left_s)
             except grpc.aio.AioRpcError as error:
                 typed = error_of(error, self.address)
-                if isinstance(typed, Refused):
-                    raise typed from error
-                unknown = unknown or not isinstance(typed, _NOTHING_TAKEN)
-                if not isinstance(typed, Unavailable) or loop.time() + _RETRY_S >= deadline_s:
-                    if unknown:
-                        typed = OutcomeUnknown(f"{typed}; the batch may be stored")
-                    raise typed from error
-            await asyncio.sleep(_RETRY_S)
+                unknown = unknown or not isinstance(typed, (Refused, *_NOTHING_TAKEN))
+                raise typed from error
+
+        try:
+            return await retry(attempt, timeout_s=self.timeout_s, pause_s=_RETRY_S)
+        except Refused:
+            raise
+        except DledgerError as error:
+            if not unknown:
+                raise
+            raise OutcomeUnknown(f"{error}; the batch may be stored") from error
 
 
 def _appended(response: pb.AppendResponse) -> Appended:

@@ -5,16 +5,16 @@ Connects `dledger.spool`, which knows no transport, to the group; exported from 
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Final, Protocol
 
-from dledger.broker.topics import check_name
+from dledger.checks.messages import check_record
+from dledger.checks.names import check_name
 from dledger.client.ledger_client import Client
+from dledger.common.backoff import retry
 from dledger.errors import CorruptSpool, MessageRejected, Unavailable
 from dledger.rpc.channel import nodes_of
-from dledger.rpc.checks import check_record
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.format import Message
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
@@ -98,12 +98,10 @@ class AnyNode:
         self, topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
     ) -> Appended:
         """Append one batch, retrying until *timeout_s*. Raises like `Client.append_once`."""
-        loop = asyncio.get_running_loop()
-        deadline_s = loop.time() + timeout_s
         attempt_s = timeout_s / len(self._nodes)
-        while True:
+
+        async def attempt(left_s: float) -> Appended:
             chosen = self._current
-            left_s = max(0.1, deadline_s - loop.time())
             try:
                 return await self._nodes[chosen].append_once(
                     topic, records, queue_id=queue_id, timeout_s=min(attempt_s, left_s)
@@ -111,9 +109,9 @@ class AnyNode:
             except Unavailable:
                 if self._current == chosen:
                     self._current = (chosen + 1) % len(self._nodes)
-                if loop.time() + _RETRY_S >= deadline_s:
-                    raise
-            await asyncio.sleep(_RETRY_S)
+                raise
+
+        return await retry(attempt, timeout_s=timeout_s, pause_s=_RETRY_S)
 
     async def close(self) -> None:
         """Close the connections."""

@@ -11,6 +11,10 @@ also raise `FEATURE_LEVEL` (see `docs/internals/message-format.md`). Three rules
 - What one level refuses, as malformed or when applied, every later level refuses in the same way:
   rows are added, never widened.
 
+What nodes say to each other and nobody keeps has no level: Raft's messages have types that an older
+node drops (`peers.peer_codec`), and a follower and its leader agree on the format of their link
+(`link.offer`).
+
 Pure values; nothing here does I/O. Used by the broker, the store and the node.
 """
 

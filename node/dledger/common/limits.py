@@ -14,6 +14,10 @@ MAX_PEER_FRAME_BYTES: Final = 64 << 20
 """An entry holds one or more requests; this leaves room for them and for their framing."""
 MAX_ANSWER_BYTES: Final = 64 << 20
 """The default limit of a response that a client accepts."""
+SHARED_ROWS: Final = 512  # single requests in a burst; one callback of the loop makes their results
+SHARED_BYTES: Final = 64 << 10
+"""Of single requests that share a command (ADR 35), joined in a door process or in the node: of
+this size it takes no more of them; a larger request still makes its own command."""
 MAX_MESSAGES: Final = 4_096
 """Of one request: 16 MiB of 4 KiB messages. One callback of the event loop makes their results."""
 MAX_IDS_OF_CLIENT: Final = 1 << 16

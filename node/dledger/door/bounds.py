@@ -82,29 +82,6 @@ class Bounds:
         return 2 * (self.streams * self.stream_window_bytes + self.wide_bytes)
 
 
-class Bucket:
-    """Allows *burst* events at once, and *per_s* a second in the long run."""
-
-    __slots__ = ("_at_s", "_burst", "_left", "_per_s")
-
-    def __init__(self, burst: int, per_s: int, now_s: float) -> None:
-        self._burst, self._per_s = burst, per_s
-        self._left, self._at_s = float(burst), now_s
-
-    def take(self, now_s: float) -> bool:
-        """Count an event; return whether it is allowed."""
-        self._left = min(self._burst, self._left + (now_s - self._at_s) * self._per_s)
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True
-
-    def fill(self) -> None:
-        """Allow a whole burst again."""
-        self._left = self._burst
-
-
 class Held:
     """Bytes of requests in this process's memory, of all connections of a port."""
 

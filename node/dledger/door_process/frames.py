@@ -1,42 +1,34 @@
-"""The frames on the link between a node and one of its door processes, as pure functions.
+"""The frames between a node and one of its door processes beside calls, as pure functions.
 
-Little endian, no padding::
+Those of calls, and what a frame is, are `link.frames`. The *number* of one of these is a batch's,
+which the door counts as it counts calls; a ping's, which the node counts; or a port's.
 
-    | size of the payload: 4 | kind: 1 | number: 8 | payload |
-
-*number* is a call's, which the door counts; a batch's, which it counts, too; a ping's, which the
-node counts; or a port's. The link has no name: the node gives the door one end when it starts it.
-Both are of one version. Bytes are checked all the same: a door has parsed what strangers sent.
+**These layouts are private to one build**, and may change with any: a node starts its doors from
+its own files, and gives them one end of the link, so there is nobody of another version to speak
+to. A frame that one of the two does not know is a bug, or worse, since a door has parsed what
+strangers sent: bytes are checked all the same, and what is malformed ends the link.
 """
 
 from __future__ import annotations
 
 import enum
-import math
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
-from dledger.door.contract import Pairs
+from dledger.link.frames import MalformedFrame, cut, packed
 
-HEADER: Final = struct.Struct("<IBQ")
-_OPEN: Final = struct.Struct("<BBHdQHH")
-_FAIL: Final = struct.Struct("<BHH")
 _SEND: Final = struct.Struct("<QIHHHI")
 _ACK: Final = struct.Struct("<IHHHHHH")
-_LARGEST_NUMBER: Final = 16
-"""The largest of `door.contract.Code`."""
 
 
-class Kind(enum.IntEnum):
-    """What a frame says. Up to `ARRIVAL` they go to the node, from there on to the door."""
+class DoorKind(enum.IntEnum):
+    """What a frame says that a door and its node have beside calls (`link.frames.Kind`).
 
-    OPEN = 1  # a call begins, of one message or without any yet
-    MESSAGE = 2  # one message of a stream; in both directions
-    HALF_CLOSE = 3  # the client has sent all
-    CANCEL = 4  # the client gave up, or is gone
-    CREDIT = 5  # so many bytes of a stream's messages were taken; in both directions
+    Up to `ARRIVAL` they go to the node, from there on to the door.
+    """
+
     REFUSED = 6  # the door answered a call itself; so that it is counted
     SEND = 7  # a batch of SendMessage
     ACK = 8  # a batch of AckMessage
@@ -44,9 +36,6 @@ class Kind(enum.IntEnum):
     READY = 10  # the ports are served
     PONG = 11
     ARRIVAL = 12  # what became of a call's answers, by an `Arrives`; after a PROVE
-    ANSWER = 20  # a call's one answer
-    FAIL = 21  # a call ends with a status
-    END = 22  # a stream ends well
     PLACES = 23  # a batch of SendMessage is stored, at these offsets
     ACKED = 24  # a batch of AckMessage is applied
     RESUME = 25  # a batch's calls are to be passed on one by one
@@ -57,14 +46,6 @@ class Kind(enum.IntEnum):
     DRAIN = 30  # stop, with a grace
     PING = 31
     PROVE = 32  # tell what becomes of a call's answers
-
-
-class Resumes(enum.IntEnum):
-    """Why a call is passed on."""
-
-    NO = 0  # it is its first way
-    NOTHING_DONE = 1  # its batch was refused
-    UNKNOWN = 2  # its batch may have been carried out
 
 
 class Acked(enum.IntEnum):
@@ -81,166 +62,6 @@ class Arrives(enum.IntEnum):
     LOST = 0  # nobody will know, and nothing more is told
     PROVED = 1  # the client has them; the same
     MOVES = 2  # not yet, and some were taken in the last seconds
-
-
-class MalformedFrame(ValueError):
-    """A frame is not one of these; whoever sent it is not to be trusted any further."""
-
-
-def packed(kind: Kind, number: int, *payload: bytes) -> bytes:
-    """Return one frame."""
-    return b"".join((HEADER.pack(sum(map(len, payload)), kind, number), *payload))
-
-
-class Inbox:
-    """Takes what arrives apart into frames.
-
-    Args:
-        max_bytes: The largest payload; a larger one ends the link.
-    """
-
-    def __init__(self, max_bytes: int) -> None:
-        self._max = max_bytes
-        self._kept = bytearray()
-        self._wanted = HEADER.size
-
-    def feed(self, data: bytes) -> list[tuple[int, int, bytes]]:
-        """Return ``(kind, number, payload)`` of the frames that are complete with *data*.
-
-        Raises:
-            MalformedFrame: A payload is too large.
-        """
-        source: bytes | bytearray = data
-        if self._kept:
-            self._kept += data
-            if len(self._kept) < self._wanted:
-                return []
-            source = self._kept
-        frames, start, end = list[tuple[int, int, bytes]](), 0, len(source)
-        head, self._wanted = HEADER.size, HEADER.size
-        while end - start >= head:
-            size, kind, number = HEADER.unpack_from(source, start)
-            if size > self._max:
-                raise MalformedFrame(f"a frame of {size} bytes; the limit is {self._max}")
-            if end - start < head + size:
-                self._wanted = head + size
-                break
-            start += head
-            frames.append((kind, number, bytes(source[start : start + size])))
-            start += size
-        if source is self._kept:
-            del self._kept[:start]
-        else:
-            self._kept += data[start:]
-        return frames
-
-
-class Opening(NamedTuple):
-    """A call as it begins.
-
-    Attributes:
-        port: The number of the client port.
-        method: The number of the method, as the node counted them.
-        resumes: Why it is passed on.
-        connection: Tells the client's connection from others of this door.
-        deadline_s: Event-loop time, which is the same in all processes; None: none.
-        peer: The client's address as gRPC names it.
-        pairs: The fields of its headers.
-        body: Its one message; None: it is a stream.
-    """
-
-    port: int
-    method: int
-    resumes: Resumes
-    connection: int
-    deadline_s: float | None
-    peer: str
-    pairs: Pairs
-    body: bytes | None
-
-
-_HAS_BODY: Final = 4
-_RESUMES: Final = 3
-
-
-def opening(number: int, call: Opening) -> bytes:
-    """Return the OPEN frame of a call."""
-    peer, texts = call.peer.encode(), tuple(chain.from_iterable(call.pairs))
-    flags = call.resumes | (_HAS_BODY if call.body is not None else 0)
-    deadline_s = math.nan if call.deadline_s is None else call.deadline_s
-    return packed(
-        Kind.OPEN,
-        number,
-        _OPEN.pack(
-            call.port, flags, call.method, deadline_s, call.connection, len(peer), len(call.pairs)
-        ),
-        struct.pack(f"<{len(texts)}I", *map(len, texts)),
-        peer,
-        *texts,
-        call.body or b"",
-    )
-
-
-def opening_of(payload: bytes) -> Opening:
-    """Return the call of an OPEN frame. Raises MalformedFrame."""
-    try:
-        port, flags, method, deadline_s, connection, peer_bytes, count = _OPEN.unpack_from(payload)
-        sizes = struct.unpack_from(f"<{2 * count}I", payload, _OPEN.size)
-        resumes = Resumes(flags & _RESUMES)
-        texts, body = _cut(payload, _OPEN.size + 8 * count, (peer_bytes, *sizes))
-        peer = texts[0].decode("ascii")
-    except (struct.error, ValueError) as error:
-        raise MalformedFrame(f"no call: {error}") from error
-    if flags & ~(_HAS_BODY | _RESUMES) or (body and not flags & _HAS_BODY):
-        raise MalformedFrame(f"a call with flags {flags:#x} and {len(body)} bytes of body")
-    fields = texts[1:]
-    return Opening(
-        port=port,
-        method=method,
-        resumes=resumes,
-        connection=connection,
-        deadline_s=None if math.isnan(deadline_s) else deadline_s,
-        peer=peer,
-        pairs=tuple(zip(fields[::2], fields[1::2], strict=True)),
-        body=body if flags & _HAS_BODY else None,
-    )
-
-
-class Failure(NamedTuple):
-    """How a call ends without an answer."""
-
-    code: int
-    message: str
-    trailers: Pairs
-
-
-def failing(number: int, failure: Failure) -> bytes:
-    """Return the FAIL frame of a call."""
-    texts = tuple(chain.from_iterable(failure.trailers))
-    message = failure.message.encode("utf-8", "replace")[:0xFFFF]
-    return packed(
-        Kind.FAIL,
-        number,
-        _FAIL.pack(failure.code, len(failure.trailers), len(message)),
-        struct.pack(f"<{len(texts)}I", *map(len, texts)),
-        message,
-        *texts,
-    )
-
-
-def failure_of(payload: bytes) -> Failure:
-    """Return the end of a FAIL frame. Raises MalformedFrame."""
-    try:
-        code, count, message_bytes = _FAIL.unpack_from(payload)
-        sizes = struct.unpack_from(f"<{2 * count}I", payload, _FAIL.size)
-        texts, rest = _cut(payload, _FAIL.size + 8 * count, (message_bytes, *sizes))
-    except (struct.error, ValueError) as error:
-        raise MalformedFrame(f"no failure: {error}") from error
-    if rest or code > _LARGEST_NUMBER:
-        raise MalformedFrame(f"a failure with code {code} and {len(rest)} bytes more")
-    fields = texts[1:]
-    trailers = tuple(zip(fields[::2], fields[1::2], strict=True))
-    return Failure(code, texts[0].decode("utf-8", "replace"), trailers)
 
 
 class SendBatch(NamedTuple):
@@ -274,14 +95,14 @@ def sending(number: int, batch: SendBatch) -> bytes:
         len(client),
         len(batch.command),
     )
-    return packed(Kind.SEND, number, head, peer, client, batch.command)
+    return packed(DoorKind.SEND, number, head, peer, client, batch.command)
 
 
 def sending_of(payload: bytes) -> SendBatch:
     """Return the batch of a SEND frame; its command is not looked at. Raises MalformedFrame."""
     try:
         connection, room_bytes, calls, *sizes = _SEND.unpack_from(payload)
-        (peer, client, command), rest = _cut(payload, _SEND.size, sizes)
+        (peer, client, command), rest = cut(payload, _SEND.size, sizes)
         batch = SendBatch(connection, room_bytes, calls, peer.decode(), client.decode(), command)
     except (struct.error, ValueError) as error:
         raise MalformedFrame(f"no batch: {error}") from error
@@ -316,7 +137,7 @@ def acking(number: int, batch: AckBatch) -> bytes:
     texts = [name.encode() for name in names]
     handles = [handle.encode() for handle in chain.from_iterable(batch.handles)]
     return packed(
-        Kind.ACK,
+        DoorKind.ACK,
         number,
         _ACK.pack(batch.room_bytes, *map(len, texts), len(batch.handles), len(handles)),
         struct.pack(f"<{len(batch.handles)}H", *map(len, batch.handles)),
@@ -333,7 +154,7 @@ def acking_of(payload: bytes) -> AckBatch:
         per_call = struct.unpack_from(f"<{calls}H", payload, _ACK.size)
         start = _ACK.size + 2 * calls
         sizes = struct.unpack_from(f"<{count}I", payload, start)
-        texts, rest = _cut(payload, start + 4 * count, (*names, *sizes))
+        texts, rest = cut(payload, start + 4 * count, (*names, *sizes))
         peer, client_id, group, topic, *handles = [text.decode() for text in texts]
     except (struct.error, ValueError) as error:
         raise MalformedFrame(f"no batch: {error}") from error
@@ -355,21 +176,9 @@ def offsets(rows: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(rows)}q", *rows)
 
 
-def credit(number: int, size_bytes: int) -> bytes:
-    """Return a CREDIT frame."""
-    return packed(Kind.CREDIT, number, size_bytes.to_bytes(8, "little"))
-
-
-def credit_of(payload: bytes) -> int:
-    """Return the bytes that a CREDIT frame gives back. Raises MalformedFrame."""
-    if len(payload) != 8:
-        raise MalformedFrame(f"a credit of {len(payload)} bytes")
-    return int.from_bytes(payload, "little")
-
-
 def arriving(number: int, arrives: Arrives) -> bytes:
     """Return an ARRIVAL frame."""
-    return packed(Kind.ARRIVAL, number, bytes((arrives,)))
+    return packed(DoorKind.ARRIVAL, number, bytes((arrives,)))
 
 
 def arriving_of(payload: bytes) -> Arrives:
@@ -379,11 +188,3 @@ def arriving_of(payload: bytes) -> Arrives:
         return Arrives(value)
     except ValueError as error:
         raise MalformedFrame(f"no arrival: {error}") from error
-
-
-def _cut(payload: bytes, start: int, sizes: Sequence[int]) -> tuple[list[bytes], bytes]:
-    """Return the parts of these sizes from *start*, and what is left. Raises ValueError."""
-    ends = tuple(accumulate(sizes, initial=start))
-    if ends[-1] > len(payload):
-        raise ValueError(f"{ends[-1]} bytes are announced, {len(payload)} are there")
-    return [payload[low:high] for low, high in pairwise(ends)], payload[ends[-1] :]

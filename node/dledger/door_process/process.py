@@ -26,13 +26,13 @@ from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
-from dledger.door_process import frames
 from dledger.door_process.ack_batches import ACK_PATH, AckBatches
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.frames import Kind
-from dledger.door_process.link import Link
+from dledger.door_process.frames import DoorKind
 from dledger.door_process.send_batches import SEND_PATH, SendBatches
 from dledger.door_process.setup import CHAIN_BYTES, GRACE
+from dledger.link.connection import Link
+from dledger.link.frames import packed
 
 logger = logging.getLogger(__name__)
 
@@ -77,11 +77,11 @@ class Process:
 
     def _control(self, kind: int, number: int, payload: bytes) -> None:
         match kind:
-            case Kind.CERTIFICATE:
+            case DoorKind.CERTIFICATE:
                 self._show(number, payload)
-            case Kind.SETUP:
+            case DoorKind.SETUP:
                 self._run(self._serve(json.loads(payload)))
-            case Kind.DRAIN:
+            case DoorKind.DRAIN:
                 self._run(self._stop(*GRACE.unpack(payload)))
             case _:
                 raise AssertionError(f"the node sends a frame of kind {kind}")
@@ -124,7 +124,7 @@ class Process:
         gc.freeze()
         gc.set_threshold(*_GC_THRESHOLDS)
         give_back_now_and_then()
-        door.link.send(frames.packed(Kind.READY, os.getpid()))
+        door.link.send(packed(DoorKind.READY, os.getpid()))
 
     async def _stop(self, grace_s: float) -> None:
         await asyncio.gather(*(server.stop(grace_s) for server in self._servers))

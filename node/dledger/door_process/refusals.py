@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
-from dledger.door.contract import Code, Failed, Pairs, TooLarge
+from dledger.door.contract import Code, Failed, TooLarge
 from dledger.errors import DledgerError, Overloaded
 from dledger.rocketmq.refused import refused_response
 from dledger.rpc import status
+from dledger.rpc.metadata import pairs
 from dledger.rpc.status import Rejected, ending
 
 
@@ -34,14 +34,3 @@ def refused_answer(
 def rocketmq_answer(name: str, error: DledgerError) -> bytes:
     """Return the encoded response of a method of RocketMQ's service to a refused request."""
     return bytes(refused_response(name, error).SerializeToString())
-
-
-def pairs(metadata: Sequence[tuple[str, str | bytes]]) -> Pairs:
-    """Return trailing metadata as it is on the wire."""
-    return tuple((name.encode(), _on_the_wire(name, value)) for name, value in metadata)
-
-
-def _on_the_wire(name: str, value: str | bytes) -> bytes:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).rstrip(b"=") if name.endswith("-bin") else value
-    return value.encode("ascii", "replace")

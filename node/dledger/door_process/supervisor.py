@@ -19,17 +19,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers, Unary, UnaryCoroutine
 from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.server import BACKLOG, bound_address, listening
 from dledger.door.tls import TlsCertificate
-from dledger.door_process import frames
-from dledger.door_process.frames import Kind
-from dledger.door_process.link import Link
-from dledger.door_process.node_end import Batches, NodeEnd, Resumed, ServedPort
+from dledger.door_process.frames import DoorKind
+from dledger.door_process.node_end import Batches, NodeEnd
 from dledger.door_process.setup import CHAIN_BYTES, GRACE
+from dledger.link.calls_in import Resumed, ServedPort
+from dledger.link.connection import Link
+from dledger.link.frames import packed
 
 logger = logging.getLogger(__name__)
 
@@ -56,7 +58,7 @@ class DoorPort:
     Attributes:
         address: ``HOST:PORT``.
         handlers: By path; the same paths at all ports.
-        resumed: See `node_end.ServedPort`.
+        resumed: See `link.calls_in.ServedPort`.
         tls: Its certificate; None: the port is plain text.
     """
 
@@ -163,7 +165,8 @@ class DoorProcesses:
 
     async def _keep(self, door: _Door) -> None:
         """Run a door, and replace it when it ends: at once, then after pauses that grow."""
-        loop, pause_s = asyncio.get_running_loop(), 0.0
+        loop = asyncio.get_running_loop()
+        backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S, at_once=True, calm_s=_CALM_S)
         while not self.stopping:
             since_s = loop.time()
             try:
@@ -173,8 +176,7 @@ class DoorProcesses:
             if self._is_stopping():
                 return
             self._on_restart()
-            if loop.time() - since_s >= _CALM_S:
-                pause_s = 0.0
+            pause_s = backoff.next_s(lasted_s=loop.time() - since_s)
             logger.error(
                 "door process %d ended, its clients connect again: %s; the next starts in %g s",
                 door.number,
@@ -182,7 +184,6 @@ class DoorProcesses:
                 pause_s,
             )
             await door.pause(pause_s)
-            pause_s = min(max(_FIRST_PAUSE_S, 2 * pause_s), _LONGEST_PAUSE_S)
 
     def _is_stopping(self) -> bool:
         return self.stopping
@@ -251,7 +252,7 @@ class _Door:
             )
             await Link.open(mine, lambda: end.link)
             self._show_certificates(end)
-            end.link.send(frames.packed(Kind.SETUP, self.number, self._setup()))
+            end.link.send(packed(DoorKind.SETUP, self.number, self._setup()))
             why = await self._watch(end, lost)
         finally:
             if self.end is not None and not lost.done():
@@ -276,11 +277,11 @@ class _Door:
                 if not self.serves and loop.time() > starts_until_s:
                     return f"it did not serve within {_STARTS_S:g} s, and is killed"
                 self._pings += 1
-                end.link.send(frames.packed(Kind.PING, self._pings))
+                end.link.send(packed(DoorKind.PING, self._pings))
                 self._show_certificates(end)
         finally:
             woken.cancel()
-        end.link.send(frames.packed(Kind.DRAIN, 0, GRACE.pack(owner.grace_s)))
+        end.link.send(packed(DoorKind.DRAIN, 0, GRACE.pack(owner.grace_s)))
         await asyncio.wait((lost,), timeout=owner.grace_s + _LAST_WORDS_S)
         return lost.result() if lost.done() else "it did not stop in time, and is killed"
 
@@ -301,7 +302,7 @@ class _Door:
             if self._shown.get(number) != shown:
                 self._shown[number] = shown
                 head = CHAIN_BYTES.pack(len(port.tls.chain))
-                end.link.send(frames.packed(Kind.CERTIFICATE, number, head, *shown))
+                end.link.send(packed(DoorKind.CERTIFICATE, number, head, *shown))
 
     def _setup(self) -> bytes:
         owner, root = self._owner, logging.getLogger()

@@ -11,6 +11,7 @@ import logging
 import socket
 from typing import Final, cast
 
+from dledger.common.backoff import Backoff
 from dledger.peers.framing import prefix
 from dledger.peers.outbox import Outbox
 from dledger.peers.replication_port import ConnectToken
@@ -71,7 +72,7 @@ class FrameStream:
             self._sender.send(frame)
 
     async def _run(self, host: str, connect_token: ConnectToken) -> None:
-        loop, wait_s = asyncio.get_running_loop(), _RETRY_S
+        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
             sender = self._sender = _Sender(connect_token.token)
             began_s = loop.time()
@@ -88,9 +89,7 @@ class FrameStream:
                 await sender.ended()
             except OSError as error:
                 self._note(f"{host}:{connect_token.port}: {error or type(error).__name__}")
-            lasted = loop.time() - began_s > _RETRY_MAX_S
-            wait_s = _RETRY_S if lasted else min(wait_s * 2, _RETRY_MAX_S)
-            await asyncio.sleep(wait_s)
+            await asyncio.sleep(backoff.next_s(lasted_s=loop.time() - began_s))
 
     def _note(self, error: str) -> None:
         if error != self._last_error:

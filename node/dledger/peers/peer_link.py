@@ -18,6 +18,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
+from dledger.common.backoff import Backoff
 from dledger.errors import InvalidArgument, NewerCommand, Unavailable
 from dledger.peers.frame_stream import FrameStream
 from dledger.peers.handshake import METADATA_KEY, Handshake
@@ -132,11 +133,11 @@ class _ControlStream:
             await self._task
 
     async def _run(self) -> None:
-        wait_s = _RECONNECT_S
+        backoff = Backoff(_RECONNECT_S, _RECONNECT_MAX_S)
         while True:
-            opened = await self._run_once()
-            wait_s = _RECONNECT_S if opened else min(wait_s * 2, _RECONNECT_MAX_S)
-            await asyncio.sleep(wait_s)
+            if await self._run_once():
+                backoff.reset()
+            await asyncio.sleep(backoff.next_s())
 
     async def _run_once(self) -> bool:
         """Run one stream until it breaks; return whether the peer had accepted it."""

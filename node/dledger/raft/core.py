@@ -70,7 +70,7 @@ class Raft(RaftView):
             take effect.
         rng: The source of the random waits.
         applied_index: Everything up to it is applied already, and thus committed.
-        snapshots: Our own snapshots; None: we neither send nor take any.
+        snapshots: Our own snapshots.
         asks: Whether the other voters are asked what they know of us before we take part: our disk
             was there before this start, and may be an older copy of itself (`witness`).
         marks: What we knew of the others before this start.
@@ -84,8 +84,8 @@ class Raft(RaftView):
         log: LogStorage,
         memberships: Sequence[tuple[int, Membership]],
         rng: random.Random,
+        snapshots: SnapshotReader,
         applied_index: int = 0,
-        snapshots: SnapshotReader | None = None,
         asks: bool = False,
         marks: Mapping[NodeId, Mark] | None = None,
     ) -> None:
@@ -115,9 +115,7 @@ class Raft(RaftView):
             witness=self.witness,
             on_won=self._become_leader,
         )
-        self._installing = SnapshotReceiver(
-            self.state, log=self._log, outbox=self._out, accepts=snapshots is not None
-        )
+        self._installing = SnapshotReceiver(self.state, log=self._log, outbox=self._out)
         self._following = Follower(
             self.state,
             elections=self._elections,

@@ -49,7 +49,7 @@ class Leader:
         log: RaftLog,
         memberships: MembershipStack,
         outbox: Outbox,
-        snapshots: SnapshotReader | None,
+        snapshots: SnapshotReader,
     ) -> None:
         self._pace = FlowControl(config.max_catch_up_bytes)
         self._replication = Replication(

@@ -27,7 +27,7 @@ class Replication:
         term: int,
         log: RaftLog,
         outbox: Outbox,
-        snapshots: SnapshotReader | None,
+        snapshots: SnapshotReader,
         pace: FlowControl,
     ) -> None:
         self._config = config
@@ -71,11 +71,11 @@ class Replication:
     def _send_snapshot(self, peer_id: NodeId, peer: Progress) -> bool:
         """Send the next piece; none of it while the follower refuses, or has it all."""
         config = self._config
-        newest = self._snapshots.newest() if self._snapshots is not None else None
+        newest = self._snapshots.newest()
         usable = newest is not None and newest.last_index >= self._log.first_index - 1
         peer.needs_snapshot(newest if usable else None)
         info, offset = peer.snapshot, peer.snapshot_offset
-        if info is None or self._snapshots is None or peer.paused or peer.fetching:
+        if info is None or peer.paused or peer.fetching:
             return False
         wanted = not peer.snapshot_refused and offset < info.size_bytes
         try:

@@ -19,11 +19,10 @@ class SnapshotReceiver:
     What has arrived of a snapshot is kept over a change of leader, and lost with a restart.
     """
 
-    def __init__(self, state: ServerState, *, log: RaftLog, outbox: Outbox, accepts: bool) -> None:
+    def __init__(self, state: ServerState, *, log: RaftLog, outbox: Outbox) -> None:
         self._state = state
         self._log = log
         self._out = outbox
-        self._accepts = accepts
         self._info: SnapshotInfo | None = None
         self._held_bytes = 0
         self._lost_index = 0
@@ -36,12 +35,10 @@ class SnapshotReceiver:
             self._out.refused = Divergence(message.sender, info.last_index, chain, info.last_chain)
         elif self._has(info) and not self._replaces_lost(info):
             self._answer_installed(message)
-        elif not self._accepts:
-            self._answer(message, accepted=False, offset=0)
         elif self._state.installing is None:
             self._take(message)
         elif self._state.installing == info:
-            self._answer(message, accepted=True, offset=info.size_bytes)
+            self._answer(message, offset=info.size_bytes)
 
     def ask(self, index: int) -> None:
         """Ask our leader for a snapshot in place of a damaged entry that nobody gives us.
@@ -58,7 +55,7 @@ class SnapshotReceiver:
                 recipient=leader,
                 term=self._state.term,
                 last_index=index,
-                accepted=self._accepts,
+                accepted=True,
                 offset=0,
             )
         )
@@ -108,16 +105,16 @@ class SnapshotReceiver:
             self._log.apply_paused = True
             if self._has(info):
                 self._log.commit_to(info.last_index)
-        self._answer(message, accepted=True, offset=self._held_bytes)
+        self._answer(message, offset=self._held_bytes)
 
-    def _answer(self, message: InstallSnapshotRequest, *, accepted: bool, offset: int) -> None:
+    def _answer(self, message: InstallSnapshotRequest, *, offset: int) -> None:
         self._out.after_hard_state.append(
             InstallSnapshotResponse(
                 sender=self._state.id,
                 recipient=message.sender,
                 term=self._state.term,
                 last_index=message.info.last_index,
-                accepted=accepted,
+                accepted=True,
                 offset=offset,
             )
         )

@@ -1,7 +1,6 @@
 """A node's own snapshots as the core sees them: names, offsets and bytes.
 
-What a snapshot holds and how it is stored is the caller's. A core without a `SnapshotReader`
-sends none and refuses all. Source: Raft 7.
+What a snapshot holds and how it is stored is the caller's. Source: Raft 7.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from random import Random
 from typing import Protocol
 from uuid import uuid4
 
+from dledger.common import defaults
 from dledger.common.metrics import NodeMetrics
 from dledger.common.reports import Mark
 from dledger.common.status import FailoverRecord
@@ -73,7 +74,7 @@ class StateMachine(Protocol):
 class DriverConfig:
     """Timings and limits of one driver."""
 
-    tick_s: float = 0.05  # the grain of all timeouts: a tenth of the shortest election timeout
+    tick_s: float = defaults.TICK_MS / 1000  # in seconds
     stall: StallLimits = field(default_factory=StallLimits)
     max_queued_bytes: int = 64 << 20  # four of the largest requests
     room: RoomConfig = field(default_factory=RoomConfig)
@@ -111,7 +112,7 @@ class Driver:
         clock: Clock,
         rng: Random,
         metrics: NodeMetrics,
-        snapshots: Snapshots | None = None,
+        snapshots: Snapshots,
         on_removed: Callable[[int], None] = lambda _: None,
         admit: Callable[[Command, Membership], None] = lambda _, __: None,
         thread: Callable[[str], Worker] = WorkThread,
@@ -135,19 +136,17 @@ class Driver:
             log, self._readers, on_loaded=self._entries_loaded, on_error=self.disk_failed
         )
         self._snapshots = snapshots
-        self._applied_index = 0
-        if snapshots is not None:
-            snapshots.attach(
-                applied_index=lambda: self._applied_index,
-                on_loaded=self._entries_loaded,
-                on_error=self.disk_failed,
-            )
-            self._applied_index = snapshots.logged_index
+        snapshots.attach(
+            applied_index=lambda: self._applied_index,
+            on_loaded=self._entries_loaded,
+            on_error=self.disk_failed,
+        )
+        self._applied_index = snapshots.logged_index
         self.core = Raft(
             raft,
             hard_state=hard_state,
             log=self.view,
-            memberships=log.memberships() if snapshots is None else snapshots.memberships(),
+            memberships=snapshots.memberships(),
             rng=rng,
             applied_index=self._applied_index,
             snapshots=snapshots,
@@ -163,7 +162,7 @@ class Driver:
         self._membership = self.core.membership
         self._is_member = self._membership.get(raft.id) is not None
         self.log_clock = LogClock(clock)
-        self.log_clock.applied(snapshots.now_ms if snapshots is not None else 0, state.leapt_ms)
+        self.log_clock.applied(snapshots.now_ms, state.leapt_ms)
         self.room = RoomKeeper(
             raft.id,
             config=config.room,
@@ -216,15 +215,11 @@ class Driver:
             wake=self._wake,
             on_failed=self.disk_failed,
         )
-        self._installation = (
-            Installation(
-                snapshots,
-                self._persister,
-                finished=self._snapshot_finished,
-                failed=self.disk_failed,
-            )
-            if snapshots is not None
-            else None
+        self._installation = Installation(
+            snapshots,
+            self._persister,
+            finished=self._snapshot_finished,
+            failed=self.disk_failed,
         )
         self.applied_bytes = 0
         self._stall = StallWatch(config.stall)
@@ -395,12 +390,11 @@ class Driver:
             self.reports.receive(message, term=self.core.state.term)
 
     def _takes_steps(self) -> bool:
-        installing = self._installation is not None and self._installation.replaces_log
-        return self._running and not installing
+        return self._running and not self._installation.replaces_log
 
     def _is_backlogged(self) -> bool:
         """Whether a snapshot chunk arrives faster than the disk writes; the leader resends it."""
-        return self._snapshots is not None and self._snapshots.is_backlogged
+        return self._snapshots.is_backlogged
 
     def peer_disconnected(self, peer: NodeId) -> None:
         """Report that a peer's connection broke; if it is the leader, an election starts early."""
@@ -659,8 +653,7 @@ class Driver:
     def _apply(self, entries: Sequence[Entry]) -> None:
         for entry in entries:
             self.applied_bytes += len(entry.data)
-            known = self._snapshots is not None and entry.index <= self._snapshots.index
-            applies = entry.kind is EntryKind.DATA and not known
+            applies = entry.kind is EntryKind.DATA and entry.index > self._snapshots.index
             results = self._state.apply(entry) if applies else ()
             self.log_clock.applied(entry.timestamp_ms, self._state.leapt_ms)
             self._applied_index = entry.index
@@ -674,7 +667,7 @@ class Driver:
 
     def _snapshot_finished(self, info: SnapshotInfo, memberships: Memberships | None) -> None:
         """Restart the log after *info*; the state may be ahead of it (`snapshots`)."""
-        if memberships is not None and self._snapshots is not None:
+        if memberships is not None:
             self._applied_index = info.last_index
             self._applied.applied(info.last_index)
             self.log_clock.applied(self._snapshots.now_ms, self._state.leapt_ms)

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, Protocol
 
+from dledger.common.backoff import Backoff
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import (
     DiskFull,
@@ -78,14 +79,14 @@ class LogRepairer:
         self._now_s = now_s
         self._metrics = metrics
         self._turn = self._tried_up_to = 0
+        self._backoff = Backoff(2 * _POLL_S, _MAX_WAIT_S)
         self._damaged_since_s: float | None = None
 
     async def run(self) -> None:
         """Repair until cancelled, or until the disk fails."""
-        wait_s = _POLL_S
         while True:
             try:
-                wait_s = await self._round(wait_s)
+                wait_s = await self._round()
             except DiskFull as error:
                 logger.warning("no room to repair the log: %s", error)
                 wait_s = _MAX_WAIT_S
@@ -105,11 +106,12 @@ class LogRepairer:
             if wait_s <= 0 or self._log.is_whole:
                 return
 
-    async def _round(self, wait_s: float) -> float:
+    async def _round(self) -> float:
         """Try some damaged ranges once each; return after how many seconds to check again."""
         if self._log.is_whole:
             if self._damaged_since_s is not None:
                 self._note_whole()
+            self._backoff.reset()
             return _POLL_S
         self._note_damage()
         repaired_count = 0
@@ -119,7 +121,10 @@ class LogRepairer:
         if damages and not repaired_count:
             self._tried_up_to = damages[-1].stop
             self._events.entries_lost(damages)
-        return 0.0 if repaired_count else min(max(wait_s, _POLL_S) * 2, _MAX_WAIT_S)
+        if repaired_count:
+            self._backoff.reset()
+            return 0.0
+        return self._backoff.next_s()
 
     def _next_damages(self) -> Sequence[range]:
         """Return the ranges to try now: a few at a time, after those that were tried last."""

@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
+from dledger.common import defaults
 from dledger.common.reports import Room
 from dledger.errors import DiskFull
 from dledger.raft.quorum import majority
@@ -60,11 +61,11 @@ class RoomConfig:
             go for room.
     """
 
-    segment_bytes: int = 64 << 20  # as the settings of a node, which has the reason
+    segment_bytes: int = defaults.SEGMENT_BYTES
     least_segment_bytes: int = LEAST_SEGMENT_BYTES
     small_files_bytes: int = SMALL_FILES_BYTES
     budget_bytes: int = 0
-    percent: int = 85  # likewise
+    percent: int = defaults.WATERMARK_PERCENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

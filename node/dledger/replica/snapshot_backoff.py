@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from dledger.common.backoff import doubled_s
 from dledger.common.watchdog import LOOKS
 
 FIRST_WAIT_S: Final = 60.0
@@ -40,7 +41,8 @@ def wait_s(unfinished: int, spread: float, *, for_room: bool) -> float:
         return 0.0
     if for_room and unfinished == 1:
         return FIRST_WAIT_FOR_ROOM_S * (1 + spread)
-    return min(FIRST_WAIT_S * (1 << min(unfinished - 1, 30)), MOST_WAIT_S) * (1 + spread)
+    grown_s = doubled_s(unfinished - 1, first_s=FIRST_WAIT_S, most_s=MOST_WAIT_S)
+    return grown_s * (1 + spread)
 
 
 def looks(unfinished: int) -> int:

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dledger.door.contract import Arrival
+from dledger.link.leader_link import LINE_KEY
 from dledger.rpc.metadata import by_key
 from dledger.types import NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
 _TELEMETRY_KEY: Final = "x-dledger-telemetry"
 _HOST_KEY: Final = "x-dledger-host"
-LINE_KEY: Final = "x-dledger-line"
 _CLIENT_ID_KEY: Final = "x-mq-client-id"
 _LANGUAGE_KEY: Final = "x-mq-language"
 _REQUEST_ID_KEY: Final = "x-mq-request-id"

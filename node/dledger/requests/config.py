@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from dledger.common import defaults
 from dledger.common.limits import MADE_AT_ONCE, MADE_PER_S, MAX_MESSAGES_UNDER_WAY
 
 
@@ -31,8 +32,8 @@ class GatewayConfig:
     """
 
     auto_create_topics: bool = True
-    default_queues: int = 8  # what RocketMQ's brokers make by themselves
-    group_retention_hours: int = 720  # as the node's own setting (`server/config.py`)
+    default_queues: int = defaults.QUEUES
+    group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
     made_at_once: int = MADE_AT_ONCE
     made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True

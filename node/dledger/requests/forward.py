@@ -2,7 +2,7 @@
 
 A follower does not parse a request: it sends the same bytes to the same method on the leader, with
 the caller's ``x-mq-*`` metadata, and returns the response: over the link to the leader if there is
-one (`leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
+one (`link.leader_link`), else by a gRPC call to its peer port. `Relay.run` holds a request
 through an election for most of its deadline; repeating it is safe because sends carry an
 idempotency key and receives an attempt id. A forwarded request is never forwarded again; it is held
 only if this node has won the election and is about to serve.
@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
+from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
 from dledger.errors import (
@@ -27,14 +28,15 @@ from dledger.errors import (
     LeadershipLost,
     NotJoined,
     NotLeader,
+    NotTaken,
     OutcomeUnknown,
     Overloaded,
     RateLimited,
     Unavailable,
 )
+from dledger.link.leader_link import LeaderLinks, Settle
 from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
-from dledger.requests.leader_link import LeaderLinks, NoLinks, Settle
 from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
@@ -54,21 +56,21 @@ class Relay:
     def __init__(
         self,
         engine: Engine,
+        links: LeaderLinks,
         tls: PeerTls | None = None,
-        links: LeaderLinks | None = None,
         count: Callable[[str], None] = lambda _: None,
     ) -> None:
         """Forward no request yet.
 
         Args:
             engine: The node.
-            tls: The certificates for calls to peers; None: plain text.
-            links: The links to leaders; None: there are none.
+            links: The links to leaders; without one, requests are forwarded by gRPC calls.
+            tls: The certificates for these; None: plain text.
             count: Called with `BY_LINK` or `BY_CALL` for each request that is forwarded.
         """
         self._engine = engine
         self._tls = tls
-        self._links, self._count = links or NoLinks(), count
+        self._links, self._count = links, count
         self._channels: dict[str, PeerChannel] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()
@@ -112,7 +114,7 @@ class Relay:
         if self._held_bytes + size_bytes > MAX_HELD_BYTES:
             raise Overloaded(f"requests of {self._held_bytes} bytes are under way at this node")
         self._held_bytes += size_bytes
-        wait_s, unknown = _RETRY_S, False
+        backoff, unknown = Backoff(_RETRY_S, _RETRY_MAX_S), False
         try:
             while True:
                 try:
@@ -124,9 +126,9 @@ class Relay:
                         raise
                     unknown = unknown or not isinstance(error, NOTHING_HAPPENED)
                 leader = self._engine.leader()
-                await self.pause(caller, wait_s)
-                changed = self._engine.leader() != leader
-                wait_s = _RETRY_S if changed else min(wait_s * 2, _RETRY_MAX_S)
+                await self.pause(caller, backoff.next_s())
+                if self._engine.leader() != leader:
+                    backoff.reset()
         finally:
             self._held_bytes -= size_bytes
 
@@ -329,7 +331,7 @@ def _settle(outcome: asyncio.Future[bytes | DledgerError], answered: bytes | Dle
         outcome.set_result(answered)
 
 
-NOTHING_HAPPENED: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull)
+NOTHING_HAPPENED: Final = (NotLeader, NotJoined, NotTaken, Overloaded, RateLimited, DiskFull)
 
 
 def _says_nothing_happened(error: DledgerError) -> bool:

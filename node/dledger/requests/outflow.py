@@ -83,14 +83,11 @@ class Outflow:
     """The room for responses that are larger than a call's own overhead.
 
     Args:
-        max_bytes: All of the room; a larger response is written alone.
         close: Closes a connection, by its name.
     """
 
-    def __init__(
-        self, max_bytes: int = MAX_BYTES, close: Callable[[str], bool] = close_connection
-    ) -> None:
-        self._window, self._close = Window(max_bytes), close
+    def __init__(self, close: Callable[[str], bool] = close_connection) -> None:
+        self._window, self._close = Window(MAX_BYTES), close
         self._held: OrderedDict[object, tuple[str, int, float]] = OrderedDict()
         self._look: asyncio.TimerHandle | None = None
 

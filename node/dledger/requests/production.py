@@ -31,17 +31,10 @@ class Room:
 
 
 class Production:
-    """The room of one node.
+    """The room of one node."""
 
-    Args:
-        max_bytes: All of it.
-        of_connection: The most that one connection has.
-    """
-
-    def __init__(
-        self, max_bytes: int = MAX_BYTES, *, of_connection: int = MAX_BYTES_OF_CONNECTION
-    ) -> None:
-        self._all, self._of_connection = Window(max_bytes), of_connection
+    def __init__(self) -> None:
+        self._all = Window(MAX_BYTES)
         self._connections: dict[str, tuple[Window, int]] = {}
 
     @property
@@ -51,7 +44,7 @@ class Production:
 
     async def room(self, connection: str, size_bytes: int) -> Room:
         """Wait for room for a batch; the batches of a connection get it in order."""
-        window, users = self._connections.get(connection) or (Window(self._of_connection), 0)
+        window, users = self._connections.get(connection) or (Window(MAX_BYTES_OF_CONNECTION), 0)
         self._connections[connection] = window, users + 1
         taken = False
         try:

@@ -10,7 +10,9 @@ from typing import Final
 
 from dledger.broker.commands import SECRET_BYTES, CreateGroup, CreateTopic, SetSecret, UseFilter
 from dledger.broker.state_changes import StateChanges
-from dledger.broker.topics import NORMAL, Topic, check_may_be_made, check_name
+from dledger.broker.topics import NORMAL, Topic
+from dledger.checks.names import check_may_be_made, check_name
+from dledger.common.token_bucket import TokenBucket
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
@@ -48,7 +50,7 @@ class TopicResolver:
         self._used_s: dict[str, float] = {}
         self._creating: dict[tuple[str, Hashable], asyncio.Task[object]] = {}
         self._budgets = {
-            what: Budget(at_once=config.made_at_once, per_s=config.made_per_s)
+            what: TokenBucket(at_once=config.made_at_once, per_s=config.made_per_s)
             for what in ("topic", "group")
         }
 
@@ -64,7 +66,7 @@ class TopicResolver:
         found = topics.get(name)
         if found is None and self.auto_creates:
             check_may_be_made(name)
-            command = CreateTopic(name=name, type=NORMAL, queues=self._config.default_queues)
+            command = CreateTopic(name=name, type=NORMAL.name, queues=self._config.default_queues)
             await self._make("topic", name, command.encode(), lambda: topics.get(name) is not None)
             found = self._engine.state.topics.get(name)
         if found is None:
@@ -166,26 +168,3 @@ class TopicResolver:
         self._creating.pop(key, None)
         if not done.cancelled():
             done.exception()  # mark it retrieved: all requests that would raise it may be gone
-
-
-class Budget:
-    """A token bucket: it holds *at_once* tokens, and regains *per_s* each second.
-
-    Source: J. Turner, New directions in communications, 1986 (the leaky bucket as a meter).
-    """
-
-    def __init__(self, *, at_once: int, per_s: float) -> None:
-        self._at_once, self._per_s = at_once, per_s
-        self._left = float(at_once)
-        self._at_s = float("-inf")
-
-    def take(self, now_s: float) -> bool:
-        """Take one token at *now_s* (monotonic); False if there is none."""
-        if self._at_s > float("-inf"):
-            gained = (now_s - self._at_s) * self._per_s
-            self._left = min(self._left + gained, float(self._at_once))
-        self._at_s = now_s
-        if self._left < 1:
-            return False
-        self._left -= 1
-        return True

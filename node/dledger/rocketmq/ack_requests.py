@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
+from dledger.checks.resources import checked_client_id, group_name, topic_name
 from dledger.common.limits import MAX_MESSAGES
 from dledger.errors import InvalidReceiptHandle
-from dledger.rocketmq.names import checked_client_id, group_name, topic_name
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok, status_of
 

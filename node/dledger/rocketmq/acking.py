@@ -10,6 +10,7 @@ from typing import Any, Final
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
 from dledger.broker.results import Acked
+from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
 from dledger.requests.caller import Caller
@@ -17,7 +18,6 @@ from dledger.requests.engine import Engine
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rocketmq.arrivals import Arrivals
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
-from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import checked_invisible
 from dledger.rpc.rocketmq_stubs import service

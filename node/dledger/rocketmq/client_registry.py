@@ -34,13 +34,14 @@ from dledger.broker.commands import LeaseRef, Receive, Release, Renew
 from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
+from dledger.checks.names import is_client_id
+from dledger.checks.resources import client_id, group_name
 from dledger.common.limits import FIRST_INVISIBLE_MS, MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
 from dledger.requests.caller import THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import PASSED_ON_PATH, Told
 from dledger.rocketmq.arrivals import Arrivals, Part, parts_of
-from dledger.rocketmq.names import client_id, group_name, is_client_id
 from dledger.rpc.metadata import by_key
 from dledger.rpc.methods import Methods
 from dledger.rpc.rocketmq_stubs import service

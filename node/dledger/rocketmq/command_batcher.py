@@ -11,13 +11,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
+from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.requests.engine import Engine
-
-MAX_ROWS: Final = 512
-MAX_BYTES: Final = 64 << 10
-"""At this size a command takes no more rows; a larger request still makes its own command."""
 
 _Key = TypeVar("_Key", bound=Hashable)
 _Row = TypeVar("_Row")
@@ -46,7 +43,9 @@ class _Shared(Generic[_Row]):
         return self._close(self, self._rows)
 
     def has_room(self, rows: int, size_bytes: int) -> bool:
-        return len(self._rows) + rows <= MAX_ROWS and self._size_bytes + size_bytes <= MAX_BYTES
+        return (
+            len(self._rows) + rows <= SHARED_ROWS and self._size_bytes + size_bytes <= SHARED_BYTES
+        )
 
     def add(self, rows: Sequence[_Row], size_bytes: int) -> asyncio.Future[Place]:
         request: asyncio.Future[Place] = asyncio.get_running_loop().create_future()

@@ -16,6 +16,8 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
+from dledger.checks.messages import MAX_TIMESTAMP_MS, md5_of
+from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
     DEFAULT_POLL_MS,
     FIRST_INVISIBLE_MS,
@@ -40,9 +42,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
-from dledger.rocketmq.names import client_id, group_name, topic_name
 from dledger.rocketmq.receipts import Receipts
-from dledger.rpc.checks import MAX_TIMESTAMP_MS, md5_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 from dledger.types import Entry
@@ -209,7 +209,7 @@ class Receiver:
         A message that cannot be decoded is acknowledged on the consumer's behalf; otherwise it
         would be redelivered for ever.
         """
-        form = DeliveryForm(poll.command, poll.resource, received.receive_id, receipts)
+        form = DeliveryForm(poll.command, poll.topic, poll.resource, received.receive_id, receipts)
         broken: list[LeaseRef] = []
         entry: Entry | None = None
         payload: Payload | None = None
@@ -296,16 +296,19 @@ class DeliveryForm:
 
     Args:
         poll: The RECEIVE command.
+        topic: Its topic.
         resource: The topic as the client named it.
         receive_id: Part of every receipt handle.
         receipts: Encodes the receipt handles.
     """
 
-    def __init__(self, poll: Receive, resource: Any, receive_id: int, receipts: Receipts) -> None:
+    def __init__(
+        self, poll: Receive, topic: Topic, resource: Any, receive_id: int, receipts: Receipts
+    ) -> None:
         self._receive_id, self._receipts = receive_id, receipts
         message = definition.Message(topic=resource)
         system = message.system_properties
-        system.message_type = definition.MessageType.NORMAL
+        system.message_type = definition.MessageType.Value(topic.type)
         system.body_digest.type = definition.DigestType.MD5
         kept_ms = RENEWED_INVISIBLE_MS if poll.client_id else poll.invisible_ms
         system.invisible_duration.FromMilliseconds(kept_ms)
@@ -326,7 +329,7 @@ class DeliveryForm:
         response.message.body = message.body
         system = response.message.system_properties
         system.message_id = message.message_id or made_up_id(delivery)
-        system.body_encoding = int(message.encoding)
+        system.body_encoding = definition.Encoding.ValueType(message.encoding)
         system.body_digest.checksum = md5_of(message.body)
         system.receipt_handle = self._receipts.encode(lease)
         system.queue_id, system.queue_offset = delivery.queue_id, delivery.offset

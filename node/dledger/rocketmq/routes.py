@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from dledger.broker.topics import Topic
+from dledger.checks.resources import group_name, topic_name
 from dledger.requests.caller import Caller
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.topic_resolver import TopicResolver
-from dledger.rocketmq.names import group_name, topic_name
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import ok
 from dledger.types import NodeId

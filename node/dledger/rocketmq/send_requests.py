@@ -10,18 +10,19 @@ from typing import Any, Final, NamedTuple
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.rocketmq.names import checked_client_id, topic_name
-from dledger.rpc.checks import (
+from dledger.broker.topics import NORMAL
+from dledger.checks.messages import (
     check_body,
     check_digest,
-    check_normal,
+    check_message_id,
     check_properties,
     check_tag,
     check_times,
     check_total,
 )
-from dledger.rpc.rocketmq_stubs import service
+from dledger.checks.resources import checked_client_id, topic_name
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 
 _ONE_SENT: Final[bytes] = service.SendMessageResponse(
@@ -29,6 +30,11 @@ _ONE_SENT: Final[bytes] = service.SendMessageResponse(
 ).SerializeToString()
 """The response to nearly every SendMessage, without id and offset: parsing it is faster than
 building it from parts."""
+_OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "priority")
+"""Fields of a message that only some types of topics know."""
+_KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
+    definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
+}
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
 
@@ -120,15 +126,11 @@ def message_of(message: Any) -> Message:
         InvalidArgument: Its producer's timestamp is out of range.
     """
     system, body = message.system_properties, message.body
-    check_normal(system)
+    _check_kind(system)
     check_body(body)
     check_digest(body, system.body_digest)
     message_id = system.message_id
-    if not 1 <= len(message_id) <= MAX_ID_LENGTH:
-        raise Rejected(
-            Code.ILLEGAL_MESSAGE_ID,
-            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(message_id)}",
-        )
+    check_message_id(message_id)
     tag, keys = system.tag, tuple(system.keys)
     check_tag(tag)
     properties = dict(message.user_properties)
@@ -143,6 +145,12 @@ def message_of(message: Any) -> Message:
         encoding=_encoding(system.body_encoding),
         trace_context=system.trace_context,
     )
+
+
+def _check_kind(system: Any) -> None:
+    """Refuse a message that its topic's type does not take; so far all topics are NORMAL."""
+    kind = _KINDS.get(system.message_type) or str(system.message_type)
+    NORMAL.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
 
 
 def _milliseconds(timestamp: Any) -> int:

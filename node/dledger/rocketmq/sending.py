@@ -13,13 +13,13 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
-from dledger.rpc.checks import SCOPE_DIGEST_BYTES
 
 
 class Sender:
@@ -112,7 +112,7 @@ def _plain_response(sending: Sending, stored: Produced, first: int) -> Any | Non
 def scope_of(client_id: str, message: Message) -> str:
     """Return the scope for a message whose id is taken in its client's own scope.
 
-    No client may use such a client id (`checks.is_scope`).
+    No client may use such a client id (`names.is_scope`).
     """
     digest = blake2b(digest_size=SCOPE_DIGEST_BYTES)
     for part in _parts(message):

@@ -175,6 +175,6 @@ def _merge_subscription(settings: Any) -> None:
         settings.backoff_policy.customized_backoff.next.add(seconds=delay_s)
 
 
-def _refused(code: int, sentence: str) -> bytes:
+def _refused(code: definition.Code.ValueType, sentence: str) -> bytes:
     status = definition.Status(code=code, message=sentence)
     return bytes(service.TelemetryCommand(status=status).SerializeToString())

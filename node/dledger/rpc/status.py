@@ -17,13 +17,13 @@ from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT, argument
 from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition
 
-Code: Final[Any] = definition.Code
+Code = definition.Code
 
 
 class Rejected(Refused):
     """A request breaks a rule of the RocketMQ protocol; *code* is the protocol's code for it."""
 
-    def __init__(self, code: int, sentence: str) -> None:
+    def __init__(self, code: Code.ValueType, sentence: str) -> None:
         super().__init__(sentence)
         self.code = code
 
@@ -36,7 +36,7 @@ class Relayed(DledgerError):
         self.error = error
 
 
-def code_of(error: DledgerError) -> int:
+def code_of(error: DledgerError) -> Code.ValueType:
     """Return the RocketMQ code for *error*."""
     return error.code if isinstance(error, Rejected) else _CODES[row_of(error).rocketmq]
 
@@ -51,17 +51,17 @@ def grpc_code_of(error: DledgerError) -> grpc.StatusCode:
     return error.error.code() if isinstance(error, Relayed) else row_of(error).grpc
 
 
-def status_of(error: DledgerError) -> Any:
+def status_of(error: DledgerError) -> definition.Status:
     """Return the RocketMQ ``Status`` for *error*: its code and its message."""
     return definition.Status(code=code_of(error), message=str(error))
 
 
-_CODES: Final[dict[str, int]] = dict(Code.items())
+_CODES: Final[dict[str, Code.ValueType]] = dict(Code.items())
 _NAMES: Final[dict[int, str]] = {code: name for name, code in _CODES.items()}
-_OK: Final[Any] = definition.Status(code=Code.OK, message="OK")
+_OK: Final = definition.Status(code=Code.OK, message="OK")
 
 
-def ok() -> Any:
+def ok() -> definition.Status:
     """Return the RocketMQ ``Status`` of success, which is shared: copy it, do not change it."""
     return _OK
 
@@ -105,12 +105,14 @@ def forget_frames(error: BaseException | None) -> None:
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
     """Return the error of a failed call to the leader.
 
-    It is Unavailable or Overloaded if the call may be retried, else `Relayed`.
+    It is Unavailable, Overloaded or NotTaken if the call may be retried, else `Relayed`.
     """
     name = by_key(error.trailing_metadata()).get(ERROR_KEY)
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
     if name == errors.Overloaded.__name__:
         return errors.Overloaded(sentence)
+    if name == errors.NotTaken.__name__:
+        return errors.NotTaken(sentence)
     if error.code() in TRANSIENT or error.code() is grpc.StatusCode.UNKNOWN:
         return errors.Unavailable(sentence)
     return Relayed(error)

@@ -14,6 +14,7 @@ from dataclasses import MISSING, Field, dataclass, fields
 from pathlib import Path
 from typing import Any, Final, Literal
 
+from dledger.common import defaults
 from dledger.common.words import check_group_id
 from dledger.errors import InvalidArgument
 
@@ -105,21 +106,21 @@ class Settings:
     http_port: int = 8080  # where probes and scrapers look
     client_server: ClientServerKind = NATIVE
     door_processes: int = 0  # on few cores they only cost (docs/adr/0037)
-    tick_ms: int = 50  # as DriverConfig.tick_s
+    tick_ms: int = defaults.TICK_MS
     heartbeat_ticks: int = HEARTBEAT_TICKS
     election_timeout_ticks: int = ELECTION_TIMEOUT_TICKS
     election_handicap_ticks: int = 0
-    segment_bytes: int = 64 << 20  # what retention drops at once; 160 files for 10 GiB
+    segment_bytes: int = defaults.SEGMENT_BYTES
     scrub_bytes_per_s: int = 8 << 20  # 10 GiB in 21 minutes
     durability: Durability = "sync"
     auto_create_topics: bool = True
-    default_queues: int = 8  # as GatewayConfig.default_queues
+    default_queues: int = defaults.QUEUES
     snapshot_bytes: int = 256 << 20  # what a restart replays at most (`make bench-restart`: 1.6 s)
     snapshot_entries: int = 1000  # a state is worth some; else large messages would snapshot often
     storage_bytes: int = 0
     retention_hours: int = 72  # as RocketMQ's brokers: a weekend
-    disk_watermark_percent: int = 85  # likewise; the rest is for what comes until segments go
-    group_retention_hours: int = 720  # 30 days: who comes back later is a new group
+    disk_watermark_percent: int = defaults.WATERMARK_PERCENT
+    group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
     leader_follows_clients: bool = True
     drain_s: int = 0  # only a Service's routes lag behind
     shutdown_grace_s: int = 20  # below the 30 s after which Kubernetes kills

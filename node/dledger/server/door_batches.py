@@ -16,23 +16,21 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, spl
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Acked as AckResult
 from dledger.broker.results import Produced
+from dledger.checks.names import is_client_id
 from dledger.door.contract import Cancel
 from dledger.door_process.frames import (
     AckBatch,
     Acked,
-    MalformedFrame,
-    Resumes,
     SendBatch,
 )
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError, Unavailable
+from dledger.link.frames import MalformedFrame, Resumes
 from dledger.requests.admission import Request
 from dledger.requests.caller import Caller
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
-from dledger.rocketmq.names import is_client_id
 from dledger.rocketmq.refused import refused_response
-from dledger.rpc.checks import is_scope
 from dledger.rpc.status import bug, code_name
 from dledger.server.gateway import Gateway
 
@@ -227,7 +225,7 @@ def _checked(batch: SendBatch) -> ProduceFrame:
     except (MalformedCommandError, ValueError) as error:
         raise MalformedFrame(f"a batch with a bad command: {error}") from error
     client_id = produce.client_id
-    if client_id != batch.client_id or not is_client_id(client_id) or is_scope(client_id):
+    if client_id != batch.client_id or not is_client_id(client_id):
         raise MalformedFrame(f"a batch of {batch.client_id!r} in the name of {client_id!r}")
     if produce.count < batch.calls:
         raise MalformedFrame(f"{batch.calls} calls with {produce.count} messages")

@@ -31,9 +31,10 @@ from dledger.door.contract import (
     Unary,
     UnaryCoroutine,
 )
-from dledger.door_process.node_end import Resumed
-from dledger.door_process.refusals import pairs, refused_answer
+from dledger.door_process.refusals import refused_answer
 from dledger.errors import DledgerError, LeadershipLost
+from dledger.link.calls_in import Resumed
+from dledger.rpc.metadata import pairs
 from dledger.rpc.methods import ByCallback, Methods
 from dledger.rpc.requests import limit_of
 

@@ -34,6 +34,8 @@ from dledger.errors import (
     StorageError,
 )
 from dledger.files.files import DiskUsage, RealFiles
+from dledger.link.follower import RelayLinks
+from dledger.link.leader import RelayPort
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.introductions import Introductions
 from dledger.peers.peers import Peers
@@ -50,6 +52,7 @@ from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.door_batches import DoorBatches
+from dledger.server.door_calls import handlers_of
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
@@ -57,8 +60,6 @@ from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
-from dledger.server.relay_links import RelayLinks
-from dledger.server.relay_port import RelayPort
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
 from dledger.services.admin import AdminServicer
@@ -201,7 +202,7 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
-            RelayPort(self._gateway.forwarded(), self._peers.replication).handler(),
+            RelayPort(handlers_of(self._gateway.forwarded()), self._peers.replication).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),

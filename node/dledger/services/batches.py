@@ -1,6 +1,6 @@
 """Checks a batch that its producer encoded: once, after which it is passed through as bytes.
 
-The rules are those of `rpc.checks`, which check single messages; here each checks a whole column.
+The rules are those of `checks.messages`, of single messages; here each checks a whole column.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from dledger.broker.command_frame import (
     split,
 )
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.topics import check_name
-from dledger.common.features import FEATURES
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.errors import FeatureNotReady, InvalidArgument
-from dledger.rpc.checks import (
+from dledger.checks.messages import (
     check_body_sizes,
-    check_client_id,
+    check_id_bytes,
     check_properties,
     check_tag,
     check_times,
     check_total,
 )
+from dledger.checks.names import check_client_id, check_name
+from dledger.common.features import FEATURES
+from dledger.common.limits import MAX_MESSAGES
+from dledger.errors import FeatureNotReady, InvalidArgument
 
 
 def checked_batch(command: bytes) -> ProduceFrame:
@@ -72,8 +72,7 @@ def _check_columns(batch: ProduceFrame) -> None:
     sizes = batch.body_sizes()
     check_body_sizes(min(sizes), max(sizes))
     check_total(sum(sizes))
-    if max(batch.id_sizes()) > MAX_ID_LENGTH:
-        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+    check_id_bytes(max(batch.id_sizes()))
     check_times(batch.born_at_ms())
     batch.check_texts()
     for tag in set(batch.tags() or ()):

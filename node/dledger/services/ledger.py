@@ -22,20 +22,19 @@ from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
-from dledger.broker.topics import check_name
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
-from dledger.requests.caller import Caller
-from dledger.requests.context import RequestContext
-from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
-from dledger.rpc.checks import (
+from dledger.checks.messages import (
     check_body_sizes,
-    check_client_id,
     check_properties,
     check_tag,
     check_times,
     check_total,
 )
+from dledger.checks.names import check_client_id, check_name
+from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
+from dledger.requests.caller import Caller
+from dledger.requests.context import RequestContext
+from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
@@ -157,7 +156,8 @@ class LedgerHandlers(NativeHandlers):
                 request = parsed(pb.ReadRequest, raw)
             if request.linearizable:
                 await self._catch_up(context)
-            reading = BatchReading(self._context, request)
+            shared = self._context
+            reading = BatchReading(shared.engine, shared.queue_followers, request)
             reading.check()
             if request.follow:
                 told = response(next_offset=request.start_offset, generation=reading.generation)

@@ -19,7 +19,8 @@ from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, TopicMadeAnew, UnknownTopic
-from dledger.requests.context import RequestContext
+from dledger.requests.engine import Engine
+from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 from dledger.types import Entry
@@ -76,8 +77,10 @@ class QueueSlice:
 class BatchReading:
     """One reader: walks a queue from payload to payload."""
 
-    def __init__(self, context: RequestContext, request: pb.ReadRequest) -> None:
-        self._engine, self._queue_followers = context.engine, context.queue_followers
+    def __init__(
+        self, engine: Engine, queue_followers: QueueFollowers, request: pb.ReadRequest
+    ) -> None:
+        self._engine, self._queue_followers = engine, queue_followers
         self._request = request
         self._topic: Topic | None = None
         self._offset = request.start_offset

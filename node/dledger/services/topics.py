@@ -8,7 +8,8 @@ import grpc
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
-from dledger.broker.topics import NORMAL, check_may_be_made
+from dledger.broker.topics import NORMAL
+from dledger.checks.names import check_may_be_made
 from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.native import NativeHandlers
@@ -36,7 +37,7 @@ class TopicsHandlers(NativeHandlers):
     async def _create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
         check_may_be_made(request.name)
         queues = request.queues or self._context.config.default_queues
-        command = CreateTopic(name=request.name, type=request.type or NORMAL, queues=queues)
+        command = CreateTopic(name=request.name, type=request.type or NORMAL.name, queues=queues)
         result = await self._engine.propose(command.encode())
         if not isinstance(result, TopicCreated):
             raise TypeError(f"CREATE_TOPIC answered {result!r}")

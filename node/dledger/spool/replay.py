@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from dledger.common.backoff import Backoff
 from dledger.errors import (
     CorruptSpool,
     DiskFull,
@@ -58,7 +59,7 @@ class Replay:
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._report = counts, report
         self._reported = 0
-        self._backoff_s, self._odd_failures = _BACKOFF_S[0], 0
+        self._backoff, self._odd_failures = Backoff(*_BACKOFF_S), 0
 
     async def run(self) -> None:
         """Replay until cancelled, or until the disk fails (which is logged)."""
@@ -136,15 +137,15 @@ class Replay:
                 self._odd_failures = 0
                 return Refused(f"failed {_MAX_ODD_FAILURES} times: {error}")
             self._gate.closed(error)
-            await asyncio.sleep(self._backoff_s)
-            self._backoff_s = min(2 * self._backoff_s, _BACKOFF_S[1])
+            await asyncio.sleep(self._backoff.next_s())
             return error
         self._succeeded()
         return None
 
     def _succeeded(self) -> None:
         self._gate.opened()
-        self._backoff_s, self._odd_failures = _BACKOFF_S[0], 0
+        self._backoff.reset()
+        self._odd_failures = 0
 
     async def _reject(self, refused: Sequence[tuple[Spooled, str]]) -> None:
         """Write refused messages to a file; retry while the disk is full."""

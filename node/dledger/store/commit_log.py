@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
+from dledger.common import defaults
 from dledger.common.features import FEATURES
 from dledger.errors import CorruptRecord, DiskFull, FaultyEntry, NotJoined, StorageError
 from dledger.files.files import Files
@@ -83,7 +84,7 @@ class CommitLog(LogReader):
         directory: Path,
         *,
         identity: Identity,
-        segment_bytes: int = 64 << 20,
+        segment_bytes: int = defaults.SEGMENT_BYTES,
         cache_bytes: int = 48 << 20,
         reserve_bytes: int = 16 << 20,
         durability: Durability = "sync",

@@ -15,6 +15,7 @@ from typing import Final
 
 from dledger.client import AdminClient
 from dledger.common.status import NodeStatus
+from dledger.common.token_bucket import TokenBucket
 from dledger.errors import DledgerError, NotServed, Unavailable
 
 log: Final = logging.getLogger(__name__)
@@ -27,25 +28,9 @@ STEADY_S: Final = 10.0
 """A stream that ends sooner after its begin than this is not opened again for `AVOIDED_S`."""
 AVOIDED_S: Final = 15.0
 """For so long a node is asked instead that does not know the call, or does not keep a stream up."""
-_BURST: Final = 20
-_WORDS_PER_S: Final = 4.0
+BURST: Final = 20
+WORDS_PER_S: Final = 4.0
 """An election is a few words at once; lasting news of more than so many a second is a fault."""
-
-
-class Allowance:
-    """How many words may be taken now: some at once, and so many a second in the long run."""
-
-    def __init__(self, monotonic_s: Callable[[], float]) -> None:
-        self._monotonic_s = monotonic_s
-        self._left = float(_BURST)
-        self._at_s = monotonic_s()
-
-    def wait_s(self) -> float:
-        """Take one; return how long to wait before the next, in seconds."""
-        now_s = self._monotonic_s()
-        self._left = min(_BURST, self._left + (now_s - self._at_s) * _WORDS_PER_S) - 1
-        self._at_s = now_s
-        return max(0.0, (1 - self._left) / _WORDS_PER_S)
 
 
 class StatusStreams:
@@ -116,7 +101,7 @@ class StatusStreams:
 
     async def _read(self, name: str, admin: AdminClient) -> None:
         """Hand on what a node says until its stream ends. Raises DledgerError."""
-        allowance = Allowance(self._monotonic_s)
+        allowance = TokenBucket(at_once=BURST, per_s=WORDS_PER_S)
         patience_s: float | None = FIRST_WORD_S
         async with aclosing(admin.watch_status()) as words:
             while True:
@@ -131,5 +116,5 @@ class StatusStreams:
                     patience_s = SILENCE_S if said.role == "leader" else None
                 self._heard(name, said)
                 self._begun.add(name)
-                if pause_s := allowance.wait_s():
+                if pause_s := allowance.owe(self._monotonic_s()):
                     await asyncio.sleep(pause_s)

@@ -12,6 +12,7 @@ import logging
 import time
 from typing import Final
 
+from dledger.common.backoff import Backoff
 from dledger_operator.api.spec import Json
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
@@ -28,7 +29,8 @@ SETTLED_S: Final = 10.0
 """The same while its nodes tell what changes and nothing is under way: for what only time changes,
 such as a backup that is due, or a refusal that is over."""
 RETRY_S: Final = 2.0
-"""A round that failed is tried again after this, and twice and four times this."""
+"""A round that failed is tried again after this, then after twice as long, and so on."""
+RETRY_MAX_S: Final = 8.0
 BACKUP_RESYNC_S: Final = 5.0
 """The same for its unfinished backups: a Job of minutes, whose pods are watched."""
 EXPIRY_S: Final = 3600.0
@@ -61,14 +63,14 @@ class ReconcileLoop:
         """Take note of a round, in monotonic seconds."""
 
     async def _run(self) -> None:
-        failures = 0
+        backoff = Backoff(RETRY_S, RETRY_MAX_S)
         while True:
             self._woken.clear()
-            failures = 0 if await self._round() else min(failures + 1, 3)
-            if failures:
-                await asyncio.sleep(RETRY_S * 2 ** (failures - 1))
-            else:
+            if await self._round():
+                backoff.reset()
                 await self._wait(self.pause_s())
+            else:
+                await asyncio.sleep(backoff.next_s())
 
     async def _round(self) -> bool:
         started_s = time.monotonic()

@@ -15,6 +15,7 @@ from typing import Final, Protocol
 import numpy as np
 import pyarrow as pa
 
+from dledger.common.backoff import Backoff
 from dledger.errors import CorruptRecord
 from dledger.store.format import SEGMENT_HEADER_BYTES, decode_segment_header
 from dledger_pipeline.archive.archive import ManifestRow, read_range
@@ -159,6 +160,7 @@ class ExportedRange:
             RangeNotAvailable, ForeignGroup, CorruptRecord: A node does not have the entries.
         """
         following, chain, pace = self.first_index, self.previous_chain, Pace(self.bytes_per_s)
+        backoff = Backoff(_RETRY_S, _MAX_RETRY_S, at_once=True)
         for attempt in range(_TRIES):
             try:
                 for batch in self._read_from(attempt, following, chain, pace):
@@ -168,7 +170,7 @@ class ExportedRange:
             except NodeUnavailable:
                 if attempt + 1 == _TRIES:
                     raise
-                time.sleep(min(_RETRY_S * attempt, _MAX_RETRY_S))
+                time.sleep(backoff.next_s())
             else:
                 return
 

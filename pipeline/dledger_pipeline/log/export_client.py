@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 from google.protobuf.message import DecodeError
 
-from dledger.broker.topics import MAX_TOPICS, is_name
+from dledger.broker.topics import MAX_TOPICS
+from dledger.checks.names import is_name
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT

@@ -1,9 +1,11 @@
 """A follower's link to its leader: to the leader, the follower is one more door.
 
-Frames, calls and streams are those of door processes (`door_process.frames`); only the way to the
-other side differs. The leader gives a token for one connection to its replication port as the first
-response to a gRPC call (`relay_port`). That call proves who asks, and the link lasts as long as it.
-A leader of a version without links has no such method, and is called by gRPC.
+Frames, calls and streams are those of door processes; only the way to the other side differs. The
+leader gives a token for one connection to its replication port as the first response to a gRPC call
+(`leader`). That call proves who asks, and the link lasts as long as it.
+A leader of a version without links has no such method, and one that speaks no format of this
+node's (`offer`) refuses; both are called by gRPC. So is a method of which an end has not read a
+frame.
 """
 
 from __future__ import annotations
@@ -17,15 +19,16 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from dledger.common.backoff import Backoff
 from dledger.door.contract import Code, Failed, Headers, Pairs
-from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.refusals import pairs
 from dledger.errors import DledgerError, Unavailable
-from dledger.requests.caller import LINE_KEY
-from dledger.requests.leader_link import LeaderLink, Metadata, Settle
+from dledger.link.calls_out import CallsOut
+from dledger.link.leader import RELAY_PATH
+from dledger.link.leader_link import LINE_KEY, LeaderLink, Metadata, Settle
+from dledger.link.offer import FORMATS, Offer, Wish
+from dledger.rpc.metadata import pairs
 from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
 from dledger.rpc.status import from_rpc
-from dledger.server.relay_port import RELAY_PATH, Offer
 from dledger.types import Member
 
 logger = logging.getLogger(__name__)
@@ -34,7 +37,8 @@ _CONNECT_S: Final = 2.0
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.0
 _OLDER_S: Final = 10.0
-"""When a leader without links is asked again: a newer version may run there."""
+"""When a leader that has no links, or none in a format of ours, is asked again: another version may
+run there."""
 _UNDER_WAY_BYTES: Final = 8 << 20
 """Requests beyond that go by gRPC calls, which a leader without room for them does not read."""
 
@@ -83,25 +87,22 @@ class RelayLinks:
 
     async def _keep(self, leader: Member, channel: PeerChannel) -> None:
         """Keep a link to *leader* until it is cancelled."""
-        loop, pause_s = asyncio.get_running_loop(), _RETRY_S
+        loop, backoff = asyncio.get_running_loop(), Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
-            since_s = loop.time()
+            since_s, older = loop.time(), False
             try:
                 await self._serve(leader, channel)
             except grpc.aio.AioRpcError as error:
                 older = error.code() is grpc.StatusCode.UNIMPLEMENTED
                 self._note(leader, f"{error.code().name}: {error.details()}")
-                pause_s = _OLDER_S if older else pause_s
             except (OSError, ValueError) as error:
                 self._note(leader, str(error) or type(error).__name__)
-            if loop.time() - since_s > _RETRY_MAX_S:
-                pause_s = _RETRY_S
-            await asyncio.sleep(pause_s)
-            pause_s = min(2 * pause_s, _RETRY_MAX_S)
+            pause_s = backoff.next_s(lasted_s=loop.time() - since_s)
+            await asyncio.sleep(_OLDER_S if older else pause_s)
 
     async def _serve(self, leader: Member, channel: PeerChannel) -> None:
         """Have a link to *leader* until it ends. Raises AioRpcError, OSError, ValueError."""
-        call = channel.unary_stream(RELAY_PATH)(b"")
+        call = channel.unary_stream(RELAY_PATH)(Wish(FORMATS).encode())
         link: _Link | None = None
         try:
             async with asyncio.timeout(_CONNECT_S):
@@ -150,7 +151,7 @@ class _Link:
         self._loop = asyncio.get_running_loop()
         self.lost: asyncio.Future[None] = self._loop.create_future()
         self.methods: dict[str, int] = {}
-        self.end = DoorEnd(control=lambda *_: None, on_lost=self._on_lost)
+        self.end = CallsOut(on_lost=self._on_lost, on_rejected=self._avoid)
         self._bytes = 0
 
     def begin(
@@ -210,6 +211,12 @@ class _Link:
 
     def _over(self, size_bytes: int) -> None:
         self._bytes -= size_bytes
+
+    def _avoid(self, method: int) -> None:
+        """Take no more calls of a method that the two ends do not say alike."""
+        for path in [each for each, number in self.methods.items() if number == method]:
+            logger.warning("%s goes by calls, as long as this link to the leader lasts", path)
+            del self.methods[path]
 
     def _on_lost(self, why: str) -> None:
         self.end.fail_all(Failed(Code.UNAVAILABLE, f"the link to the leader has ended: {why}"))

@@ -1,11 +1,11 @@
 """Checks of messages, for every service that accepts them; each rule has its RocketMQ code.
 
-Clients check with `check_record` before they send; the services check again.
+Clients check with `check_record` before they send; the services check again. What the type of a
+topic asks of a message is in `broker.topics`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping, Sequence
 from hashlib import md5, sha1
 from typing import Any, Final
@@ -18,13 +18,11 @@ from dledger.common.limits import (
     MAX_PROPERTIES_BYTES,
     MAX_REQUEST_BYTES,
 )
-from dledger.errors import InvalidArgument, TopicTypeMismatch
+from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
 from dledger.types import Record
 
-_MESSAGE_TYPE = definition.MessageType
-_NORMAL = frozenset((_MESSAGE_TYPE.NORMAL, _MESSAGE_TYPE.MESSAGE_TYPE_UNSPECIFIED))
 _DIGEST = definition.DigestType
 _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
     _DIGEST.DIGEST_TYPE_UNSPECIFIED,
@@ -34,47 +32,12 @@ _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
 )
 MAX_TIMESTAMP_MS: Final = 253_402_300_799_999
 """The last millisecond of the year 9999, the maximum of a protobuf ``Timestamp``."""
-SCOPE_DIGEST_BYTES: Final = 8
-NO_SCOPE: Final = (
-    "a client id must not end with '#' and 16 hexadecimal digits: the group reserves those"
-)
-_SCOPE: Final = re.compile(rf"#[0-9a-f]{{{2 * SCOPE_DIGEST_BYTES}}}\Z")
-
-
-def is_scope(client_id: str) -> bool:
-    """Whether a client id has the form that is reserved for the group's own scopes."""
-    return _SCOPE.search(client_id) is not None
-
-
-def is_client_id(client_id: str) -> bool:
-    """Whether nodes take it as the scope of idempotency keys; see `check_client_id`."""
-    return 1 <= len(client_id) <= MAX_ID_LENGTH and not is_scope(client_id)
-
-
-def check_client_id(client_id: str) -> None:
-    """Refuse an empty or overlong client id, the scope of idempotency keys."""
-    if is_client_id(client_id):
-        return
-    if is_scope(client_id):
-        raise InvalidArgument(NO_SCOPE)
-    raise InvalidArgument(
-        f"client_id must have 1 to {MAX_ID_LENGTH} characters, not {len(client_id)}"
-    )
-
-
-def check_normal(system: Any) -> None:
-    """Refuse messages for other topic types: FIFO, delayed, transactional and so on."""
-    if system.message_type not in _NORMAL:
-        kind = _name(_MESSAGE_TYPE, system.message_type)
-        raise TopicTypeMismatch(f"the topic takes NORMAL messages, not {kind}")
-    for field in ("message_group", "delivery_timestamp", "lite_topic", "priority"):
-        if system.HasField(field):
-            raise TopicTypeMismatch(f"the topic takes NORMAL messages, which have no {field}")
 
 
 def check_body(body: bytes) -> None:
     """Refuse an empty body and one of more than 4 MiB."""
-    check_body_sizes(len(body), len(body))
+    if not 0 < len(body) <= MAX_BODY_BYTES:
+        check_body_sizes(len(body), len(body))
 
 
 def check_body_sizes(smallest: int, largest: int) -> None:
@@ -97,12 +60,12 @@ def check_total(size_bytes: int) -> None:
         )
 
 
-def check_digest(body: bytes, digest: Any) -> None:
+def check_digest(body: bytes, digest: definition.Digest) -> None:
     """Refuse a body that does not match the digest that its producer sent, if any."""
     kind = digest.type
     if kind == _NO_DIGEST:
         return
-    given: str = digest.checksum
+    given = digest.checksum
     if kind == _MD5:
         correct = given.upper() == md5_of(body)
     elif kind == _SHA1:
@@ -116,6 +79,21 @@ def check_digest(body: bytes, digest: Any) -> None:
             Code.MESSAGE_CORRUPTED,
             f"the body was damaged in transit: its {_name(_DIGEST, kind)} is not {given[:64]!r}",
         )
+
+
+def check_message_id(message_id: str) -> None:
+    """Refuse an empty or overlong message id of a RocketMQ client."""
+    if not 1 <= len(message_id) <= MAX_ID_LENGTH:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_ID,
+            f"a message id has 1 to {MAX_ID_LENGTH} characters, not {len(message_id)}",
+        )
+
+
+def check_id_bytes(largest: int) -> None:
+    """Refuse message ids of which the largest has too many bytes; one of a record may be empty."""
+    if largest > MAX_ID_LENGTH:
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
 
 
 def check_times(column: Sequence[int]) -> None:
@@ -167,8 +145,7 @@ def check_record(record: Record) -> None:
     _check_unicode(record)
     check_tag(record.tag)
     check_properties(record.properties, record.keys)
-    if len(record.message_id.encode()) > MAX_ID_LENGTH:
-        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+    check_id_bytes(len(record.message_id.encode()))
 
 
 def _check_unicode(record: Record) -> None:

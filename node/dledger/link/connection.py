@@ -8,7 +8,7 @@ import socket
 from collections.abc import Callable
 from typing import Final, cast
 
-from dledger.door_process.frames import Inbox, MalformedFrame
+from dledger.link.frames import BrokenFraming, Inbox, Kind, MalformedFrame, rejecting
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,8 @@ class Link(asyncio.Protocol):
     """An end.
 
     Args:
-        receive: Gets kind, number and payload of each frame; MalformedFrame from it ends the link.
+        receive: Gets kind, number and payload of each frame; may raise MalformedFrame.
+        on_malformed: Gets kind and number of a frame for which it did, and the error.
         on_turn: Called before what a turn of the loop has to send is written.
         on_lost: Called once it is closed, with the reason.
         max_bytes: The largest payload that it takes.
@@ -39,11 +40,14 @@ class Link(asyncio.Protocol):
         self,
         receive: Receive,
         *,
+        on_malformed: Callable[[int, int, MalformedFrame], None],
         on_turn: Callable[[], None],
         on_lost: Callable[[str], None],
         max_bytes: int,
     ) -> None:
-        self._receive, self._on_turn, self._on_lost = receive, on_turn, on_lost
+        self._receive, self._on_malformed = receive, on_malformed
+        self._on_turn, self._on_lost = on_turn, on_lost
+        self._has_rejected = False
         self._inbox = Inbox(max_bytes)
         self._out: list[bytes] = []
         self._why = "the other side has closed it"
@@ -81,12 +85,29 @@ class Link(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Take in frames."""
         try:
-            for kind, number, payload in self._inbox.feed(data):
-                if self.closed:
-                    return
-                self._receive(kind, number, payload)
-        except MalformedFrame as error:
+            frames = self._inbox.feed(data)
+        except BrokenFraming as error:
+            logger.error("a link ends, since nothing more of it can be read: %s", error)
             self.close(str(error))
+            return
+        for kind, number, payload in frames:
+            if self.closed:
+                return
+            try:
+                self._receive(kind, number, payload)
+            except MalformedFrame as error:
+                self._on_malformed(kind, number, error)
+
+    def reject(self, kind: int, number: int, why: MalformedFrame) -> None:
+        """Tell the other side that a frame of its was not read; the log has the first.
+
+        A side that takes nothing is not told: what it awaits has a deadline.
+        """
+        if not self._has_rejected:
+            self._has_rejected = True
+            logger.warning("a frame of kind %d was refused, and others may be: %s", kind, why)
+        if kind != Kind.REJECTED and not self.full:
+            self.send(rejecting(number, kind))
 
     def send(self, frame: bytes) -> None:
         """Send a frame with all others of this turn of the loop."""

@@ -2,18 +2,20 @@
 
 A gRPC call between two nodes costs both of them more than all the rest of a request. So a follower
 keeps one connection to the leader, over which requests go as they come, without a coroutine. What
-builds it is in `server.relay_links`; where there is none, requests are forwarded by gRPC calls.
+builds it is in `link.follower`; where there is none, requests are forwarded by gRPC calls.
 """
 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from dledger.errors import DledgerError
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.types import Member
 
+LINE_KEY: Final = "x-dledger-line"
+"""The metadata that names the client's connection: the line in which its commands wait."""
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Settle: TypeAlias = Callable[[bytes | DledgerError], None]
 
@@ -21,7 +23,8 @@ Settle: TypeAlias = Callable[[bytes | DledgerError], None]
 class LeaderLink(Protocol):
     """The link to one leader, while it is connected.
 
-    The errors are those of `Relay.unary`: Unavailable, Overloaded and Relayed.
+    The errors are those of `Relay.unary`: Unavailable, of which NotTaken is one, Overloaded and
+    Relayed.
     """
 
     def begin(
@@ -65,21 +68,3 @@ class LeaderLinks(Protocol):
     async def close(self) -> None:
         """End the link."""
         ...
-
-
-class NoLinks:
-    """Of a node whose requests are all forwarded by gRPC calls."""
-
-    def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
-        """Keep none."""
-
-    def to(self, leader: Member) -> LeaderLink | None:
-        """Return None."""
-        del leader
-        return None
-
-    def cancel_streams(self) -> None:
-        """End none."""
-
-    async def close(self) -> None:
-        """End none."""
