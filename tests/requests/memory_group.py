@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -216,7 +216,7 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    def commit(self, command: Command) -> asyncio.Future[object]:
+    def commit(self, command: Command) -> Awaitable[object]:
         """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
