@@ -28,6 +28,7 @@ from dledger.server.gateway import Gateway
 from dledger.types import NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, ProcessLoop, S
+from dledger_sim.no_links import NoLinks
 from dledger_sim.process import Process
 
 _PORT: Final = 8081
@@ -92,7 +93,7 @@ class Wire:
             clients=_clients(process.id),
         )
         engine.attach(process.driver)
-        return Gateway(engine, self._config, metrics=_METRICS)
+        return Gateway(engine, self._config, NoLinks(), metrics=_METRICS)
 
     def next_peer(self) -> str:
         """Return what a node calls the other end of the next call: each has its own connection."""
