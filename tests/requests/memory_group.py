@@ -17,6 +17,8 @@ import grpc
 import grpc.aio
 
 from dledger.broker.state import BrokerState
+from dledger.calls.grpc_server import by_grpc
+from dledger.calls.service import handlers_of
 from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
@@ -28,7 +30,6 @@ from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
-from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -266,7 +267,7 @@ async def memory_group(
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
-        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))
+        node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
         if tls is not None:
             node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
@@ -290,7 +291,7 @@ async def _links_port(node: Node) -> Any:
     port.bind(HOST, 0)
     await port.start()
     node.servers.append(_Stopped(port))
-    return RelayPort(handlers_of(node.gateway.forwarded()), port).handler()
+    return RelayPort(handlers_of(node.gateway.services(peer_port=True)), port).handler()
 
 
 class _Stopped:
@@ -305,10 +306,10 @@ class _Stopped:
 
 
 async def _serve_clients(node: Node, kind: str, tls: tuple[bytes, bytes] | None = None) -> int:
-    services = node.gateway.handlers(tls=tls is not None)
+    services = node.gateway.services(tls=tls is not None)
     if kind == GRPC:
         credentials = None if tls is None else grpc.ssl_server_credentials([tls])
-        return await _serve(node, services, credentials)
+        return await _serve(node, [by_grpc(each) for each in services], credentials)
     certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
     server: Any
     if kind == DOOR:
