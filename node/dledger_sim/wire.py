@@ -28,6 +28,7 @@ from dledger.server.gateway import Gateway
 from dledger.types import NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, ProcessLoop, S
+from dledger_sim.no_links import NoLinks
 from dledger_sim.process import Process
 
 _PORT: Final = 8081
@@ -92,7 +93,7 @@ class Wire:
             clients=_clients(process.id),
         )
         engine.attach(process.driver)
-        return Gateway(engine, self._config, metrics=_METRICS)
+        return Gateway(engine, self._config, NoLinks(), metrics=_METRICS)
 
     def next_peer(self) -> str:
         """Return what a node calls the other end of the next call: each has its own connection."""
@@ -312,7 +313,7 @@ class SimCall:
             ended = _status(failed.code.name, failed.message, failed.trailers)
         self._to_client.send(_End(ended))
 
-    async def received(self) -> bytes | None:
+    async def read_request(self) -> bytes | None:
         """Return the next request; None behind the last."""
         assert self._requests is not None, "it was accepted"  # noqa: S101
         item = await self._requests.get()
@@ -385,7 +386,7 @@ class _ServerEnd:
 
     async def read(self) -> bytes | None:
         """Return the next request."""
-        return await self._call.received()
+        return await self._call.read_request()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (message := await self.read()) is not None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,7 @@ from dledger.server.config import GRPC, NATIVE
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
+from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
 from tests.waiting import eventually
 
@@ -216,7 +217,7 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    def commit(self, command: Command) -> asyncio.Future[object]:
+    def commit(self, command: Command) -> Awaitable[object]:
         """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
@@ -256,19 +257,19 @@ async def memory_group(
     server: str | None = None,
 ) -> Any:
     """Serve a group of nodes on free ports by *server*, or `client_server`; the first one leads."""
-    group, server = MemoryGroup(), server or client_server
+    group, kind = MemoryGroup(), server or client_server
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        links = None if server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
-        gateway = Gateway(engine, config or GatewayConfig(), links=links)
+        links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
-        node.port = await _serve_clients(node, server)
+        node.port = await _serve_clients(node, kind)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
         if tls is not None:
-            node.tls_port = await _serve_clients(node, server, tls)
+            node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
