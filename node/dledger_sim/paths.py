@@ -141,7 +141,7 @@ class Entries:
 
 
 @contextmanager
-def _uncollected() -> Iterator[None]:
+def _keep_garbage() -> Iterator[None]:
     """Keep garbage where it is.
 
     A collection would close coroutines that somebody left, which are entries as well, whenever it
@@ -320,13 +320,13 @@ class Paths:
 
     def _idle(self) -> _Counted:
         entries, seconds = Entries(self.cluster), 20
-        with _uncollected(), entries.counted():
+        with _keep_garbage(), entries.counted():
             self.pass_s(seconds)
         return _Counted(entries, times=seconds, took_s=1.0)
 
     def _counted(self, do: Callable[[], object]) -> _Counted:
         entries, took_us = Entries(self.cluster), 0
-        with _uncollected():
+        with _keep_garbage():
             for _ in range(_ROUNDS):
                 began_us = self.cluster.clock.now_us
                 with entries.counted():

@@ -250,14 +250,14 @@ async def test_a_node_is_told_alike_who_calls(world: World) -> None:
     """Id, address, the connection's line and the deadline; at the leader those of the client."""
     here, leader = Seeing(world.group, world.at), Seeing(world.group, 0)
 
-    await world.client.call("Heartbeat", timeout_s=30)
+    await world.client.call("Heartbeat", timeout_s=1_000)
 
     for rule in (here, leader):
         assert rule.callers[-1].client_id == "client-1"
         assert rule.callers[-1].host == "ipv4:127.0.0.1"
         assert rule.callers[-1].line.startswith("ipv4:127.0.0.1:")
         assert not rule.callers[-1].tls
-        assert 20 < rule.callers[-1].deadline_s - asyncio.get_running_loop().time() < 30
+        assert rule.callers[-1].remaining_s() > 100  # ten seconds, if a client says nothing
     assert here.callers[-1].line == leader.callers[-1].line
     assert leader.callers[-1].forwarded is (world.at == 1)
 

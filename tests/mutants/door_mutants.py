@@ -12,6 +12,8 @@ _ORDER = "tests/door_process/test_order.py"
 _LOST = "tests/door_process/test_lost_link.py"
 _FRAMES = "tests/door_process/test_strangers_frames.py"
 _DOORS = "tests/system/test_door_processes.py"
+_TOGETHER = "tests/contract/test_calls_together.py"
+_KEEPS = "tests/rocketmq/test_rocketmq_protocol.py::test_a_live_push_consumer_keeps_its_messages"
 
 DOOR_MUTANTS = (
     Mutant(
@@ -143,5 +145,37 @@ DOOR_MUTANTS = (
         new="        return self.link.full\n",
         why="a client that does not read makes its door hold all of its answers",
         checks=("tests/door_process/test_flow.py",),
+    ),
+    Mutant(
+        name="gRPC's server keeps a deadline to itself",
+        file="calls/grpc_server.py",
+        old="    remaining_s = context.time_remaining()\n",
+        new="    remaining_s = None\n",
+        why="a client that waits for less than ten seconds is told nothing",
+        checks=(_TOGETHER,),
+    ),
+    Mutant(
+        name="gRPC's server drops the trailers",
+        file="calls/grpc_server.py",
+        old="trailing_metadata=trailers",
+        new="trailing_metadata=()",
+        why="a client cannot tell one error from another",
+        checks=(_TOGETHER,),
+    ),
+    Mutant(
+        name="gRPC's server takes no answer for received",
+        file="calls/grpc_server.py",
+        old="            stream.is_written = True\n",
+        new="",
+        why="a push consumer loses each message after its first lease",
+        checks=(_KEEPS,),
+    ),
+    Mutant(
+        name="a deadline does not cross a link",
+        file="link/calls_in.py",
+        old="deadline_s=self._deadline_s(opening.deadline_s)",
+        new="deadline_s=None",
+        why="behind a door, a client that waits for less than ten seconds is told nothing",
+        checks=(_TOGETHER,),
     ),
 )

@@ -283,6 +283,7 @@ async def test_a_repeated_attempt_is_given_the_same_messages(client: RocketClien
     ]
 
 
+@pytest.mark.contract
 async def test_a_live_push_consumer_keeps_its_messages(
     client: RocketClient, group: MemoryGroup
 ) -> None:
