@@ -15,7 +15,7 @@ import grpc
 import uvloop
 
 from dledger.broker.topics import NORMAL, Topic
-from dledger.requests.admission import AdmissionControl
+from dledger.calls.admission import AdmissionControl
 from dledger.requests.outflow import Outflow
 from dledger.rocketmq.routes import message_queues
 from dledger.rocketmq.telemetry import Telemetry

@@ -28,12 +28,12 @@ from typing import Any, Final, TypeAlias
 import dledger
 from dledger.broker.commands import CreateTopic
 from dledger.broker.topics import NORMAL
+from dledger.calls.service import handlers_of
 from dledger.door.contract import Arrival, BidiStream, Code, Headers, Pairs, Unary
 from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
 from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from dledger.server.door_calls import handlers_of
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, S
@@ -191,7 +191,7 @@ class Paths:
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
         gateway = Wire(self.cluster, WireOptions(), GatewayConfig()).gateway_of(self.leader)
-        self._handlers = handlers_of(gateway.handlers())
+        self._handlers = handlers_of(gateway.services())
         self._sent = 0
         self.leader.loop.run(gateway.start)
         self.pass_s(1)

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterable, AsyncIterator, Callable
 from dataclasses import dataclass
 from functools import partial
-from types import SimpleNamespace, TracebackType
+from types import TracebackType
 from typing import Any, Final, Self, TypeAlias, cast
 
 import grpc
 import grpc.aio
 
+from dledger.calls.service import handlers_of
 from dledger.common.metrics import NodeMetrics
+from dledger.door.contract import Arrival, BidiStream, Failed, Handlers, Headers, Pairs
 from dledger.peers.handshake import ClientAddress
 from dledger.peers.peers import Peers
 from dledger.requests.config import GatewayConfig
@@ -67,19 +69,15 @@ class Wire:
         self.cluster, self.options = cluster, options
         self.rng = cluster.random("wire")
         self._config = config
-        self._services: dict[tuple[NodeId, int], Callable[[Any, Any], AsyncIterator[bytes]]] = {}
+        self._handlers: dict[tuple[NodeId, int], Handlers] = {}
         self._calls = 0
 
-    def produce_of(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
-        """Return the Produce handler of a running process."""
+    def handlers_of(self, process: Process) -> Handlers:
+        """Return what serves clients at a running process, by path."""
         life = (process.id, process.lives)
-        if life not in self._services:
-            self._services[life] = self._service(process)
-        return self._services[life]
-
-    def _service(self, process: Process) -> Callable[[Any, Any], AsyncIterator[bytes]]:
-        handler = handler_of(self.gateway_of(process).handlers(), _METHOD)
-        return handler.stream_stream  # type: ignore[no-any-return]
+        if life not in self._handlers:
+            self._handlers[life] = handlers_of(self.gateway_of(process).services())
+        return self._handlers[life]
 
     def gateway_of(self, process: Process) -> Gateway:
         """Build what clients talk to at a running process."""
@@ -110,12 +108,6 @@ class Wire:
         """Draw how long a message is on its way."""
         longest_ms = 1 if self.cluster.calm else self.options.delay_ms
         return self.rng.randint(MS // 10, longest_ms * MS)
-
-
-def handler_of(handlers: Sequence[grpc.GenericRpcHandler], path: str) -> Any:
-    """Return what serves the method of this *path* among a port's services."""
-    details: Any = SimpleNamespace(method=path, invocation_metadata=())
-    return next(filter(None, (handler.service(details) for handler in handlers)))
 
 
 def _clients(node: NodeId) -> ClientAddress:
@@ -310,31 +302,33 @@ class SimCall:
         self._task = process.loop.create_task(self._serve(process))
 
     async def _serve(self, process: Process) -> None:
-        context = _Context(self._received, self._wire.next_peer())
-        ended: Ended = None
-        answers = cast("Any", self._wire.produce_of(process)(None, context))
+        peer = self._wire.next_peer()
+        headers = Headers((), {}, peer=peer, connection=0, deadline_s=None)
+        handler, ended = self._wire.handlers_of(process)[_METHOD], None
+        if not isinstance(handler, BidiStream):
+            raise TypeError(f"{_METHOD} is no stream")
         try:
-            async for answer in answers:
-                while self._to_client.is_full:
-                    room = process.loop.create_future()
-                    self._to_client.when_room(partial(process.loop.run, _finish, room))
-                    await room
-                self._to_client.send(answer)
-        except asyncio.CancelledError:
-            await answers.aclose()
-            raise
-        except _AbortedError:
-            ended = context.status
+            await handler.serve(headers, _ServerEnd(self, process))
+        except Failed as failed:
+            ended = _status(failed.code.name, failed.message, failed.trailers)
         self._to_client.send(_End(ended))
 
-    async def _received(self) -> Any:
-        """Return the next request; `grpc.aio.EOF` behind the last."""
+    async def read_request(self) -> bytes | None:
+        """Return the next request; None behind the last."""
         assert self._requests is not None, "it was accepted"  # noqa: S101
         item = await self._requests.get()
         if item is _END_OF_REQUESTS:
-            return grpc.aio.EOF
+            return None
         self._to_server.read()
-        return item
+        return bytes(item)
+
+    async def answer(self, process: Process, message: bytes) -> None:
+        """Send an answer once there is room for it."""
+        while self._to_client.is_full:
+            room = process.loop.create_future()
+            self._to_client.when_room(partial(process.loop.run, _finish, room))
+            await room
+        self._to_client.send(message)
 
     def _cancel_server(self) -> None:
         self._to_server.dead = True
@@ -384,32 +378,34 @@ _END_OF_REQUESTS: Final = object()
 _CANCELLED: Final = object()
 
 
-class _AbortedError(Exception):
-    """A handler has ended its call with a status."""
+class _ServerEnd:
+    """A stream as its handler has it. Implements `contract.Stream`."""
+
+    def __init__(self, call: SimCall, process: Process) -> None:
+        self._call, self._process = call, process
+
+    async def read(self) -> bytes | None:
+        """Return the next request."""
+        return await self._call.read_request()
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        while (message := await self.read()) is not None:
+            yield message
+
+    async def send(self, message: bytes) -> None:
+        """Send an answer."""
+        await self._call.answer(self._process, message)
+
+    def send_now(self, message: bytes) -> None:
+        """Refuse: the simulated wire has to be waited for."""
+        raise NotImplementedError
+
+    def prove(self, arrival: Arrival) -> None:
+        """Tell nothing: no simulated client asks for what this is for."""
 
 
-class _Context:
-    """The part of gRPC's context that `Produce` uses."""
-
-    def __init__(self, read: Callable[[], Awaitable[Any]], peer: str) -> None:
-        self.status: Ended = None
-        self.read = read
-        self._peer = peer
-
-    def peer(self) -> str:
-        """Return the client's connection."""
-        return self._peer
-
-    async def abort(
-        self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[tuple[str, str], ...]
-    ) -> None:
-        """End the call with a status."""
-        self.status = _status(code.name, details, trailing_metadata)
-        raise _AbortedError
-
-
-def _status(name: str, details: str, trailing: tuple[tuple[str, str], ...] = ()) -> Any:
-    metadata = grpc.aio.Metadata(*trailing)
+def _status(name: str, details: str, trailing: Pairs = ()) -> Any:
+    metadata = grpc.aio.Metadata(*((key.decode(), value.decode()) for key, value in trailing))
     return grpc.aio.AioRpcError(grpc.StatusCode[name], grpc.aio.Metadata(), metadata, details)
 
 

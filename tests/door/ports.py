@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
 from dledger.door.bounds import Bounds
@@ -17,10 +17,8 @@ from dledger.door.contract import (
     Failed,
     Handlers,
     Headers,
-    ServerStream,
     Stream,
     Unary,
-    UnaryCoroutine,
 )
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
@@ -28,6 +26,29 @@ from tests.waiting import eventually
 
 PATIENCE_S = 20
 LARGE_BYTES = 20 << 20
+
+
+def by_coroutine(
+    serve: Callable[[Headers, bytes], Awaitable[bytes]], max_request_bytes: int = 1 << 18
+) -> Unary:
+    """Return what serves a call of one message for one by *serve*."""
+
+    async def run(headers: Headers, body: bytes, answer: Answer, fail: Fail) -> None:
+        try:
+            answer(await serve(headers, body))
+        except Failed as failed:
+            fail(failed.code, failed.message, failed.trailers)
+
+    def begin(headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
+        task = asyncio.get_running_loop().create_task(run(headers, body, answer, fail))
+        _TASKS.add(task)
+        task.add_done_callback(_TASKS.discard)
+        return task.cancel
+
+    return Unary(begin, max_request_bytes=max_request_bytes)
+
+
+_TASKS = set[asyncio.Task[None]]()
 
 
 @dataclass
@@ -51,10 +72,10 @@ class Seen:
             "/t/Hold": Unary(self._hold, max_request_bytes=largest),
             "/t/Refuse": Unary(_refuse),
             "/t/Bug": Unary(_burst),
-            "/t/Slowly": UnaryCoroutine(self._slowly, max_request_bytes=largest),
-            "/t/Raises": UnaryCoroutine(_raises),
-            "/t/Count": ServerStream(self._count),
-            "/t/Push": ServerStream(self._push),
+            "/t/Slowly": by_coroutine(self._slowly, largest),
+            "/t/Raises": by_coroutine(_raises),
+            "/t/Count": BidiStream(self._count),
+            "/t/Push": BidiStream(self._push),
             "/t/Talk": BidiStream(self._talk, max_request_bytes=largest),
             "/t/Closed": BidiStream(_closed),
             "/t/Deaf": BidiStream(self._deaf),
@@ -74,15 +95,15 @@ class Seen:
             await self.go_on.wait()
         return body
 
-    async def _count(self, _: Headers, body: bytes, stream: Stream) -> None:
-        number, size = map(int, body.split())
+    async def _count(self, _: Headers, stream: Stream) -> None:
+        number, size = map(int, (await stream.read() or b"").split())
         with self._noting("stream"):
             for each in range(number):
                 await stream.send(b"%d" % each + b"." * size)
                 self.sent.append(each)
 
-    async def _push(self, _: Headers, body: bytes, stream: Stream) -> None:
-        number, size = map(int, body.split())
+    async def _push(self, _: Headers, stream: Stream) -> None:
+        number, size = map(int, (await stream.read() or b"").split())
         for each in range(number):
             stream.send_now(b"." * size)
             self.sent.append(each)

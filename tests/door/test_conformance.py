@@ -16,19 +16,21 @@ import pytest
 from grpc_tools import protoc
 
 from dledger.door.contract import (
+    Answer,
     BidiStream,
     Code,
+    Fail,
     Failed,
     Handlers,
     Headers,
-    ServerStream,
     Stream,
-    UnaryCoroutine,
+    Unary,
 )
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.server.client_certificate import self_signed
 from e2e.cluster import golang
+from tests.door.ports import by_coroutine
 
 pytestmark = pytest.mark.long
 """Both programs are compiled where they are first asked for."""
@@ -65,10 +67,10 @@ class Service:
     def handlers(self) -> Handlers:
         service = "/grpc.testing.TestService"
         return {
-            f"{service}/EmptyCall": UnaryCoroutine(self._empty),
-            f"{service}/UnaryCall": UnaryCoroutine(self._unary, max_request_bytes=LARGEST),
+            f"{service}/EmptyCall": by_coroutine(self._empty),
+            f"{service}/UnaryCall": by_coroutine(self._unary, LARGEST),
             f"{service}/StreamingInputCall": BidiStream(self._input, max_request_bytes=LARGEST),
-            f"{service}/StreamingOutputCall": ServerStream(self._output),
+            f"{service}/StreamingOutputCall": BidiStream(self._duplex),
             f"{service}/FullDuplexCall": BidiStream(self._duplex, max_request_bytes=LARGEST),
         }
 
@@ -88,9 +90,6 @@ class Service:
             size += len(request.payload.body)
         response = self._messages.StreamingInputCallResponse(aggregated_payload_size=size)
         await stream.send(response.SerializeToString())
-
-    async def _output(self, _: Headers, body: bytes, stream: Stream) -> None:
-        await self._answer(body, stream)
 
     async def _duplex(self, _: Headers, stream: Stream) -> None:
         async for message in stream:
@@ -194,7 +193,7 @@ KNOWN: Final = {
 async def test_h2spec(tmp_path: Path) -> None:
     """All but the cases of adr 34; one that passes one day is to be taken off the list."""
     program, report = await asyncio.to_thread(golang.provide, golang.H2SPEC), tmp_path / "junit.xml"
-    async with served({"/": UnaryCoroutine(_echo)}) as port:
+    async with served({"/": Unary(_echo)}) as port:
         _, output = await told(program, "-h", "127.0.0.1", "-p", port, "-j", report)
 
     cases = list(ElementTree.parse(report).iter("testcase"))  # noqa: S314, we had it written
@@ -203,8 +202,8 @@ async def test_h2spec(tmp_path: Path) -> None:
     assert failed == KNOWN, output
 
 
-async def _echo(_: Headers, body: bytes) -> bytes:
-    return body
+def _echo(_: Headers, body: bytes, answer: Answer, __: Fail) -> None:
+    answer(body)
 
 
 def _named(case: ElementTree.Element) -> str:

@@ -50,6 +50,10 @@ class Port:
     server: DoorServer
     noted: list[Noted]
 
+    async def proves(self, answers: int) -> None:
+        """Return when that many answers have arrived, and nothing else was told."""
+        await eventually(lambda: self.told == [["proved"]] * answers)
+
     @property
     def number(self) -> int:
         return int(self.server.address.rpartition(":")[2])
@@ -57,10 +61,6 @@ class Port:
     @property
     def told(self) -> list[list[str]]:
         return [each.told for each in self.noted]
-
-    async def proves(self, answers: int) -> None:
-        """Return when that many answers have arrived, and nothing else was told."""
-        await eventually(lambda: self.told == [["proved"]] * answers)
 
 
 @contextlib.asynccontextmanager

@@ -13,6 +13,7 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Message
+from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
@@ -22,7 +23,6 @@ from dledger.link.connection import Link
 from dledger.link.frames import HEADER, Kind, Opening, Resumes, opening, packed
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
-from dledger.server.door_calls import handlers_of, resumed_of
 from tests.requests import memory_group as made
 from tests.requests.memory_group import MemoryGroup
 from tests.waiting import eventually
@@ -45,7 +45,7 @@ async def linked() -> AsyncIterator[tuple[MemoryGroup, NodeEnd, socket.socket, l
     """A node's end, and the socket that a door would have."""
     async with made.memory_group() as group:
         gateway = group.nodes[0].gateway
-        services = gateway.handlers()
+        services = gateway.services()
         lost: list[str] = []
         end = NodeEnd(
             [ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))],

@@ -16,10 +16,11 @@ from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.calls.caller import Caller
 from dledger.checks.names import check_name
 from dledger.checks.resources import client_id, group_name, topic_name
+from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
-from dledger.requests.caller import Caller
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.receipts import Receipts as Handles
 from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
@@ -246,14 +247,14 @@ class Confirmations(Protobuf):
             )
             told(Ack(group=group, topic=topic, leases=leases).encode())
             return len(leases) > 1
-        request = parsed(service.ChangeInvisibleDurationRequest, data[1:])
-        group, topic = group_name(request.group), topic_name(request.topic)
-        lease = read_receipt(request.receipt_handle, group, topic)
+        asked = parsed(service.ChangeInvisibleDurationRequest, data[1:])
+        group, topic = group_name(asked.group), topic_name(asked.topic)
+        lease = read_receipt(asked.receipt_handle, group, topic)
         change = ChangeInvisible(
             group=group,
             topic=topic,
             lease=lease,
-            invisible_ms=checked_invisible(request.invisible_duration),
+            invisible_ms=checked_invisible(asked.invisible_duration),
         )
         told(change.encode())
         return "change"
@@ -351,30 +352,22 @@ class Filters(Target):
         return tags is None
 
 
-class _Context:
-    """What of a gRPC call tells about its caller."""
-
-    def __init__(self, metadata: Sequence[tuple[str, Any]]) -> None:
-        self._metadata = metadata
-
-    def invocation_metadata(self) -> Sequence[tuple[str, Any]]:
-        return self._metadata
-
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
-    def time_remaining(self) -> float | None:
-        return 3.0
-
-
 _LOOP: Final = asyncio.new_event_loop()
 
 
 def _caller(metadata: Sequence[tuple[str, Any]], *, peer_port: bool = False) -> Caller:
     async def made() -> Caller:
-        return Caller.of(_Context(metadata), tls=False, peer_port=peer_port)
+        pairs = tuple((key.encode("utf-8", "replace"), _bytes_of(value)) for key, value in metadata)
+        headers = door.Headers(
+            pairs, dict(pairs), peer="ipv4:127.0.0.1:1", connection=0, deadline_s=_LOOP.time() + 3
+        )
+        return Caller.of(headers, tls=False, peer_port=peer_port)
 
     return _LOOP.run_until_complete(made())
+
+
+def _bytes_of(value: Any) -> bytes:
+    return value if isinstance(value, bytes) else str(value).encode("utf-8", "replace")
 
 
 class Headers(Target):

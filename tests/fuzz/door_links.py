@@ -9,6 +9,8 @@ from random import Random
 from typing import ClassVar, Final
 
 from dledger.broker.message import Message
+from dledger.calls.admission import AdmissionControl
+from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
@@ -26,10 +28,8 @@ from dledger.link.frames import (
 )
 from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
-from dledger.requests.admission import AdmissionControl
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
-from dledger.server.door_calls import handlers_of, resumed_of
 from dledger.server.gateway import Gateway
 from tests.door.conversations import Wire
 from tests.fuzz.mutation import mutated
@@ -64,7 +64,7 @@ class DoorLinks(Target):
 
     def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         """Return what makes the node's end of a link, and the room for what comes over it."""
-        services = gateway.handlers()
+        services = gateway.services()
         port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
 
         def end() -> NodeEnd:
@@ -148,7 +148,7 @@ class RelayLinks(DoorLinks):
     def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         replication = ReplicationPort(lambda *_: None, lambda _: None)
         return RelayPort(
-            handlers_of(gateway.forwarded()), replication
+            handlers_of(gateway.services(peer_port=True)), replication
         ).end, gateway.context.peer_intake
 
     def _may_end(self, data: bytes) -> bool:

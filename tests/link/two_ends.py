@@ -5,21 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import grpc
 import grpc.aio
 
-from dledger.door.contract import Failed
+from dledger.calls.caller import LINE_KEY
+from dledger.calls.service import failed_by
+from dledger.door.contract import BidiStream, Code, Failed, Handler, Headers, Stream
 from dledger.errors import DledgerError, Overloaded
 from dledger.link.follower import RelayLinks
 from dledger.link.leader import RelayPort
-from dledger.link.leader_link import LINE_KEY
 from dledger.link.offer import FORMATS, Wish
 from dledger.peers.replication_port import ReplicationPort
-from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerChannel
-from dledger.rpc.status import abort
-from dledger.server.door_calls import handlers_of
 from dledger.types import Member, NodeId
+from tests.door.ports import by_coroutine
 from tests.requests.memory_group import HOST, WAIT_S
 from tests.waiting import eventually
 
@@ -43,13 +41,13 @@ class Leader:
     async def start(self) -> None:
         self.port.bind(HOST, 0)
         await self.port.start()
-        handlers = {
-            "Append": grpc.stream_unary_rpc_method_handler(self._append),
-            "Read": grpc.stream_stream_rpc_method_handler(self._read),
-            "Remember": grpc.stream_unary_rpc_method_handler(self._append),
+        handlers: dict[str, Handler] = {
+            f"/{SERVICE}/Append": by_coroutine(self._append),
+            f"/{SERVICE}/Read": BidiStream(self._read),
+            f"/{SERVICE}/Remember": by_coroutine(self._append),
         }
         if not self.is_older:
-            relay = RelayPort(handlers_of([Methods(SERVICE, handlers)]), self.port)
+            relay = RelayPort(handlers, self.port)
             self.server.add_generic_rpc_handlers([relay.handler()])
         number = self.server.add_insecure_port(f"{HOST}:0")
         self.member = Member(id=NodeId("a"), name="orders-0", address=f"{HOST}:{number}")
@@ -59,9 +57,8 @@ class Leader:
         await self.server.stop(0)
         self.port.close()
 
-    async def _append(self, _: Any, context: Any) -> bytes:
-        request = bytes(await context.read())
-        self.asked.append(context)
+    async def _append(self, headers: Headers, request: bytes) -> bytes:
+        self.asked.append(headers)
         match request.split()[0]:
             case b"never":
                 try:
@@ -70,20 +67,20 @@ class Leader:
                     self.gone.append(request)
                     raise
             case b"full":
-                await abort(context, Overloaded("no room here"))
+                raise failed_by(Overloaded("no room here"))
             case b"forbidden":
-                await context.abort(grpc.StatusCode.PERMISSION_DENIED, "not you", (("why", "so"),))
+                raise Failed(Code.PERMISSION_DENIED, "not you", ((b"why", b"so"),))
         return request.upper()
 
-    async def _read(self, _: Any, context: Any) -> None:
-        request = bytes(await context.read())
-        self.asked.append(context)
+    async def _read(self, headers: Headers, stream: Stream) -> None:
+        request = await stream.read() or b""
+        self.asked.append(headers)
         try:
             for number in range(3):
-                await context.write(request + b"%d" % number)
+                await stream.send(request + b"%d" % number)
             if request.startswith(b"endless"):
                 while True:
-                    await context.write(bytes(10_000))
+                    await stream.send(bytes(10_000))
         except (Failed, asyncio.CancelledError):
             self.gone.append(request)
             raise

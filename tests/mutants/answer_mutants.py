@@ -128,8 +128,8 @@ ANSWER_MUTANTS = (
     Mutant(
         name="a follower reports what it wrote",
         file="requests/forward.py",
-        old="        if caller.prove is None:  # it was",
-        new="        if number:  # it was",
+        old="caller.prove(Passage(self._answers, leader.address, number))",
+        new="self._answers.arrived(leader.address, number)",
         why="an answer that dies behind a follower is kept for ever",
         checks=(_ANSWERS,),
     ),

@@ -96,8 +96,8 @@ DELETION_MUTANTS = (
     Mutant(
         name="a reader that waits is not told of which topic it is",
         file="services/ledger.py",
-        old="            if request.follow:\n",
-        new="            if request.follow and request.generation:\n",
+        old="        if request.follow:\n",
+        new="        if request.follow and request.generation:\n",
         why="its node dies, and it goes on in a topic that was made anew meanwhile",
         checks=(_FOLLOWED,),
     ),

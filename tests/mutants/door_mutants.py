@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _CALLBACKS = "tests/rocketmq/test_callbacks.py"
+_RULES = "tests/calls/test_rules.py"
 _BOUNDS = "tests/door/test_bounds_of_a_port.py"
 _CALLS = "tests/door/test_grpc_calls.py"
 _ORDER = "tests/door_process/test_order.py"
@@ -15,9 +16,9 @@ _DOORS = "tests/system/test_door_processes.py"
 DOOR_MUTANTS = (
     Mutant(
         name="a request that ends keeps its room",
-        file="rocketmq/callbacks.py",
-        old="        self._method.port.admission.leave(self._room)\n",
-        new="",
+        file="calls/pipeline.py",
+        old="        self.admission.leave(room)\n        if submitted.cancelled():",
+        new="        if submitted.cancelled():",
         why="after 32 MiB of messages the node takes none any more",
         checks=(_CALLBACKS,),
     ),
@@ -31,17 +32,17 @@ DOOR_MUTANTS = (
     ),
     Mutant(
         name="an unknown outcome is told at once",
-        file="rocketmq/callbacks.py",
-        old="            self._otherwise(error)\n",
-        new="            self._answer(self._method.refused(error))\n",
+        file="calls/pipeline.py",
+        old="            work.resume(error)\n",
+        new="            work.refuse(error)\n",
         why="a client sees each failover",
         checks=(_CALLBACKS,),
     ),
     Mutant(
         name="a client that gives up is served on",
-        file="rocketmq/callbacks.py",
-        old="            return submitted.cancel\n",
-        new="            return _nothing\n",
+        file="calls/pipeline.py",
+        old="                return submitted.cancel\n",
+        new="                return None\n",
         why="what nobody waits for holds room until it is committed",
         checks=(_CALLBACKS,),
     ),
@@ -55,11 +56,43 @@ DOOR_MUTANTS = (
     ),
     Mutant(
         name="a stopping server forgets the calls without a task",
-        file="server/door_calls.py",
-        old="    return call.cancel\n\n\nasync def _unary",
-        new="    return lambda: None\n\n\nasync def _unary",
+        file="calls/call.py",
+        old="        self.give_up()\n        if self.asked",
+        new="        if self.asked",
         why="what is under way when a node stops holds its room, and is answered to nobody",
         checks=(_CALLBACKS,),
+    ),
+    Mutant(
+        name="a door's batches go past the rules",
+        file="calls/pipeline.py",
+        old="        elif not self._rules or self._admit(work):\n",
+        new="        else:\n",
+        why="a limit that a busy client does not feel, since its calls are joined",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="a call whose batch went back is counted again",
+        file="server/door_batches.py",
+        old="                outcome = Resumes.ASKED\n",
+        new="                pass\n",
+        why="at each failover a client has used up twice what it sent",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="a share is kept by a call that was given up",
+        file="calls/call.py",
+        old="            self.asked.leave()\n\n    async",
+        new="            pass\n\n    async",
+        why="a client that gives up often enough is never served again",
+        checks=(_RULES,),
+    ),
+    Mutant(
+        name="a follower is told as a client is",
+        file="calls/pipeline.py",
+        old="        again = caller.forwarded and isinstance(error, Unavailable)\n",
+        new="        again = False\n",
+        why="a follower does not try again, and each failover is seen through it",
+        checks=("tests/calls/test_pipeline.py",),
     ),
     Mutant(
         name="a batch behind a refused one is taken",

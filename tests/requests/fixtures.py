@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from dledger.calls.caller import Caller
 from dledger.requests import forward
-from dledger.requests.caller import Caller
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient
 

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Sequence
 from typing import Any
 
+from dledger.calls.service import Service, handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
@@ -19,9 +20,7 @@ from dledger.door_process.process import handlers_of as door_handlers
 from dledger.door_process.supervisor import methods_of
 from dledger.link.calls_in import ServedPort
 from dledger.link.connection import Link
-from dledger.rpc.methods import Methods
 from dledger.server.door_batches import DoorBatches
-from dledger.server.door_calls import handlers_of, resumed_of
 from dledger.server.gateway import Gateway
 
 
@@ -31,7 +30,7 @@ class LinkedDoor:
     def __init__(
         self,
         gateway: Gateway,
-        services: Sequence[Methods],
+        services: Sequence[Service],
         *,
         tls: TlsCertificate | None = None,
         batches: Any = None,

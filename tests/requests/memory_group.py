@@ -17,6 +17,8 @@ import grpc
 import grpc.aio
 
 from dledger.broker.state import BrokerState
+from dledger.calls.grpc_server import by_grpc
+from dledger.calls.service import handlers_of
 from dledger.client import Client
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
@@ -28,7 +30,6 @@ from dledger.replica.proposals import Command, closed
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint
 from dledger.server.config import GRPC
-from dledger.server.door_calls import handlers_of
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
@@ -47,7 +48,11 @@ With gRPC's, followers call their leaders, too; with the others they have links 
 DOOR = "door"
 """As a third: our server behind the link of a door process, though in this one."""
 HOST = "127.0.0.1"
-OPTIONS = (("grpc.max_receive_message_length", 64 << 20), ("grpc.so_reuseport", 0))
+OPTIONS = (
+    ("grpc.max_receive_message_length", 64 << 20),
+    ("grpc.so_reuseport", 0),
+    ("grpc.http2.max_ping_strikes", 0),  # as a node's: followers ping while they wait
+)
 
 
 class MemoryEngine:
@@ -246,22 +251,25 @@ class MemoryGroup:
 
 @asynccontextmanager
 async def memory_group(
-    nodes: int = 1, config: GatewayConfig | None = None, tls: tuple[bytes, bytes] | None = None
+    nodes: int = 1,
+    config: GatewayConfig | None = None,
+    tls: tuple[bytes, bytes] | None = None,
+    server: str | None = None,
 ) -> Any:
-    """Serve a group of nodes on free ports; the first one leads."""
-    group = MemoryGroup()
+    """Serve a group of nodes on free ports by *server*, or `client_server`; the first one leads."""
+    group, kind = MemoryGroup(), server or client_server
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        links = None if client_server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
         gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
-        node.port = await _serve_clients(node)
+        node.port = await _serve_clients(node, kind)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
-        node.peer_port = await _serve(node, (*node.gateway.handlers(peer_port=True), *made))
+        node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
         if tls is not None:
-            node.tls_port = await _serve_clients(node, tls)
+            node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
@@ -272,8 +280,8 @@ async def memory_group(
     finally:
         for node in group.nodes:
             node.gateway.drain()
-            for server in node.servers:
-                await server.stop(0.2)
+            for each in node.servers:
+                await each.stop(0.2)
             await node.gateway.close()
 
 
@@ -283,7 +291,7 @@ async def _links_port(node: Node) -> Any:
     port.bind(HOST, 0)
     await port.start()
     node.servers.append(_Stopped(port))
-    return RelayPort(handlers_of(node.gateway.forwarded()), port).handler()
+    return RelayPort(handlers_of(node.gateway.services(peer_port=True)), port).handler()
 
 
 class _Stopped:
@@ -297,14 +305,14 @@ class _Stopped:
         self._port.close()
 
 
-async def _serve_clients(node: Node, tls: tuple[bytes, bytes] | None = None) -> int:
-    services = node.gateway.handlers(tls=tls is not None)
-    if client_server == GRPC:
+async def _serve_clients(node: Node, kind: str, tls: tuple[bytes, bytes] | None = None) -> int:
+    services = node.gateway.services(tls=tls is not None)
+    if kind == GRPC:
         credentials = None if tls is None else grpc.ssl_server_credentials([tls])
-        return await _serve(node, services, credentials)
+        return await _serve(node, [by_grpc(each) for each in services], credentials)
     certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
     server: Any
-    if client_server == DOOR:
+    if kind == DOOR:
         server = LinkedDoor(node.gateway, services, tls=certificate)
     else:
         server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)

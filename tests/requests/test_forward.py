@@ -10,11 +10,11 @@ import grpc
 import grpc.aio
 import pytest
 
+from dledger.calls.caller import FORWARDED_KEY, Caller
 from dledger.client import Client, OutcomeUnknown, Record
 from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
 from dledger.replica.proposals import Command
 from dledger.requests import forward
-from dledger.requests.caller import FORWARDED_KEY, Caller
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message

@@ -15,9 +15,9 @@ import pytest
 
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.results import Received
+from dledger.calls.caller import Caller
 from dledger.common.limits import FIRST_INVISIBLE_MS, RENEWED_INVISIBLE_MS
 from dledger.door.contract import Arrival
-from dledger.requests.caller import Caller
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.types import NodeId
 from tests.broker.log import Log
@@ -112,18 +112,16 @@ class World(PartOfEngine):
         self.beats.clear()
 
     def caller(self, client: str, prove: Prove | None = None, number: int | None = None) -> Caller:
-        given = (
-            {}
-            if number is None
-            else {"x-dledger-through": "n1", "x-dledger-passing-on": str(number)}
-        )
         return Caller(
             client_id=client,
+            peer="",
             tls=False,
             forwarded=number is not None,
             deadline_s=0.0,
-            given=given,
             has_telemetry=True,
+            through=None if number is None else NodeId("n1"),
+            passing_on=number,
+            kept={},
             prove=prove,
         )
 

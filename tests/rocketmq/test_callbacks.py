@@ -15,6 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.calls.method import AnyMethod
+from dledger.calls.pipeline import Pipeline
 from dledger.errors import DiskFull, DledgerError, Overloaded
 from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import service
@@ -54,17 +56,16 @@ def held(group: MemoryGroup) -> tuple[int, ...]:
     return (*counts, gateway.load().held_request_bytes, len(gateway.sender._batches))
 
 
-async def coroutines(group: MemoryGroup, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def coroutines(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list to which the methods are added that a coroutine serves from now on."""
     names: list[str] = []
-    relay = group.nodes[0].gateway.relay
-    run = relay.run
+    serve = Pipeline.serve
 
-    async def noted(caller: Any, size_bytes: int, attempt: Any) -> Any:
-        names.append(attempt.__qualname__ if hasattr(attempt, "__qualname__") else "first")
-        return await run(caller, size_bytes, attempt)
+    async def noted(pipeline: Pipeline, method: AnyMethod, *args: Any, **more: Any) -> Any:
+        names.append(method.label)
+        return await serve(pipeline, method, *args, **more)
 
-    monkeypatch.setattr(relay, "run", noted)
+    monkeypatch.setattr(Pipeline, "serve", noted)
     return names
 
 
@@ -72,7 +73,7 @@ async def test_what_is_plain_needs_no_coroutine(monkeypatch: pytest.MonkeyPatch)
     """Sent, released and acknowledged; the first message creates its topic, which is awaited."""
     async with served() as (group, client):
         await client.send(message(1))
-        names = await coroutines(group, monkeypatch)
+        names = coroutines(monkeypatch)
         sent = await client.send(message(2), message(3))
         _, messages, _ = await client.receive(batch=10)
         released = await client.change(messages[0].system_properties.receipt_handle, 0)
@@ -90,7 +91,7 @@ async def test_an_unknown_outcome_is_tried_again_by_a_coroutine(
     """The message is stored once; its client notices nothing."""
     async with served() as (group, client):
         await client.send(message(1))
-        names = await coroutines(group, monkeypatch)
+        names = coroutines(monkeypatch)
         group.lose_outcomes = 1
         sent = await client.send(message(2, body=b"once"))
 

@@ -25,9 +25,9 @@ from dledger.broker.commands import (
 )
 from dledger.broker.filters import tag_codes
 from dledger.broker.results import Received
+from dledger.calls.caller import Caller
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError, LeadershipLost
-from dledger.requests.caller import Caller
 from dledger.requests.config import GatewayConfig
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
@@ -35,6 +35,7 @@ from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq import long_polls, receiving
 from dledger.rocketmq.client_registry import ClientRegistry
 from dledger.rocketmq.long_polls import LongPollQueue
+from dledger.rpc.rocketmq_stubs import definition
 from tests.broker.log import Log
 from tests.requests.part_of_engine import PartOfEngine
 
@@ -114,8 +115,12 @@ class _World(PartOfEngine):
         command = Receive(**(values | {"client_id": ""} | fields))
         topic = self.state.topics.get("t")
         assert topic is not None
-        poll = receiving._Poll(command=command, topic=topic, resource=None, wait_s=wait_s)
-        caller = Caller(client_id="", tls=False, forwarded=False, deadline_s=math.inf, given={})
+        poll = receiving._Poll(
+            command=command, topic=topic, resource=definition.Resource(), wait_s=wait_s
+        )
+        caller = Caller(
+            client_id="", peer="", tls=False, forwarded=False, deadline_s=math.inf, kept={}
+        )
         task = self.loop.create_task(self.receiver._poll(poll, caller))
         self.polls.append((task, command))
         return task

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dledger.requests.caller import FORWARDED_KEY
+from dledger.calls.caller import FORWARDED_KEY
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient
@@ -125,13 +125,13 @@ async def test_who_lacks_an_address_asks_the_leader(
     follower = group.nodes[1]
     monkeypatch.setattr(follower.engine, "knows_members", lambda: False)
     asked: list[str] = []
-    relayed = follower.gateway.relay.unary
+    begin = follower.gateway.relay.begin
 
-    async def noted(path: str, request: bytes, caller: Any) -> bytes:
+    def noted(path: str, *rest: Any) -> Any:
         asked.append(path)
-        return await relayed(path, request, caller)
+        return begin(path, *rest)
 
-    monkeypatch.setattr(follower.gateway.relay, "unary", noted)
+    monkeypatch.setattr(follower.gateway.relay, "begin", noted)
     async with RocketClient(follower.port) as client:
         answer = await client.route("t")
 

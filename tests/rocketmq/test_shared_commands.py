@@ -12,10 +12,10 @@ import pytest
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.commands import Ack, decode
 from dledger.broker.produce import ProduceFrame
+from dledger.calls.caller import Caller
 from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.errors import DiskFull, LeadershipLost, NotLeader
 from dledger.replica.proposals import Command, closed
-from dledger.requests.caller import Caller
 from dledger.rocketmq.command_batcher import CommandBatcher
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import MemoryGroup
@@ -159,9 +159,7 @@ async def test_a_request_that_is_given_up_takes_nobody_with_it(
 
 
 def _caller(client_id: str = "client-1") -> Caller:
-    return Caller(
-        client_id=client_id, tls=False, forwarded=False, deadline_s=inf, given={}, connection=""
-    )
+    return Caller(client_id=client_id, peer="", tls=False, forwarded=False, deadline_s=inf, kept={})
 
 
 async def _sent_at_once(group: MemoryGroup, *numbers: int) -> list[Any]:
@@ -225,7 +223,8 @@ async def test_acks_of_a_group_share_a_command_and_have_their_own_outcomes(
     ]
     acker = group.nodes[0].gateway.acker
 
-    answers = await asyncio.gather(*(acker.ack(request, _caller()) for request in requests))
+    begun = [acker.begin_ack(request, _caller()) for request in requests]
+    answers = [each.response(await each.result) or pytest.fail("no answer") for each in begun]
 
     (payload,) = _payloads(group, CommandType.ACK)
     command = decode(CommandType.ACK, payload[0][payload[1] : payload[2]])

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Collection, Mapping, 
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -17,6 +17,7 @@ from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
+from dledger.calls.admission import AdmissionControl
 from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record, append_stream
 from dledger.client.produce_call import Connect
 from dledger.common.limits import MAX_IDS_OF_CLIENT, MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
@@ -31,7 +32,6 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.replica.proposals import Command
-from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig, StreamBounds
 from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key
@@ -706,9 +706,6 @@ class _Requests:
     def put(self, *batches: tuple[int, bytes]) -> None:
         self._queue.put_nowait(message(*batches))
 
-    def peer(self) -> str:
-        return "ipv4:127.0.0.1:1"
-
     async def read(self) -> bytes:
         return await self._queue.get()
 
@@ -718,8 +715,8 @@ def _answers_of(group: MemoryGroup, requests: _Requests, **bounds: int) -> Async
     config = GatewayConfig(streams=StreamBounds(**bounds))
     context = replace(group.nodes[0].gateway.context, config=config)
     stream = Producing(context, lambda _: None, "stream")
-    messages = partial(AdmissionControl().message, requests, "Produce")
-    return cast("AsyncGenerator[bytes]", stream.answers(messages))
+    messages = partial(AdmissionControl().message, "stream", requests.read, "Produce")
+    return stream.answers(messages)
 
 
 def _hold(

@@ -11,10 +11,10 @@ from dledger_sim.paths import Paths
 # on, too (19 calls of a poll), and what room, time, filters and witnesses ask of each entry (24 to
 # 50 calls). An idle leader hears all members each second.
 AT_MOST = {
-    "SendMessage alone, at the leader": 396,
-    "32 at once, a message": 92,
-    "ReceiveMessage of one": 540,
-    "AckMessage": 366,
+    "SendMessage alone, at the leader": 384,
+    "32 at once, a message": 83,
+    "ReceiveMessage of one": 522,
+    "AckMessage": 354,
     "one append, at a follower": 225,
     "an idle leader, a second": 2_050,
 }

@@ -6,9 +6,9 @@ import asyncio
 
 import pytest
 
+from dledger.calls import caller
 from dledger.client import Client
 from dledger.errors import Unavailable
-from dledger.requests import caller
 from tests.system.live_nodes import LiveNodes
 from tests.waiting import eventually
 

@@ -84,6 +84,11 @@ class Headers:
         value = self._fields.get(name)
         return default if value is None else value.decode("ascii", "replace")
 
+    def text(self, name: str, default: str = "") -> str:
+        """Return the last value of a field as text that may be passed on: what is ASCII in it."""
+        value = self._fields.get(name.encode())
+        return default if value is None else value.decode("ascii", "ignore")
+
     def raw(self, name: bytes) -> bytes | None:
         """Return the last value of a field as it came; None if it is missing."""
         return self._fields.get(name)
@@ -103,7 +108,8 @@ class Headers:
 
 
 Answer: TypeAlias = Callable[[bytes], None]
-Cancel: TypeAlias = Callable[[], None]
+Cancel: TypeAlias = Callable[[], object]
+"""Gives something up; what it returns says nothing."""
 
 
 class Fail(Protocol):
@@ -164,7 +170,7 @@ class Stream(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """What the handlers of all forms have.
+    """What the handlers of both forms have.
 
     Attributes:
         max_request_bytes: A larger message is refused by its declared size, unread.
@@ -191,27 +197,17 @@ class Unary(Method):
 
 
 @dataclass(frozen=True, slots=True)
-class UnaryCoroutine(Method):
-    """One message for one. *serve* may raise `Failed`, and is cancelled if the client gives up."""
-
-    serve: Callable[[Headers, bytes], Awaitable[bytes]]
-
-
-@dataclass(frozen=True, slots=True)
-class ServerStream(Method):
-    """Many messages for one; the call ends when *serve* returns."""
-
-    serve: Callable[[Headers, bytes, Stream], Awaitable[None]]
-
-
-@dataclass(frozen=True, slots=True)
 class BidiStream(Method):
-    """Many messages for many; *serve* starts with the headers, before the first message."""
+    """Many messages for many, by a coroutine, which may raise `Failed`.
+
+    *serve* starts with the headers, before the first message; the call ends when it returns. It is
+    cancelled if the client gives up.
+    """
 
     serve: Callable[[Headers, Stream], Awaitable[None]]
 
 
-Handler: TypeAlias = Unary | UnaryCoroutine | ServerStream | BidiStream
+Handler: TypeAlias = Unary | BidiStream
 Handlers: TypeAlias = Mapping[str, Handler]
 """By path: ``/package.Service/Method``."""
 

@@ -11,9 +11,9 @@ import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
-from dledger.door.call import BUG, Call, Carrier, OneMessage, UnaryCall, torn
+from dledger.door.call import BUG, Call, Carrier, UnaryCall, torn
 from dledger.door.contract import (
     Arrival,
     BidiStream,
@@ -22,9 +22,7 @@ from dledger.door.contract import (
     Handler,
     Headers,
     Pairs,
-    ServerStream,
     Unary,
-    UnaryCoroutine,
 )
 from dledger.door.grpc_format import PREFIX_BYTES
 
@@ -119,62 +117,6 @@ class _Streaming(_TaskCall):
             self.carrier.prove(self, arrival)
 
 
-class _OneMessageTask(OneMessage, _TaskCall):
-    """A call of one message, whose task starts with that."""
-
-    __slots__ = ("_serve", "_task")
-
-    def __init__(
-        self,
-        carrier: Carrier,
-        stream_id: int,
-        headers: Headers,
-        handler: UnaryCoroutine | ServerStream,
-        now_s: float,
-    ) -> None:
-        super().__init__(carrier, stream_id, headers, handler, now_s)
-        self._serve: Callable[..., Awaitable[Any]] = handler.serve
-        self._task: _Task | None = None
-
-    def start(self, body: bytes) -> None:
-        """Start the handler's task."""
-        self._task = _Task(self, partial(self._run, body))
-
-    def drop(self) -> None:
-        """Cancel it."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _run(self, body: bytes) -> None:
-        raise NotImplementedError
-
-
-class UnaryTaskCall(_OneMessageTask):
-    """A call of one message for one."""
-
-    __slots__ = ()
-
-    async def _run(self, body: bytes) -> None:
-        answer = await self._serve(self.headers, body)
-        if not self.over:
-            self.carrier.answer(self, answer)
-
-
-class ServerStreamCall(_OneMessageTask, _Streaming):
-    """A call with many answers to one message."""
-
-    __slots__ = ()
-
-    async def read(self) -> bytes | None:
-        """Return None: the handler has the only message already."""
-        return None
-
-    async def _run(self, body: bytes) -> None:
-        await self._serve(self.headers, body, self)
-        if not self.over:
-            self.carrier.finish(self)
-
-
 class BidiCall(_Streaming):
     """A call with many messages in both directions; its handler starts at once."""
 
@@ -255,9 +197,5 @@ def call_of(
     match handler:
         case Unary():
             return UnaryCall(carrier, stream_id, headers, handler, now_s)
-        case UnaryCoroutine():
-            return UnaryTaskCall(carrier, stream_id, headers, handler, now_s)
-        case ServerStream():
-            return ServerStreamCall(carrier, stream_id, headers, handler, now_s)
         case BidiStream():
             return BidiCall(carrier, stream_id, headers, handler, now_s)

@@ -112,7 +112,7 @@ def _answer(acks: Sequence[_Ack], outcomes: Sequence[int]) -> None:
         if ack.over:
             continue
         if of_this[0] == Acked.RESUMED:
-            ack.go_on(Resumes.NOTHING_DONE)
+            ack.go_on(Resumes.ASKED)
             continue
         statuses = [status_if(outcome == Acked.DONE) for outcome in of_this]
         ack.answer(response_of(asked, statuses).SerializeToString())

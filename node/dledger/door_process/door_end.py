@@ -15,7 +15,7 @@ from typing import Protocol
 from dledger.door.contract import BidiStream, Failed, Handler, Headers, Stream, TooLarge, Unary
 from dledger.door_process import frames
 from dledger.door_process.frames import Arrives, DoorKind
-from dledger.door_process.refusals import refused_answer, rocketmq_answer
+from dledger.door_process.refusals import refused_answer
 from dledger.link.calls_out import CallsOut, StreamOut, Where
 from dledger.link.connection import Link
 from dledger.link.frames import Kind, MalformedFrame, packed
@@ -115,7 +115,7 @@ class DoorEnd(CallsOut):
         why = bytes((isinstance(refused, TooLarge),)) + refused.message.encode()
         self.link.send(packed(DoorKind.REFUSED, method, why))
         service, _, name = path[1:].partition("/")
-        return refused_answer(name, rocketmq_answer if service == SERVICE_NAME else None, refused)
+        return refused_answer(name, refused, is_messaging=service == SERVICE_NAME)
 
     async def _serve(self, where: Where, headers: Headers, stream: Stream) -> None:
         number, call = self._opened(where, headers, stream)

@@ -19,17 +19,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from dledger.calls.service import Resumed
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
-from dledger.door.contract import Handlers, Unary, UnaryCoroutine
+from dledger.door.contract import Handlers, Unary
 from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.server import BACKLOG, bound_address, listening
 from dledger.door.tls import TlsCertificate
 from dledger.door_process.frames import DoorKind
 from dledger.door_process.node_end import Batches, NodeEnd
 from dledger.door_process.setup import CHAIN_BYTES, GRACE
-from dledger.link.calls_in import Resumed, ServedPort
+from dledger.link.calls_in import ServedPort
 from dledger.link.connection import Link
 from dledger.link.frames import packed
 
@@ -82,8 +83,7 @@ def shared_out(bounds: Bounds, processes: int) -> Bounds:
 def methods_of(handlers: Handlers) -> list[tuple[str, bool, int]]:
     """Return the methods as a door is told of them; see `process.handlers_of`."""
     return [
-        (path, isinstance(each, Unary | UnaryCoroutine), each.max_request_bytes)
-        for path, each in handlers.items()
+        (path, isinstance(each, Unary), each.max_request_bytes) for path, each in handlers.items()
     ]
 
 

@@ -10,8 +10,9 @@ import asyncio
 import itertools
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
+from dledger.calls.service import Resumed
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.door.bounds import Bounds
 from dledger.door.call import Call, OneMessage
@@ -37,9 +38,6 @@ from dledger.link.frames import OF_NO_CALL, Kind, MalformedFrame, Resumes
 
 LARGEST_FRAME_BYTES: Final = 2 * MAX_CLIENT_FRAME_BYTES
 """A client's largest message with its call's headers, or as a command, whose columns take more."""
-
-Resumed: TypeAlias = Callable[[Headers, bytes, Answer, Fail, bool], Cancel]
-"""Serves a call that was in a batch; the last argument says whether that may be carried out."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,9 +277,9 @@ def _resuming(port: ServedPort, path: str, handler: Handler, resumes: Resumes) -
     serve = port.resumed.get(path)
     if serve is None:
         raise MalformedFrame(f"{path} is in no batch")
-    unknown = resumes is Resumes.UNKNOWN
+    asked, unknown = resumes is not Resumes.NOTHING_DONE, resumes is Resumes.UNKNOWN
 
     def resume(headers: Headers, body: bytes, answer: Answer, fail: Fail) -> Cancel:
-        return serve(headers, body, answer, fail, unknown)
+        return serve(headers, body, answer, fail, asked, unknown)
 
     return Unary(resume, max_request_bytes=handler.max_request_bytes)

@@ -19,12 +19,13 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from dledger.calls.caller import LINE_KEY
 from dledger.common.backoff import Backoff
-from dledger.door.contract import Code, Failed, Headers, Pairs
+from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs
 from dledger.errors import DledgerError, Unavailable
 from dledger.link.calls_out import CallsOut
 from dledger.link.leader import RELAY_PATH
-from dledger.link.leader_link import LINE_KEY, LeaderLink, Metadata, Settle
+from dledger.link.leader_link import LeaderLink, Metadata, Settle
 from dledger.link.offer import FORMATS, Offer, Wish
 from dledger.rpc.metadata import pairs
 from dledger.rpc.peer_tls import PeerChannel, PeerTls, connecting
@@ -229,7 +230,7 @@ class _Call:
 
     __slots__ = ("_done", "_settle", "_size_bytes", "cancel", "timer")
     timer: asyncio.TimerHandle
-    cancel: Callable[[], None]
+    cancel: Cancel
 
     def __init__(self, done: Callable[[int], None], size_bytes: int, settle: Settle) -> None:
         self._done, self._size_bytes = done, size_bytes

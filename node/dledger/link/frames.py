@@ -70,8 +70,9 @@ class Resumes(enum.IntEnum):
     """Why a call is passed on."""
 
     NO = 0  # it is its first way
-    NOTHING_DONE = 1  # its batch was refused
+    NOTHING_DONE = 1  # its batch was not begun
     UNKNOWN = 2  # its batch may have been carried out
+    ASKED = 3  # its batch was not carried out, after the rules for requests had counted it
 
 
 class MalformedFrame(ValueError):

@@ -8,13 +8,12 @@ builds it is in `link.follower`; where there is none, requests are forwarded by 
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import Final, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
 from dledger.errors import DledgerError
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.types import Member
 
-LINE_KEY: Final = "x-dledger-line"
 """The metadata that names the client's connection: the line in which its commands wait."""
 Metadata: TypeAlias = Sequence[tuple[str, str]]
 Settle: TypeAlias = Callable[[bytes | DledgerError], None]

@@ -1,1 +1,1 @@
-"""What every client request passes, in either protocol: admission, topic lookup, forwarding."""
+"""What client requests need of their node, in either protocol: topics, the leader, room."""

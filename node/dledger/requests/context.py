@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
+from dledger.calls.admission import AdmissionControl
+from dledger.calls.caller import Caller
+from dledger.calls.method import Backend
+from dledger.calls.pipeline import Pipeline
+from dledger.calls.rules import Rule
 from dledger.common.metrics import NodeMetrics
-from dledger.requests.admission import AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
@@ -35,6 +40,7 @@ class RequestContext:
         queue_followers: The readers that wait for messages of a queue.
         locality: Counts through which nodes requests arrive.
         broken: Counts messages that cannot be delivered.
+        rules: What each request is asked, at each port.
     """
 
     engine: Engine
@@ -50,7 +56,30 @@ class RequestContext:
     queue_followers: QueueFollowers
     locality: LeaderLocality
     broken: UnreadableMessages
+    rules: list[Rule] = field(default_factory=list)
 
     def intake_of(self, *, peer_port: bool) -> AdmissionControl:
         """Return the admission control for requests through a peer port or a client port."""
         return self.peer_intake if peer_port else self.admission
+
+    def pipeline(
+        self,
+        *,
+        tls: bool,
+        peer_port: bool,
+        note: Callable[[Caller, int], None] = lambda _, __: None,
+        runs_telemetry: Callable[[str, str], bool] = lambda _, __: False,
+    ) -> Pipeline:
+        """Return the way of requests of one service at one port; see `Pipeline`."""
+        backend = Backend(
+            group=self.engine.group,
+            leads=self.engine.is_leader,
+            forward=self.relay.begin,
+            ask=self.relay.unary,
+            retry=self.relay.run,
+            count=self.metrics.requests.answered,
+            note=note,
+            runs_telemetry=runs_telemetry,
+        )
+        intake = self.intake_of(peer_port=peer_port)
+        return Pipeline(backend, intake, self.rules, tls=tls, peer_port=peer_port)

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeVar
 import grpc
 import grpc.aio
 
+from dledger.calls.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
@@ -35,7 +36,6 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.link.leader_link import LeaderLinks, Settle
-from dledger.requests.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
@@ -227,8 +227,6 @@ class Relay:
                 if count == 2 and caller.prove is not None:
                     caller.prove(Passage(self._answers, leader.address, number))
                 yield response
-        if caller.prove is None:  # it was written, and this node's server cannot tell more
-            self._answers.arrived(leader.address, number)
 
     async def _answers_of(self, leader: Member, call: Any) -> AsyncGenerator[bytes]:
         """Yield the responses to a gRPC call."""

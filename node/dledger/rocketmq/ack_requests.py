@@ -6,7 +6,7 @@ Knows nothing of a node's state, so a door process does this for the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
 from dledger.checks.resources import checked_client_id, group_name, topic_name
 from dledger.common.limits import MAX_MESSAGES
@@ -20,7 +20,7 @@ _ONE_ACKED: Final[bytes] = service.AckMessageResponse(
 """The usual response without id and handle: parsing it is faster than building it from parts."""
 
 
-def checked(request: Any, client_id: str) -> tuple[str, str]:
+def checked(request: service.AckMessageRequest, client_id: str) -> tuple[str, str]:
     """Return the group and the topic that a request names. Raises Rejected."""
     checked_client_id(client_id)
     group, topic = group_name(request.group), topic_name(request.topic)
@@ -30,7 +30,9 @@ def checked(request: Any, client_id: str) -> tuple[str, str]:
     return group, topic
 
 
-def response_of(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:
+def response_of(
+    asked: Sequence[service.AckMessageEntry], statuses: Sequence[definition.Status]
+) -> service.AckMessageResponse:
     """Return the response, of the entries that it asked for and their statuses."""
     if len(statuses) == 1 and statuses[0] is ok():
         response = service.AckMessageResponse.FromString(_ONE_ACKED)
@@ -46,7 +48,7 @@ def response_of(asked: Sequence[Any], statuses: Sequence[Any]) -> Any:
     return service.AckMessageResponse(status=_overall(statuses), entries=entries)
 
 
-def status_if(acked: bool) -> Any:
+def status_if(acked: bool) -> definition.Status:
     """Return the status of a handle whose lease was held, or was not."""
     if acked:
         return ok()
@@ -55,7 +57,7 @@ def status_if(acked: bool) -> Any:
     )
 
 
-def _overall(statuses: Sequence[Any]) -> Any:
+def _overall(statuses: Sequence[definition.Status]) -> definition.Status:
     """Return the common status if all are equal, else MULTIPLE_RESULTS."""
     if len({status.code for status in statuses}) == 1:
         return statuses[0]

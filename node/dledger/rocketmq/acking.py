@@ -5,19 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef
 from dledger.broker.results import Acked
+from dledger.calls.caller import Caller
+from dledger.calls.method import Submitted
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import CONSUME_BACKOFF_S
 from dledger.errors import InvalidReceiptHandle
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.rocketmq.ack_requests import checked, response_of, status_if
 from dledger.rocketmq.arrivals import Arrivals
-from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
+from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.receipts import Receipts
 from dledger.rocketmq.receiving import checked_invisible
 from dledger.rpc.rocketmq_stubs import service
@@ -37,13 +38,10 @@ class Acker:
             engine, CommandType.ACK, _encoded
         )
 
-    async def ack(self, request: Any, caller: Caller) -> Any:
+    def begin_ack(
+        self, request: service.AckMessageRequest, caller: Caller
+    ) -> Submitted[service.AckMessageResponse]:
         """Mark messages as consumed; each handle gets its own status."""
-        submitted, response = self.begin_ack(request, caller)
-        return response(await submitted)
-
-    def begin_ack(self, request: Any, caller: Caller) -> Begun:
-        """Submit what `ack` does."""
         group, topic = checked(request, caller.client_id)
         receipts = self._receipts(group, topic)
         leases = [_lease(entry.receipt_handle, receipts) for entry in request.entries]
@@ -55,7 +53,7 @@ class Acker:
         else:
             submitted = asyncio.get_running_loop().create_future()
             submitted.set_result((_NOTHING_ACKED, 0))
-        return submitted, partial(_acked, request.entries, leases)
+        return Submitted(submitted, partial(_acked, request.entries, leases))
 
     def begin_handles(
         self, group: str, topic: str, calls: Sequence[Sequence[str]]
@@ -81,13 +79,10 @@ class Acker:
         self._arrivals.handled(group, topic, leases)
         return self._acks.submit((group, topic), leases, _LEASE_BYTES * len(leases)), counts
 
-    async def change_invisible(self, request: Any, caller: Caller) -> Any:
+    def begin_change(
+        self, request: service.ChangeInvisibleDurationRequest, caller: Caller
+    ) -> Submitted[service.ChangeInvisibleDurationResponse]:
         """Change when a message is delivered again; its receipt handle stays the same."""
-        submitted, response = self.begin_change(request, caller)
-        return response(await submitted)
-
-    def begin_change(self, request: Any, caller: Caller) -> Begun:
-        """Submit what `change_invisible` does."""
         client_id(caller)
         group, topic = group_name(request.group), topic_name(request.topic)
         lease = self._receipts(group, topic).decode(request.receipt_handle)
@@ -102,7 +97,7 @@ class Acker:
         response = service.ChangeInvisibleDurationResponse(
             status=ok(), receipt_handle=request.receipt_handle
         )
-        return self._engine.submit(command.encode()), lambda _: response
+        return Submitted(self._engine.submit(command.encode()), lambda _: response)
 
     def _soonest_ms(self, group: str, topic: str, ref: LeaseRef) -> int:
         """Return after how many milliseconds a message released "now" is delivered again.
@@ -131,8 +126,10 @@ def _encoded(key: tuple[str, str], leases: Sequence[LeaseRef]) -> bytes:
 
 
 def _acked(
-    asked: Sequence[Any], leases: Sequence[LeaseRef | InvalidReceiptHandle], place: Place
-) -> Any:
+    asked: Sequence[service.AckMessageEntry],
+    leases: Sequence[LeaseRef | InvalidReceiptHandle],
+    place: Place,
+) -> service.AckMessageResponse:
     """Return the response: each lease's status, by the result of the command with the good ones."""
     result, first = place
     if not isinstance(result, Acked):

@@ -34,16 +34,15 @@ from dledger.broker.commands import LeaseRef, Receive, Release, Renew
 from dledger.broker.lease_columns import Lease
 from dledger.broker.results import Received
 from dledger.broker.state_changes import QueueKey
+from dledger.calls.caller import THROUGH_KEY, Caller
 from dledger.checks.names import is_client_id
 from dledger.checks.resources import client_id, group_name
 from dledger.common.limits import FIRST_INVISIBLE_MS, MAX_CLIENTS, RENEWED_INVISIBLE_MS
 from dledger.errors import DledgerError
-from dledger.requests.caller import THROUGH_KEY, Caller
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import PASSED_ON_PATH, Told
 from dledger.rocketmq.arrivals import Arrivals, Part, parts_of
 from dledger.rpc.metadata import by_key
-from dledger.rpc.methods import Methods
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import ok
 from dledger.types import NodeId
@@ -159,13 +158,17 @@ class ClientRegistry:
             return known.is_alive(now_s)
         return self._leading_since_s is None or now_s - self._leading_since_s < _ALIVE_S
 
-    async def heartbeat(self, request: Any, caller: Caller) -> Any:
+    async def heartbeat(
+        self, request: service.HeartbeatRequest, caller: Caller
+    ) -> service.HeartbeatResponse:
         """Answer a client's heartbeat."""
         del request
         client_id(caller)
         return service.HeartbeatResponse(status=ok())
 
-    async def terminate(self, request: Any, caller: Caller) -> Any:
+    async def terminate(
+        self, request: service.NotifyClientTerminationRequest, caller: Caller
+    ) -> service.NotifyClientTerminationResponse:
         """Release the messages of a push consumer that shuts down, for delivery to others.
 
         A call on another connection than that of a live client does nothing.
@@ -264,7 +267,7 @@ def _believe(arrivals: Arrivals, parts: Sequence[Part]) -> None:
     arrivals.arrived(parts)
 
 
-def passed_on_handler(clients: ClientRegistry) -> Methods:
+def passed_on_handler(clients: ClientRegistry) -> grpc.GenericRpcHandler:
     """Return the peer-port handler of followers' reports of the responses that they relayed."""
 
     async def passed_on(request: bytes, context: Any) -> bytes:
@@ -276,4 +279,4 @@ def passed_on_handler(clients: ClientRegistry) -> Methods:
 
     _, service_name, method = PASSED_ON_PATH.split("/")
     handler = grpc.unary_unary_rpc_method_handler(passed_on)
-    return Methods(service_name, {method: handler})
+    return grpc.method_handlers_generic_handler(service_name, {method: handler})

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.requests.engine import Engine
@@ -20,8 +20,6 @@ _Key = TypeVar("_Key", bound=Hashable)
 _Row = TypeVar("_Row")
 Place: TypeAlias = tuple[object, int]
 """The result of applying a shared command, and the position of a request's first row in it."""
-Begun: TypeAlias = tuple[asyncio.Future[Any], Callable[[Any], Any]]
-"""A submitted command, and what returns the request's response from its result."""
 
 
 class _Shared(Generic[_Row]):

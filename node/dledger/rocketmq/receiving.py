@@ -6,7 +6,9 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, LeaseRef, Receive
@@ -16,6 +18,7 @@ from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
+from dledger.calls.caller import Caller
 from dledger.checks.messages import MAX_TIMESTAMP_MS, md5_of
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
@@ -35,7 +38,6 @@ from dledger.errors import (
     UnknownGroup,
     UnknownTopic,
 )
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
@@ -56,7 +58,7 @@ class _Poll:
 
     command: Receive
     topic: Topic
-    resource: Any
+    resource: definition.Resource
     wait_s: float
 
     @property
@@ -96,7 +98,9 @@ class Receiver:
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow = outflow
 
-    async def receive(self, request: Any, caller: Caller) -> AsyncGenerator[Any]:
+    async def receive(
+        self, request: service.ReceiveMessageRequest, caller: Caller
+    ) -> AsyncGenerator[service.ReceiveMessageResponse]:
         """Yield the status, the time of delivery, and the messages.
 
         The Python SDK's push consumer loses a batch without the delivery timestamp.
@@ -125,7 +129,7 @@ class Receiver:
                 yield message
         written()
 
-    async def _check(self, request: Any, caller: Caller) -> _Poll:
+    async def _check(self, request: service.ReceiveMessageRequest, caller: Caller) -> _Poll:
         consumer = client_id(caller)
         group = group_name(request.group)
         topic_ref = request.message_queue.topic
@@ -203,7 +207,7 @@ class Receiver:
 
     async def _messages(
         self, poll: _Poll, received: Received, receipts: Receipts
-    ) -> AsyncIterator[Any]:
+    ) -> AsyncIterator[service.ReceiveMessageResponse]:
         """Yield one response per message; messages of one payload share its decoded fields.
 
         A message that cannot be decoded is acknowledged on the consumer's behalf; otherwise it
@@ -239,13 +243,13 @@ class Receiver:
             logger.info("%d broken messages will be redelivered: %s", len(leases), error)
 
 
-def nothing_new() -> Any:
+def nothing_new() -> service.ReceiveMessageResponse:
     """Return the whole response to a poll that timed out."""
     status = definition.Status(code=Code.MESSAGE_NOT_FOUND, message="no new message")
     return service.ReceiveMessageResponse(status=status)
 
 
-def tags_of(expression: Any) -> tuple[str, ...] | None:
+def tags_of(expression: definition.FilterExpression) -> tuple[str, ...] | None:
     """Return the tags of a ``FilterExpression``; None: all messages."""
     if expression.type == definition.FilterType.SQL:
         raise Rejected(
@@ -258,14 +262,14 @@ def tags_of(expression: Any) -> tuple[str, ...] | None:
         raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 
 
-def invisible_of(request: Any) -> int:
+def invisible_of(request: service.ReceiveMessageRequest) -> int:
     """Return the lease's duration in milliseconds."""
     if request.auto_renew:
         return FIRST_INVISIBLE_MS
     return checked_invisible(request.invisible_duration)
 
 
-def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
+def checked_invisible(duration: Duration, *, least_ms: int = 1) -> int:
     """Return a ``Duration`` in milliseconds, or raise Rejected (ILLEGAL_INVISIBLE_TIME)."""
     milliseconds = duration.seconds * 1000 + duration.nanos // 1_000_000
     if not least_ms <= milliseconds <= MAX_INVISIBLE_MS:
@@ -274,16 +278,16 @@ def checked_invisible(duration: Any, *, least_ms: int = 1) -> int:
             f"the invisible duration must be {least_ms} to {MAX_INVISIBLE_MS} ms, "
             f"not {milliseconds}",
         )
-    return int(milliseconds)
+    return milliseconds
 
 
-def attempt_of(request: Any, caller: Caller) -> str:
+def attempt_of(request: service.ReceiveMessageRequest, caller: Caller) -> str:
     """Return the id that identifies a repeated request: the SDK's attempt id, or this request's."""
     attempt = request.attempt_id or caller.request_id
     return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
 
 
-def _wait_s(request: Any) -> float:
+def _wait_s(request: service.ReceiveMessageRequest) -> float:
     if not request.HasField("long_polling_timeout"):
         return DEFAULT_POLL_MS / 1000
     duration = request.long_polling_timeout
@@ -303,7 +307,12 @@ class DeliveryForm:
     """
 
     def __init__(
-        self, poll: Receive, topic: Topic, resource: Any, receive_id: int, receipts: Receipts
+        self,
+        poll: Receive,
+        topic: Topic,
+        resource: definition.Resource,
+        receive_id: int,
+        receipts: Receipts,
     ) -> None:
         self._receive_id, self._receipts = receive_id, receipts
         message = definition.Message(topic=resource)
@@ -322,7 +331,7 @@ class DeliveryForm:
         system.store_timestamp.FromMilliseconds(stored_at_ms)
         self._common = service.ReceiveMessageResponse(message=self._message).SerializeToString()
 
-    def response(self, message: Message, delivery: Delivery) -> Any:
+    def response(self, message: Message, delivery: Delivery) -> service.ReceiveMessageResponse:
         """Return the ReceiveMessageResponse of a delivered message."""
         lease = LeaseRef(delivery.queue_id, delivery.offset, self._receive_id)
         response = service.ReceiveMessageResponse.FromString(self._common)
@@ -339,14 +348,14 @@ class DeliveryForm:
         return response
 
 
-def _set_time(timestamp: Any, milliseconds: int) -> None:
+def _set_time(timestamp: Timestamp, milliseconds: int) -> None:
     """Set a producer's clock; one of an old log that is out of ``Timestamp``'s range is clamped."""
     milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
     timestamp.seconds, rest = divmod(milliseconds, 1000)
     timestamp.nanos = rest * 1_000_000
 
 
-def _set_optional(target: Any, message: Message) -> None:
+def _set_optional(target: definition.Message, message: Message) -> None:
     system = target.system_properties
     if message.tag:
         system.tag = message.tag

@@ -6,11 +6,11 @@ SDKs differ in how they use a list of addresses; `takes_one_address` is the rule
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from dledger.broker.topics import Topic
+from dledger.calls.caller import Caller
 from dledger.checks.resources import group_name, topic_name
-from dledger.requests.caller import Caller
 from dledger.requests.config import GatewayConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.topic_resolver import TopicResolver
@@ -36,7 +36,7 @@ class Router:
     def __init__(self, engine: Engine, resolver: TopicResolver, config: GatewayConfig) -> None:
         self._engine, self._resolver, self._config = engine, resolver, config
 
-    def is_known(self, request: Any) -> bool:
+    def is_known(self, request: service.QueryRouteRequest | service.QueryAssignmentRequest) -> bool:
         """Whether this node can answer without the leader.
 
         A client keeps using the addresses in its route, so a node that lacks some asks the leader.
@@ -45,12 +45,16 @@ class Router:
             return False
         return self._engine.state.topics.get(topic_name(request.topic)) is not None
 
-    async def route(self, request: Any, caller: Caller) -> Any:
+    async def route(
+        self, request: service.QueryRouteRequest, caller: Caller
+    ) -> service.QueryRouteResponse:
         """Return the topic's queues."""
         queues = await self._queues(request.topic, caller)
         return service.QueryRouteResponse(status=ok(), message_queues=queues)
 
-    async def assignment(self, request: Any, caller: Caller) -> Any:
+    async def assignment(
+        self, request: service.QueryAssignmentRequest, caller: Caller
+    ) -> service.QueryAssignmentResponse:
         """Return the queues that a push consumer should poll: all of them.
 
         Consumers of a group share messages rather than queues, so none has to wait until the
@@ -61,7 +65,9 @@ class Router:
         assignments = [definition.Assignment(message_queue=queue) for queue in queues]
         return service.QueryAssignmentResponse(status=ok(), assignments=assignments)
 
-    async def _queues(self, resource: Any, caller: Caller) -> list[Any]:
+    async def _queues(
+        self, resource: definition.Resource, caller: Caller
+    ) -> list[definition.MessageQueue]:
         name = topic_name(resource)
         topic = await self._resolver.topic(name)
         nodes = self._engine.endpoints()
@@ -79,7 +85,11 @@ def takes_one_address(caller: Caller) -> bool:
     )
 
 
-def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any]]) -> list[Any]:
+def message_queues(
+    topic: Topic,
+    resource: definition.Resource,
+    brokers: Sequence[tuple[str, Sequence[definition.Address]]],
+) -> list[definition.MessageQueue]:
     """Return a topic's queues in protocol form: each queue once per entry of *brokers*.
 
     A broker is a name and its addresses. Usually the group is the only broker, and every queue
@@ -106,7 +116,7 @@ def message_queues(topic: Topic, resource: Any, brokers: Sequence[tuple[str, Any
     ]
 
 
-def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[Any]:
+def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[definition.Address]:
     """Return the client addresses of *nodes*, in order, for TLS or plaintext ports."""
     ports = ((node.host, node.tls_port if tls else node.port) for node in nodes)
     return [definition.Address(host=host, port=port) for host, port in ports if port]
@@ -114,7 +124,7 @@ def addresses_of(nodes: Iterable[ClientEndpoint], *, tls: bool) -> list[Any]:
 
 def as_brokers(
     answering: NodeId, nodes: Sequence[ClientEndpoint], *, tls: bool
-) -> list[tuple[str, list[Any]]]:
+) -> list[tuple[str, list[definition.Address]]]:
     """Return each node as a broker of its own: the one that answers, then the rest as they stand.
 
     So a consumer polls every queue through every node, none waits for one that is down, and a

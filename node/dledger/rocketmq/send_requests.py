@@ -6,7 +6,9 @@ Knows nothing of a node's state, so a door process does this for the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
+
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
@@ -55,7 +57,7 @@ class Sending(NamedTuple):
     line: str
 
 
-def checked(request: Any, client_id: str, line: str) -> Sending:
+def checked(request: service.SendMessageRequest, client_id: str, line: str) -> Sending:
     """Return a request's messages. Raises Rejected and other errors for what is wrong.
 
     Args:
@@ -75,7 +77,7 @@ def checked(request: Any, client_id: str, line: str) -> Sending:
     return Sending(Origin(sender, topic, host), messages, size_bytes, line)
 
 
-def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> Any:
+def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets."""
     if len(messages) > 1:
         entries = [
@@ -99,7 +101,7 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
     )
 
 
-def topic_of(messages: Any) -> str:
+def topic_of(messages: Sequence[definition.Message]) -> str:
     """Return the one topic that all of a request's messages name."""
     if not 1 <= len(messages) <= MAX_MESSAGES:
         raise Rejected(
@@ -117,7 +119,7 @@ def topic_of(messages: Any) -> str:
     return topics.pop()
 
 
-def message_of(message: Any) -> Message:
+def message_of(message: definition.Message) -> Message:
     """Return the checked form of a protocol message.
 
     Raises:
@@ -147,16 +149,16 @@ def message_of(message: Any) -> Message:
     )
 
 
-def _check_kind(system: Any) -> None:
+def _check_kind(system: definition.SystemProperties) -> None:
     """Refuse a message that its topic's type does not take; so far all topics are NORMAL."""
     kind = _KINDS.get(system.message_type) or str(system.message_type)
     NORMAL.check(kind, [each for each in _OF_SOME_TYPES if system.HasField(each)])
 
 
-def _milliseconds(timestamp: Any) -> int:
+def _milliseconds(timestamp: Timestamp) -> int:
     milliseconds = timestamp.seconds * 1000 + timestamp.nanos // 1_000_000
     check_times((milliseconds,))
-    return int(milliseconds)
+    return milliseconds
 
 
 def _encoding(value: int) -> Encoding:

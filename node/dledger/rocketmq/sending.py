@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from hashlib import blake2b
-from typing import Any
 
 from prometheus_client import Counter
 
@@ -13,13 +12,15 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.calls.caller import Caller
+from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
-from dledger.requests.caller import Caller
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
-from dledger.rocketmq.command_batcher import Begun, CommandBatcher, Place
+from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
+from dledger.rpc.rocketmq_stubs import service
 
 
 class Sender:
@@ -32,7 +33,9 @@ class Sender:
             engine, CommandType.PRODUCE, encoded
         )
 
-    async def send(self, request: Any, caller: Caller) -> Any:
+    async def send(
+        self, request: service.SendMessageRequest, caller: Caller
+    ) -> service.SendMessageResponse:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line)
         await self._resolver.topic(sending.origin.topic)
@@ -44,7 +47,9 @@ class Sender:
         own = (self._own(sending.origin, m, stored, n, sending.line) for n, m in places)
         return response_of(sending.messages, await asyncio.gather(*own))
 
-    def begin(self, request: Any, caller: Caller) -> Begun | None:
+    def begin(
+        self, request: service.SendMessageRequest, caller: Caller
+    ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now; None if their topic has to be created first.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
@@ -52,7 +57,9 @@ class Sender:
         sending = checked(request, caller.client_id, caller.line)
         if self._engine.state.topics.get(sending.origin.topic) is None:
             return None
-        return self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
+        return Submitted(
+            self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
+        )
 
     def _submitted(self, sending: Sending) -> asyncio.Future[Place]:
         return self._batches.submit(
@@ -94,7 +101,9 @@ def _placed(place: Place) -> tuple[Produced, int]:
     return stored, first
 
 
-def _plain_response(sending: Sending, stored: Produced, first: int) -> Any | None:
+def _plain_response(
+    sending: Sending, stored: Produced, first: int
+) -> service.SendMessageResponse | None:
     """Return the response, unless an id of the command's messages was used before."""
     if stored.repeats or stored.conflicts:
         return None

@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import Counter
-from typing import Any, Final
+from typing import Final
 
 from google.protobuf.message import DecodeError
 
+from dledger.calls.admission import AdmissionControl
+from dledger.calls.caller import Caller
 from dledger.common.limits import (
     CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
@@ -20,11 +22,9 @@ from dledger.common.limits import (
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
+from dledger.door.contract import Stream
 from dledger.errors import DledgerError
-from dledger.requests.admission import AdmissionControl
-from dledger.requests.caller import client_id_of
 from dledger.requests.outflow import Outflow
-from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, code_of, ok
 
@@ -61,20 +61,19 @@ class Telemetry:
         """End every stream, so that shutdown does not wait for the clients."""
         self._closing.set()
 
-    async def serve(self, _: Any, context: Any) -> None:
+    async def serve(self, caller: Caller, stream: Stream) -> None:
         """Answer one stream until the client ends it or the node closes."""
-        connection = context.peer()
+        connection, client_id = caller.peer, caller.client_id
         if self._open >= MAX_TELEMETRY_STREAMS or self._of[connection] >= MAX_STREAMS:
-            await context.write(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
+            await stream.send(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
             return
-        client_id = client_id_of(by_key(context.invocation_metadata()))
         is_named = 1 <= len(client_id) <= MAX_ID_LENGTH
         self._open += 1
         if is_named:
             self._peers.setdefault(client_id, []).append(connection)
         self._of[connection] += 1
         closing = asyncio.ensure_future(self._closing.wait())
-        serving = asyncio.ensure_future(self._answer_all(context))
+        serving = asyncio.ensure_future(self._answer_all(connection, stream))
         try:
             await asyncio.wait((closing, serving), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -94,27 +93,29 @@ class Telemetry:
         if not self._peers[client_id]:
             del self._peers[client_id]
 
-    async def _answer_all(self, context: Any) -> None:
+    async def _answer_all(self, connection: str, stream: Stream) -> None:
         before_bytes: int | None = None
         while True:
-            before_bytes = await self._answer_next(context, before_bytes)
+            before_bytes = await self._answer_next(connection, stream, before_bytes)
             if before_bytes is None:
                 return
 
-    async def _answer_next(self, context: Any, before_bytes: int | None) -> int | None:
+    async def _answer_next(
+        self, connection: str, stream: Stream, before_bytes: int | None
+    ) -> int | None:
         """Answer the next command; return its size, or None if the stream should end."""
-        message = self._admission.message(context, "Telemetry", before_bytes)
+        message = self._admission.message(connection, stream.read, "Telemetry", before_bytes)
         try:
             async with message as raw:
                 if message.ended:
                     return None
                 answer = answer_to(raw)
         except DledgerError as error:
-            await context.write(_refused(code_of(error), str(error)))
+            await stream.send(_refused(code_of(error), str(error)))
             return None
         if answer:
-            async with self._outflow.room(context.peer(), len(answer)):
-                await context.write(answer)
+            async with self._outflow.room(connection, len(answer)):
+                await stream.send(answer)
         return len(raw)
 
 
@@ -130,7 +131,7 @@ def answer_to(raw: bytes) -> bytes:
     return bytes(answer.SerializeToString())
 
 
-def merged(settings: Any) -> Any:
+def merged(settings: definition.Settings) -> definition.Settings:
     """Return the client's Settings, with every field filled in that the server decides.
 
     Metrics stay off, as with the original broker. The Python SDK's push consumer then stops
@@ -149,7 +150,7 @@ def merged(settings: Any) -> Any:
     return result
 
 
-def _merge_publishing(settings: Any) -> None:
+def _merge_publishing(settings: definition.Settings) -> None:
     settings.publishing.max_body_size = MAX_BODY_BYTES
     settings.publishing.validate_message_type = True
     initial_ms, max_ms = _SEND_BACKOFF_MS
@@ -161,7 +162,7 @@ def _merge_publishing(settings: Any) -> None:
     backoff.multiplier = 2
 
 
-def _merge_subscription(settings: Any) -> None:
+def _merge_subscription(settings: definition.Settings) -> None:
     subscription = settings.subscription
     subscription.fifo = False
     subscription.receive_batch_size = MAX_RECEIVE_BATCH

@@ -18,7 +18,7 @@ def by_key(
 
 
 def pairs(metadata: Sequence[tuple[str, str | bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return trailing metadata as it is on the wire."""
+    """Return metadata as it is on the wire."""
     return tuple((name.encode(), _on_the_wire(name, value)) for name, value in metadata)
 
 

@@ -6,15 +6,19 @@ are parsed. Used by the servers of both client protocols.
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.errors import InvalidArgument
 from dledger.rpc.elements import count_elements
 from dledger.rpc.status import Code, Rejected
 
+if TYPE_CHECKING:
+    from google.protobuf.descriptor import Descriptor
+
+_Message = TypeVar("_Message", bound=Message)
 SMALL_BYTES: Final = 256 << 10
 """The limit of every method that is not named below; none of these carries message bodies."""
 TELEMETRY_BYTES: Final = 64 << 10
@@ -44,16 +48,16 @@ def check_size(method: str, size_bytes: int) -> None:
         )
 
 
-def parsed(kind: Any, raw: bytes) -> Any:
+def parsed(kind: type[_Message], raw: bytes) -> _Message:
     """Parse *raw* as a message of type *kind*.
 
     Raises:
         Rejected: It has more than `MAX_ELEMENTS` fields.
         InvalidArgument: It is malformed.
     """
-    name = kind.DESCRIPTOR.name
-    counted = count_elements(raw, kind.DESCRIPTOR, MAX_ELEMENTS) if len(raw) > SMALL_BYTES else 0
-    if counted > MAX_ELEMENTS:
+    fields = cast("Descriptor", kind.DESCRIPTOR)
+    name = fields.name
+    if len(raw) > SMALL_BYTES and count_elements(raw, fields, MAX_ELEMENTS) > MAX_ELEMENTS:
         raise Rejected(Code.PAYLOAD_TOO_LARGE, f"this {name} has more than {MAX_ELEMENTS} fields")
     try:
         return kind.FromString(raw)

@@ -6,7 +6,7 @@ Used by every service, and by nodes that forward requests to the leader.
 from __future__ import annotations
 
 import sys
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import grpc
 import grpc.aio
@@ -66,8 +66,8 @@ def ok() -> definition.Status:
     return _OK
 
 
-async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> NoReturn:
-    """End a gRPC call with *error*, as `ending` has it; *more* is further metadata.
+async def abort(context: grpc.aio.ServicerContext[bytes, bytes], error: DledgerError) -> NoReturn:
+    """End a gRPC call with *error*, as `ending` has it.
 
     gRPC keeps the exception that ends a call alive until the next garbage collection. So its
     traceback is cleared here: the frames in it hold the request.
@@ -75,11 +75,11 @@ async def abort(context: Any, error: DledgerError, *more: tuple[str, str]) -> No
     code, details, metadata = ending(error)
     forget_frames(error)
     forget_frames(sys.exception())
-    await context.abort(code, details, trailing_metadata=(*metadata, *more))
+    await context.abort(code, details, trailing_metadata=metadata)
     raise AssertionError("abort returned")
 
 
-def ending(error: DledgerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, Any], ...]]:
+def ending(error: DledgerError) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str | bytes], ...]]:
     """Return how a gRPC call ends with *error*: code, message, and its class as trailing metadata.
 
     The client restores the error by `channel.error_of`.

@@ -249,17 +249,17 @@ def _convert(field: Field[Any], value: Any) -> Any:
     return convert(field.name, value)
 
 
-def _path(key: str, value: Any) -> Path:
+def _path(key: str, value: object) -> Path:
     return Path(_string(key, value))
 
 
-def _string(key: str, value: Any) -> str:
+def _string(key: str, value: object) -> str:
     if not isinstance(value, str):
         raise ConfigError(key, f"must be a string, not {value!r}")
     return value
 
 
-def _integer(key: str, value: Any) -> int:
+def _integer(key: str, value: object) -> int:
     if isinstance(value, str):
         try:
             return int(value)
@@ -270,7 +270,7 @@ def _integer(key: str, value: Any) -> int:
     return value
 
 
-def _boolean(key: str, value: Any) -> bool:
+def _boolean(key: str, value: object) -> bool:
     if isinstance(value, bool):
         return value
     if isinstance(value, str) and value.lower() in ("true", "false"):

@@ -1,59 +1,115 @@
-"""Carries out the batches of door processes on the leader: the node's part of one call a message.
+"""Carries out the batches of door processes on the leader: many calls that are one command.
 
-What `rocketmq.callbacks` does for a call it does for a batch: admission by connection, the command,
-its outcome. A batch that cannot be carried out as it is goes back, and its calls come one by one.
+They go the way of every request (`calls.pipeline`), as one piece of work. A batch that cannot be
+carried out as it is goes back, and its calls come one by one.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from dledger.broker.command_frame import CommandType, MalformedCommandError, split
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Acked as AckResult
 from dledger.broker.results import Produced
+from dledger.calls.caller import Caller
+from dledger.calls.method import AnyMethod
+from dledger.calls.pipeline import Pipeline
+from dledger.calls.rules import Asked
 from dledger.checks.names import is_client_id
-from dledger.door.contract import Cancel
-from dledger.door_process.frames import (
-    AckBatch,
-    Acked,
-    SendBatch,
-)
+from dledger.door.contract import Cancel, Failed
+from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
-from dledger.errors import DledgerError, Unavailable
+from dledger.errors import DledgerError
 from dledger.link.frames import MalformedFrame, Resumes
-from dledger.requests.admission import Request
-from dledger.requests.caller import Caller
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
-from dledger.rocketmq.refused import refused_response
-from dledger.rpc.status import bug, code_name
+from dledger.rocketmq.messaging import messaging_method
 from dledger.server.gateway import Gateway
 
-logger = logging.getLogger(__name__)
-
-_SEND: Final = "SendMessage"
-_ACK: Final = "AckMessage"
+_SEND: Final[AnyMethod] = messaging_method("SendMessage")
+_ACK: Final[AnyMethod] = messaging_method("AckMessage")
 
 
-class _Work(NamedTuple):
-    """A batch on its way.
+class _Batch:
+    """A batch on its way. Implements `calls.method.Work`.
 
-    Attributes:
-        method: Its method.
-        calls: How many calls it has.
+    Args:
+        pipeline: Carries it out.
+        method: The method of its calls.
+        batch: As it came.
+        calls: How many calls it is.
+        messages: How many messages of a producer it carries.
         read: Returns the outcome by the command's result.
         settle: Gets the outcome.
+        submit: Submits its command.
     """
 
-    method: str
-    calls: int
-    read: Callable[[Any], Outcome]
-    settle: Settle
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        method: AnyMethod,
+        batch: SendBatch | AckBatch,
+        *,
+        calls: int,
+        messages: int,
+        read: Callable[[Any], Outcome],
+        settle: Settle,
+        submit: Callable[[], asyncio.Future[Any]],
+    ) -> None:
+        self._pipeline, self.method = pipeline, method
+        self.calls, self.messages, self.size_bytes = calls, messages, batch.room_bytes
+        self._read, self._settle, self.submit = read, settle, submit
+        self.asked: Asked | None = None
+        self.caller = Caller(
+            client_id=batch.client_id,
+            peer=batch.peer,
+            tls=False,
+            forwarded=False,
+            deadline_s=0.0,
+            host=batch.peer.rpartition(":")[0],
+            has_telemetry=pipeline.backend.runs_telemetry(batch.client_id, batch.peer),
+            connection=batch.peer,
+            line=batch.peer,
+            kept={},
+        )
+
+    def begin(self) -> Cancel:
+        """Begin it; return what gives it up."""
+        give_up = self._pipeline.batch(self)
+        return partial(self._cancel, give_up) if give_up is not None else _nothing
+
+    def settle(self, result: Any) -> None:
+        """Tell the outcome."""
+        self._end(self._read(result))
+
+    def refuse(self, error: Exception) -> None:
+        """Give all its calls the same answer."""
+        refused = self._pipeline.refuse(
+            self.method, self.caller, error, self.asked, calls=self.calls
+        )
+        self._end(Resumes.NOTHING_DONE if isinstance(refused, Failed) else refused)
+
+    def resume(self, tried: DledgerError | None) -> None:
+        """Have its calls come singly."""
+        known = tried is None or isinstance(tried, NOTHING_HAPPENED)
+        self._end(Resumes.NOTHING_DONE if known else Resumes.UNKNOWN)
+
+    def _end(self, outcome: Outcome) -> None:
+        if self.asked is not None:
+            self.asked.leave()
+            if outcome is Resumes.NOTHING_DONE:
+                outcome = Resumes.ASKED
+        self._settle(outcome)
+
+    def _cancel(self, give_up: Cancel) -> None:
+        """Give it up: its door is gone."""
+        give_up()
+        if self.asked is not None:
+            self.asked.leave()
 
 
 class DoorBatches:
@@ -65,7 +121,7 @@ class DoorBatches:
 
     def __init__(self, gateway: Gateway) -> None:
         self._gateway, self._engine = gateway, gateway.engine
-        self._admission = gateway.context.admission
+        self._pipeline = gateway.door_pipeline()
 
     def leads(self) -> bool:
         """Whether batches make sense now."""
@@ -81,99 +137,41 @@ class DoorBatches:
         def submit() -> asyncio.Future[object]:
             return self._engine.submit(batch.command, line=batch.peer, producer=produce.client_id)
 
-        work = _Work(_SEND, batch.calls, partial(self._stored, batch.calls), settle)
-        return self._begin(work, batch, submit)
+        return _Batch(
+            self._pipeline,
+            _SEND,
+            batch,
+            calls=batch.calls,
+            messages=produce.count,
+            read=partial(self._stored, batch.calls),
+            settle=settle,
+            submit=submit,
+        ).begin()
 
     def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
         """Acknowledge messages; see `node_end.Batches`."""
         counts: list[int | None] = []
 
-        def submit() -> asyncio.Future[Any] | None:
+        def submit() -> asyncio.Future[Any]:
             submitted, each = self._gateway.acker.begin_handles(
                 batch.group, batch.topic, batch.handles
             )
             counts.extend(each)
+            if submitted is None:  # none of the handles is one
+                submitted = asyncio.get_running_loop().create_future()
+                submitted.set_result((AckResult(outcomes=()), 0))
             return submitted
 
-        work = _Work(_ACK, len(batch.handles), partial(self._acked, batch, counts), settle)
-        return self._begin(work, batch, submit)
-
-    def _begin(
-        self,
-        work: _Work,
-        batch: SendBatch | AckBatch,
-        submit: Callable[[], asyncio.Future[Any] | None],
-    ) -> Cancel:
-        settle = work.settle
-        leads = self._engine.is_leader()
-        room = self._admission.room_now(batch.peer, batch.room_bytes) if leads else None
-        if room is None:
-            settle(Resumes.NOTHING_DONE)
-            return _nothing
-        try:
-            self._note(batch, work.calls)
-            submitted = submit()
-        except Unavailable:
-            self._admission.leave(room)
-            settle(Resumes.NOTHING_DONE)
-            return _nothing
-        except DledgerError as error:
-            self._admission.leave(room)
-            settle(self._failed(work, error))
-            return _nothing
-        except Exception as error:
-            logger.exception("group %s: %s failed", self._engine.group, work.method)
-            self._admission.leave(room)
-            settle(self._failed(work, bug(error)))
-            return _nothing
-        if submitted is None:
-            self._admission.leave(room)
-            settle(work.read(None))
-            return _nothing
-        submitted.add_done_callback(partial(self._done, work, room))
-        return partial(_cancel, submitted)
-
-    def _note(self, batch: SendBatch | AckBatch, calls: int) -> None:
-        """Note who is alive, and through which node requests come."""
-        caller = Caller(
-            client_id=batch.client_id,
-            tls=False,
-            forwarded=False,
-            deadline_s=0.0,
-            given={},
-            host=batch.peer.rpartition(":")[0],
-            has_telemetry=self._gateway.telemetry.runs_on(batch.client_id, batch.peer),
-            connection=batch.peer,
-            line=batch.peer,
-        )
-        self._gateway.clients.seen(caller)
-        self._gateway.locality.note(None, calls)
-
-    def _done(self, work: _Work, room: Request, submitted: asyncio.Future[Any]) -> None:
-        self._admission.leave(room)
-        if submitted.cancelled():  # the door is gone
-            return
-        error = submitted.exception()
-        work.settle(
-            self._read(work, submitted.result()) if error is None else self._not(work, error)
-        )
-
-    def _read(self, work: _Work, result: Any) -> Outcome:
-        try:
-            return work.read(result)
-        except Exception as error:
-            logger.exception("group %s: %s failed", self._engine.group, work.method)
-            return self._failed(work, bug(error))
-
-    def _not(self, work: _Work, error: BaseException) -> Outcome:
-        """Return the outcome of a command that failed."""
-        if isinstance(error, Unavailable):
-            done = isinstance(error, NOTHING_HAPPENED)
-            return Resumes.NOTHING_DONE if done else Resumes.UNKNOWN
-        if isinstance(error, DledgerError):
-            return self._failed(work, error)
-        logger.error("group %s: %s failed", self._engine.group, work.method, exc_info=error)
-        return self._failed(work, bug(error))
+        return _Batch(
+            self._pipeline,
+            _ACK,
+            batch,
+            calls=len(batch.handles),
+            messages=0,
+            read=partial(self._acked, batch, counts),
+            settle=settle,
+            submit=submit,
+        ).begin()
 
     def _stored(self, calls: int, stored: Any) -> Outcome:
         if not isinstance(stored, Produced):
@@ -183,8 +181,8 @@ class DoorBatches:
         self._count(_SEND, "OK", calls)
         return stored.offsets
 
-    def _acked(self, batch: AckBatch, counts: list[int | None], place: Place | None) -> Outcome:
-        result, first = place if place is not None else (AckResult(outcomes=()), 0)
+    def _acked(self, batch: AckBatch, counts: list[int | None], place: Place) -> Outcome:
+        result, first = place
         if not isinstance(result, AckResult):
             raise TypeError(f"ACK answered {result!r}")
         told: list[int] = []
@@ -198,13 +196,8 @@ class DoorBatches:
             self._count(_ACK, _ack_code(held), 1)
         return told
 
-    def _failed(self, work: _Work, error: DledgerError) -> bytes:
-        response = refused_response(work.method, error)
-        self._count(work.method, code_name(response.status.code), work.calls)
-        return bytes(response.SerializeToString())
-
-    def _count(self, method: str, code: str, calls: int) -> None:
-        self._gateway.requests.answered(method, code, calls)
+    def _count(self, method: AnyMethod, code: str, calls: int) -> None:
+        self._gateway.requests.answered(method.label, code, calls)
 
 
 def _checked(batch: SendBatch) -> ProduceFrame:
@@ -240,7 +233,3 @@ def _ack_code(held: tuple[bool, ...]) -> str:
 
 def _nothing() -> None:
     """Give up what is over."""
-
-
-def _cancel(submitted: asyncio.Future[Any]) -> None:
-    submitted.cancel()

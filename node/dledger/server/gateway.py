@@ -8,9 +8,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import grpc
+
+from dledger.calls.admission import PEER_SHARES, AdmissionControl
+from dledger.calls.grpc_server import by_grpc
+from dledger.calls.pipeline import Pipeline
+from dledger.calls.service import Service
 from dledger.common.metrics import NodeMetrics
 from dledger.link.leader_link import LeaderLinks
-from dledger.requests.admission import PEER_SHARES, AdmissionControl
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
@@ -31,7 +36,6 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rpc.methods import Methods
 from dledger.rpc.peer_tls import PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
@@ -99,6 +103,7 @@ class Gateway:
             queue_followers=self.queue_followers,
             locality=self.locality,
             broken=UnreadableMessages(engine.group, self.metrics.broken_messages),
+            rules=[],  # one line for each rule that every request passes
         )
         self.turns = LongPollQueue(engine)
         self.clients = ClientRegistry(engine)
@@ -126,27 +131,28 @@ class Gateway:
         self._tasks: list[asyncio.Task[None]] = []
         engine.on_applied(self._applied, self._is_awaited)
 
-    def handlers(self, *, tls: bool = False, peer_port: bool = False) -> Sequence[Methods]:
-        """Return the services of one port.
+    def services(self, *, tls: bool = False, peer_port: bool = False) -> Sequence[Service]:
+        """Return what one port serves of clients' methods.
 
         Args:
             tls: The port uses TLS: routes requested through it name the TLS ports.
             peer_port: The port is for peers: client requests through it were forwarded.
         """
-        services = self._services(tls=tls, peer_port=peer_port)
-        return (*services, passed_on_handler(self.clients)) if peer_port else services
-
-    def forwarded(self) -> Sequence[Methods]:
-        """Return the services for what followers pass on over their links."""
-        return self._services(tls=False, peer_port=True)
-
-    def _services(self, *, tls: bool, peer_port: bool) -> Sequence[Methods]:
         messaging = MessagingHandlers(self.context, self._messaging, tls=tls, peer_port=peer_port)
         return (
-            messaging.generic_handler(),
-            LedgerHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
-            TopicsHandlers(self.context, tls=tls, peer_port=peer_port).generic_handler(),
+            messaging.service(),
+            LedgerHandlers(self.context, tls=tls, peer_port=peer_port).service(),
+            TopicsHandlers(self.context, tls=tls, peer_port=peer_port).service(),
         )
+
+    def peer_services(self) -> Sequence[grpc.GenericRpcHandler]:
+        """Return what the peer port serves of them, by gRPC's server."""
+        forwarded = map(by_grpc, self.services(peer_port=True))
+        return (*forwarded, passed_on_handler(self.clients))
+
+    def door_pipeline(self) -> Pipeline:
+        """Return the way of what door processes send in batches."""
+        return MessagingHandlers(self.context, self._messaging, tls=False, peer_port=False).pipeline
 
     def load(self) -> Load:
         """Return the current load."""

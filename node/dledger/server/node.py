@@ -18,6 +18,7 @@ from typing import Final
 import grpc
 
 from dledger.broker.state import BrokerState
+from dledger.calls.service import handlers_of
 from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.common.http import HealthServer
 from dledger.common.metrics import NodeMetrics
@@ -52,7 +53,6 @@ from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
 from dledger.server.config import Settings
 from dledger.server.door_batches import DoorBatches
-from dledger.server.door_calls import handlers_of
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
 from dledger.server.gateway import Gateway
@@ -202,7 +202,9 @@ class Node:
     def _peer_services(self) -> list[grpc.GenericRpcHandler]:
         return [
             self._peers.handlers(),
-            RelayPort(handlers_of(self._gateway.forwarded()), self._peers.replication).handler(),
+            RelayPort(
+                handlers_of(self._gateway.services(peer_port=True)), self._peers.replication
+            ).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import grpc
 
+from dledger.calls.grpc_server import by_grpc
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rpc.callers import guarded
 from dledger.rpc.peer_tls import PeerTls
@@ -34,7 +35,7 @@ def listeners(
         front: Listens at the peer port instead, if plain text is accepted there beside TLS.
     """
     host = settings.listen_host
-    services = [*peer_services, *gateway.handlers(peer_port=True)]
+    services = [*peer_services, *gateway.peer_services()]
     at = f"{host}:{settings.peer_port}"
     plain = Listener(
         address=front.plain if front else at,
@@ -75,7 +76,7 @@ def _native(
 ) -> ClientListener:
     return ClientListener(
         address=address,
-        services=gateway.handlers(tls=certificate is not None),
+        services=gateway.services(tls=certificate is not None),
         tls=certificate.following() if certificate else None,
     )
 
@@ -83,7 +84,7 @@ def _native(
 def _by_grpc(address: str, gateway: Gateway, certificate: ClientCertificate | None) -> Listener:
     return Listener(
         address=address,
-        handlers=gateway.handlers(tls=certificate is not None),
+        handlers=[by_grpc(each) for each in gateway.services(tls=certificate is not None)],
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
         credentials=certificate.credentials() if certificate else None,

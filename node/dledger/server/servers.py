@@ -13,13 +13,12 @@ from typing import Final, Protocol
 import grpc
 import grpc.aio
 
+from dledger.calls.service import Service, handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.door_process.node_end import Batches
 from dledger.door_process.supervisor import DoorPort, DoorProcesses
-from dledger.rpc.methods import Methods
-from dledger.server.door_calls import handlers_of, resumed_of
 
 logger = logging.getLogger(__name__)
 
@@ -88,7 +87,7 @@ class ClientListener:
     """
 
     address: str
-    services: Sequence[Methods]
+    services: Sequence[Service]
     tls: TlsCertificate | None = None
 
 

@@ -5,25 +5,21 @@ Its calls about topics and consumer groups are in `topic_admin`.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 import grpc
 
 from dledger.common.status import NodeStatus
-from dledger.errors import DledgerError
 from dledger.replica.force_group import Force, Forced
 from dledger.replica.member_change import Changed, MemberChange
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.requests import check_size, parsed
-from dledger.rpc.status import abort
+from dledger.services.admin_port import admin_service
 from dledger.services.export import CommittedLog, Export
 from dledger.services.status_stream import StatusStreams
 from dledger.types import Member, NodeId
 
-_NO_DEADLINE_S: Final = 10.0
-_ANSWER_MARGIN_S: Final = 0.2
 _MAX_INT64: Final = (1 << 63) - 1
 
 
@@ -69,105 +65,74 @@ class AdminServicer:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the service to register on the peer port's server."""
-        methods = pb.DESCRIPTOR.services_by_name["Admin"].methods
-        return grpc.method_handlers_generic_handler(
-            f"{pb.DESCRIPTOR.package}.Admin",
-            {m.name: self._method_handler(m) for m in methods if hasattr(self, m.name)},
+        return admin_service(
+            {
+                "Bootstrap": (pb.BootstrapRequest, self._bootstrap),
+                "Status": (pb.StatusRequest, self._status),
+                "TransferLeader": (pb.TransferLeaderRequest, self._transfer_leader),
+                "AddLearner": (pb.AddLearnerRequest, self._add_learner),
+                "RemoveMember": (pb.RemoveMemberRequest, self._remove_member),
+                "ChangeMembers": (pb.ChangeMembersRequest, self._change_members),
+                "ForceNewGroup": (pb.ForceNewGroupRequest, self._force_new_group),
+                "Snapshot": (pb.SnapshotRequest, self._snapshot),
+                "ExportPlan": (pb.ExportPlanRequest, self._export_plan),
+            },
+            {
+                "WatchStatus": (pb.WatchStatusRequest, self._watch_status),
+                "ExportSnapshot": (pb.ExportSnapshotRequest, self._export.snapshot),
+                "ExportPlaces": (pb.ExportPlacesRequest, self._export.places),
+                "Export": (pb.ExportRequest, self._export.chunks),
+            },
         )
 
-    def _method_handler(self, method: Any) -> grpc.RpcMethodHandler:
-        """Return the handler of one method; streaming methods yield serialized responses."""
-        behaviour, kind = getattr(self, method.name), getattr(pb, method.input_type.name)
-
-        async def request_of(raw: bytes, context: Any) -> Any:
-            try:
-                check_size(method.name, len(raw))
-                return parsed(kind, raw)
-            except DledgerError as error:
-                await abort(context, error)
-
-        async def answer(raw: bytes, context: Any) -> bytes:
-            response = await behaviour(await request_of(raw, context), context)
-            return bytes(response.SerializeToString())
-
-        async def answers(raw: bytes, context: Any) -> AsyncIterator[bytes]:
-            async for response in behaviour(await request_of(raw, context), context):
-                yield response
-
-        if method.server_streaming:
-            return grpc.unary_stream_rpc_method_handler(answers)
-        return grpc.unary_unary_rpc_method_handler(answer)
-
-    async def Bootstrap(self, request: pb.BootstrapRequest, context: Any) -> pb.BootstrapResponse:
-        """Bootstrap a group on this node."""
-        try:
-            await self._backend.bootstrap(request.group_id, _members(request.members))
-        except DledgerError as error:
-            await abort(context, error)
+    async def _bootstrap(self, request: pb.BootstrapRequest, _: float) -> pb.BootstrapResponse:
+        await self._backend.bootstrap(request.group_id, _members(request.members))
         return pb.BootstrapResponse()
 
-    async def Status(self, request: pb.StatusRequest, context: Any) -> pb.StatusResponse:
-        """Return this node's status."""
-        del request, context
+    async def _status(self, request: pb.StatusRequest, _: float) -> pb.StatusResponse:
+        del request
         return status_response(self._backend.status())
 
-    async def WatchStatus(
-        self, request: pb.WatchStatusRequest, context: Any
-    ) -> AsyncIterator[bytes]:
-        """Stream this node's status."""
+    async def _watch_status(self, request: pb.WatchStatusRequest) -> AsyncGenerator[bytes]:
         del request
-        try:
-            async with aclosing(self._streams.follow()) as news:
-                async for status in news:
-                    said = pb.StatusNews(status=status_response(status) if status else None)
-                    yield said.SerializeToString()
-        except DledgerError as error:
-            await abort(context, error)
+        async with aclosing(self._streams.follow()) as news:
+            async for status in news:
+                said = pb.StatusNews(status=status_response(status) if status else None)
+                yield said.SerializeToString()
 
-    async def TransferLeader(
-        self, request: pb.TransferLeaderRequest, context: Any
+    async def _transfer_leader(
+        self, request: pb.TransferLeaderRequest, _: float
     ) -> pb.TransferLeaderResponse:
-        """Transfer leadership to another member."""
         target = NodeId(request.target_id) if request.target_id else None
-        try:
-            chosen = self._backend.transfer_leadership(target)
-        except DledgerError as error:
-            await abort(context, error)
-        return pb.TransferLeaderResponse(leader_id=chosen)
+        return pb.TransferLeaderResponse(leader_id=self._backend.transfer_leadership(target))
 
-    async def AddLearner(
-        self, request: pb.AddLearnerRequest, context: Any
+    async def _add_learner(
+        self, request: pb.AddLearnerRequest, timeout_s: float
     ) -> pb.MembershipResponse:
-        """Add one learner."""
         learner = Member(id=NodeId(request.id), name=request.name, address=request.address)
-        return await self._change(MemberChange(add=(learner,)), context)
+        return await self._change(MemberChange(add=(learner,)), timeout_s)
 
-    async def RemoveMember(
-        self, request: pb.RemoveMemberRequest, context: Any
+    async def _remove_member(
+        self, request: pb.RemoveMemberRequest, timeout_s: float
     ) -> pb.MembershipResponse:
-        """Remove one member permanently."""
-        return await self._change(MemberChange(remove=(NodeId(request.id),)), context)
+        return await self._change(MemberChange(remove=(NodeId(request.id),)), timeout_s)
 
-    async def ChangeMembers(
-        self, request: pb.ChangeMembersRequest, context: Any
+    async def _change_members(
+        self, request: pb.ChangeMembersRequest, timeout_s: float
     ) -> pb.MembershipResponse:
-        """Add and remove several members in one change."""
         remove = tuple(NodeId(node_id) for node_id in request.remove)
-        return await self._change(MemberChange(add=_members(request.add), remove=remove), context)
+        return await self._change(MemberChange(add=_members(request.add), remove=remove), timeout_s)
 
-    async def _change(self, change: MemberChange, context: Any) -> pb.MembershipResponse:
-        try:
-            changed = await self._backend.change_members(change, timeout_s=_patience_s(context))
-        except DledgerError as error:
-            await abort(context, error)
+    async def _change(self, change: MemberChange, timeout_s: float) -> pb.MembershipResponse:
+        changed = await self._backend.change_members(change, timeout_s=timeout_s)
         return pb.MembershipResponse(
             index=changed.index,
             voters=map(_member, changed.membership.voters),
             learners=map(_member, changed.membership.learners),
         )
 
-    async def ForceNewGroup(
-        self, request: pb.ForceNewGroupRequest, context: Any
+    async def _force_new_group(
+        self, request: pb.ForceNewGroupRequest, timeout_s: float
     ) -> pb.ForceNewGroupResponse:
         """Make this node its group, after a majority's disks are lost for good."""
         force = Force(
@@ -176,10 +141,7 @@ class AdminServicer:
             last_term=request.expected_last_term,
             last_index=request.expected_last_index,
         )
-        try:
-            forced = await self._backend.force_new_group(force, timeout_s=_patience_s(context))
-        except DledgerError as error:
-            await abort(context, error)
+        forced = await self._backend.force_new_group(force, timeout_s=timeout_s)
         return pb.ForceNewGroupResponse(
             term=forced.term,
             index=forced.index,
@@ -188,53 +150,12 @@ class AdminServicer:
             removed=map(_member, forced.removed),
         )
 
-    async def Snapshot(self, request: pb.SnapshotRequest, context: Any) -> pb.SnapshotResponse:
-        """Write a snapshot of this node's state."""
+    async def _snapshot(self, request: pb.SnapshotRequest, _: float) -> pb.SnapshotResponse:
         del request
-        try:
-            return pb.SnapshotResponse(last_index=await self._backend.snapshot())
-        except DledgerError as error:
-            await abort(context, error)
+        return pb.SnapshotResponse(last_index=await self._backend.snapshot())
 
-    async def ExportPlan(
-        self, request: pb.ExportPlanRequest, context: Any
-    ) -> pb.ExportPlanResponse:
-        """Return how to split the committed entries into ranges."""
-        try:
-            return await self._export.plan(request)
-        except DledgerError as error:
-            await abort(context, error)
-
-    async def ExportSnapshot(
-        self, request: pb.ExportSnapshotRequest, context: Any
-    ) -> AsyncIterator[bytes]:
-        """Stream the newest snapshot."""
-        try:
-            async with aclosing(self._export.snapshot(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except DledgerError as error:
-            await abort(context, error)
-
-    async def ExportPlaces(
-        self, request: pb.ExportPlacesRequest, context: Any
-    ) -> AsyncIterator[bytes]:
-        """Stream where the messages of committed entries are."""
-        try:
-            async with aclosing(self._export.places(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except DledgerError as error:
-            await abort(context, error)
-
-    async def Export(self, request: pb.ExportRequest, context: Any) -> AsyncIterator[bytes]:
-        """Stream the records of committed entries."""
-        try:
-            async with aclosing(self._export.chunks(request)) as chunks:
-                async for chunk in chunks:
-                    yield chunk
-        except DledgerError as error:
-            await abort(context, error)
+    async def _export_plan(self, request: pb.ExportPlanRequest, _: float) -> pb.ExportPlanResponse:
+        return await self._export.plan(request)
 
 
 def status_response(status: NodeStatus) -> pb.StatusResponse:
@@ -302,12 +223,6 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
 
 def _fitting(number: int) -> int:
     return max(-_MAX_INT64 - 1, min(number, _MAX_INT64))
-
-
-def _patience_s(context: Any) -> float:
-    """Return the caller's remaining time in seconds, less that for the response; at least 0."""
-    remaining_s = context.time_remaining()
-    return max((_NO_DEADLINE_S if remaining_s is None else remaining_s) - _ANSWER_MARGIN_S, 0.0)
 
 
 def _members(members: Iterable[pb.Member]) -> tuple[Member, ...]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Iterable,
@@ -13,43 +11,40 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
+from contextlib import aclosing
 from functools import partial
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.results import Produced
+from dledger.calls.caller import Caller
+from dledger.calls.method import AnyMethod, Ended
+from dledger.calls.service import Service
 from dledger.checks.messages import (
     check_body_sizes,
+    check_count,
+    check_id_size,
     check_properties,
     check_tag,
     check_times,
     check_total,
 )
 from dledger.checks.names import check_client_id, check_name
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
-from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
-from dledger.requests.caller import Caller
+from dledger.door.contract import Stream
+from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
-from dledger.rpc.methods import Methods
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
-from dledger.rpc.status import bug, grpc_code_of
-from dledger.services.native import NativeHandlers
+from dledger.rpc.status import grpc_code_of
+from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
 
-logger = logging.getLogger(__name__)
-
 SERVICE_NAME: Final = "dledger.v1.Ledger"
-_READ: Final = "Ledger/Read"
 _READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
-_READ_BATCHES: Final = "Ledger/ReadBatches"
-_PRODUCE: Final = "Ledger/Produce"
 _ELECTION_WAIT_S: Final = 1.0
 _RESPONSE_RECORDS: Final = 1_024
 _RESPONSE_BYTES: Final = 1 << 20
@@ -61,23 +56,23 @@ class LedgerHandlers(NativeHandlers):
     def __init__(self, context: RequestContext, *, tls: bool, peer_port: bool) -> None:
         super().__init__(context, tls=tls, peer_port=peer_port)
         self._produce_intake = context.produce_intake
-
-    def generic_handler(self) -> Methods:
-        """Return the handler to add to a server."""
-        append = self._at_leader(f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append)
-        read_index = self._at_leader(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
-        return Methods(
-            SERVICE_NAME,
-            {
-                "Append": grpc.stream_unary_rpc_method_handler(append),
-                "Produce": grpc.stream_stream_rpc_method_handler(self._produce),
-                "Read": grpc.stream_stream_rpc_method_handler(self._read),
-                "ReadBatches": grpc.stream_stream_rpc_method_handler(self._read_batches),
-                "ReadIndex": grpc.stream_unary_rpc_method_handler(read_index),
-            },
+        path = f"/{SERVICE_NAME}/"
+        self._producing = native_stream(f"{path}Produce", pb.ProduceBatches, self._produce)
+        self._reading = native_stream(f"{path}Read", pb.ReadRequest, self._read)
+        self._reading_batches = native_stream(
+            f"{path}ReadBatches", pb.ReadRequest, self._read_batches
         )
 
-    async def _append(self, request: pb.AppendRequest) -> pb.AppendResponse:
+    def service(self) -> Service:
+        """Return its methods."""
+        append = native_method(
+            f"/{SERVICE_NAME}/Append", pb.AppendRequest, self._append, messages=_messages
+        )
+        read_index = native_method(_READ_INDEX, pb.ReadIndexRequest, self._read_index)
+        streams = (self._producing, self._reading, self._reading_batches)
+        return Service(self._pipeline, [append, read_index, *streams])
+
+    async def _append(self, request: pb.AppendRequest, _: Caller) -> pb.AppendResponse:
         topic = request.topic
         check_name("topic", topic)
         command, request_client = command_of(request), request.client_id
@@ -94,27 +89,28 @@ class LedgerHandlers(NativeHandlers):
             queue_id=stored.queue_id, offsets=stored.offsets, index=stored.index
         )
 
-    async def _produce(self, _: Any, context: Any) -> AsyncIterator[bytes]:
-        producing = Producing(self._context, self._answered_batch, context.peer())
-        messages = partial(self._produce_intake.message, context, "Produce")
+    async def _produce(self, caller: Caller, stream: Stream) -> None:
+        ask = partial(self._pipeline.ask, self._producing, caller)
+        producing = Producing(self._context, self._answered_batch, caller.peer, ask)
+        messages = partial(self._produce_intake.message, caller.peer, stream.read, "Produce")
         try:
             await self._election_over()
             if not self._engine.is_leader():
                 leader = self._engine.leader()
                 raise NotLeader(leader.id if leader else None)
-            async for answers in producing.answers(messages):
-                yield answers
+            async with aclosing(producing.answers(messages)) as answers:
+                async for each in answers:
+                    await stream.send(each)
         except DledgerError as error:
             said = self._leader_address()
             if not producing.has_taken:
                 said = (*said, (NOTHING_TAKEN_KEY, "1"))
-            await self._refuse(context, _PRODUCE, error, *said)
+            raise Ended(error, said) from error
 
     def _answered_batch(self, error: DledgerError | None) -> None:
         if isinstance(error, MessageIdConflict):
             self._context.metrics.message_id_conflicts.inc(len(error.rows))
-        code = grpc.StatusCode.OK if error is None else grpc_code_of(error)
-        self._answered(_PRODUCE, code)
+        self._answered(self._producing, "OK" if error is None else grpc_code_of(error).name)
 
     async def _election_over(self) -> None:
         """Wait until this node serves or knows the leader, or for a second."""
@@ -126,22 +122,24 @@ class LedgerHandlers(NativeHandlers):
                 break
             await self._engine.wait_leader_change(left_s)
 
-    def _leader_address(self) -> Sequence[tuple[str, str]]:
+    def _leader_address(self) -> tuple[tuple[str, str], ...]:
         leader = self._engine.leader()
         known = (e for e in self._engine.endpoints() if leader and e.node_id == leader.id)
-        return [(LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known]
+        return tuple((LEADER_KEY, f"{e.host}:{e.tls_port if self._tls else e.port}") for e in known)
 
-    async def _read(self, _: Any, context: Any) -> None:
+    async def _read(self, caller: Caller, stream: Stream) -> None:
         """Send the queue's messages one by one, for readers that do not know the batch format."""
-        await self._send(context, _READ, self._records, pb.ReadResponse)
+        await self._send(caller, stream, self._reading, self._records, pb.ReadResponse)
 
-    async def _read_batches(self, _: Any, context: Any) -> None:
-        await self._send(context, _READ_BATCHES, _batches, pb.ReadBatchesResponse)
+    async def _read_batches(self, caller: Caller, stream: Stream) -> None:
+        method, response = self._reading_batches, pb.ReadBatchesResponse
+        await self._send(caller, stream, method, _batches, response)
 
     async def _send(
         self,
-        context: Any,
-        method: str,
+        caller: Caller,
+        stream: Stream,
+        method: AnyMethod,
         encode: Callable[[pb.ReadRequest, Sequence[QueueSlice], int], Iterable[bytes]],
         response: type[pb.ReadResponse | pb.ReadBatchesResponse],
     ) -> None:
@@ -150,38 +148,30 @@ class LedgerHandlers(NativeHandlers):
         A follower may wait for long, and is told at once which topic of that name it is of: where
         it goes on at another node, there may be another by then.
         """
-        connection = "" if self._peer_port else context.peer()
-        try:
-            async with self._admission.request(context, method.rpartition("/")[2]) as raw:
-                request = parsed(pb.ReadRequest, raw)
-            if request.linearizable:
-                await self._catch_up(context)
-            shared = self._context
-            reading = BatchReading(shared.engine, shared.queue_followers, request)
-            reading.check()
-            if request.follow:
-                told = response(next_offset=request.start_offset, generation=reading.generation)
-                await _write(context, [told.SerializeToString()])
-            while size_bytes := await reading.next_bytes():
-                if not self._context.outflow.has_room(size_bytes):
-                    reading.let_go()
-                async with self._context.outflow.room(connection, size_bytes):
-                    generation = reading.generation
-                    await _write(context, encode(request, await reading.part(), generation))
-            self._answered(method)
-        except DledgerError as error:
-            await self._refuse(context, method, error)
-        except Exception as error:
-            logger.exception("group %s: %s failed", self._engine.group, method)
-            await self._refuse(context, method, bug(error))
+        async with self._admission.request(caller.peer, stream.read, method.name) as raw:
+            request = parsed(pb.ReadRequest, raw)
+        if request.linearizable:
+            await self._catch_up(caller)
+        outflow, followers = self._context.outflow, self._context.queue_followers
+        reading = BatchReading(self._engine, followers, request)
+        reading.check()
+        if request.follow:
+            told = response(next_offset=request.start_offset, generation=reading.generation)
+            await _write(stream, [told.SerializeToString()])
+        while size_bytes := await reading.next_bytes():
+            if not outflow.has_room(size_bytes):
+                reading.let_go()
+            async with outflow.room(caller.connection, size_bytes):
+                generation = reading.generation
+                await _write(stream, encode(request, await reading.part(), generation))
+        self._answered(method)
 
-    async def _read_index(self, request: pb.ReadIndexRequest) -> pb.ReadIndexResponse:
+    async def _read_index(self, request: pb.ReadIndexRequest, _: Caller) -> pb.ReadIndexResponse:
         del request
         return pb.ReadIndexResponse(index=await self._engine.read_index())
 
-    async def _catch_up(self, context: Any) -> None:
+    async def _catch_up(self, caller: Caller) -> None:
         """Wait until this node has applied every write acknowledged before the call."""
-        caller = Caller.of(context, tls=self._tls, peer_port=self._peer_port)
 
         async def ask() -> int:
             if self._engine.is_leader():
@@ -227,11 +217,13 @@ class LedgerHandlers(NativeHandlers):
             )
 
 
+def _messages(raw: bytes) -> int:
+    return len(parsed(pb.AppendRequest, raw).records)
+
+
 def command_of(request: pb.AppendRequest) -> bytes:
     """Return the PRODUCE command of a checked request, or raise Refused."""
-    if not 1 <= len(request.records) <= MAX_MESSAGES:
-        count = len(request.records)
-        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
+    check_count(len(request.records))
     check_client_id(request.client_id)
     return encode_produce(
         _checked_columns(request.records),
@@ -251,8 +243,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     sizes = list(map(len, bodies))
     check_body_sizes(min(sizes), max(sizes))
     check_total(sum(sizes))
-    if max(map(len, message_ids)) > MAX_ID_LENGTH:
-        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    check_id_size(max(map(len, message_ids)), "characters")
     born_at_ms = [record.born_at_ms for record in records]
     check_times(born_at_ms)
     for tag in set(tags):
@@ -275,10 +266,10 @@ def _batches(request: pb.ReadRequest, part: Sequence[QueueSlice], generation: in
     return [encoded(part, request, generation=generation)]
 
 
-async def _write(context: Any, responses: Iterable[bytes]) -> None:
+async def _write(stream: Stream, responses: Iterable[bytes]) -> None:
     """Write all responses; a separate call, so that no reference to them is kept."""
     for response in responses:
-        await context.write(response)
+        await stream.send(response)
 
 
 def _parts(records: Iterator[pb.StoredRecord]) -> Iterator[list[pb.StoredRecord]]:

@@ -16,11 +16,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Produced
+from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
     DledgerError,
@@ -38,7 +41,7 @@ from dledger.rpc.status import bug
 from dledger.services.batches import checked_batch
 
 if TYPE_CHECKING:
-    from dledger.requests.admission import Request
+    from dledger.calls.admission import Request
 
 logger = logging.getLogger(__name__)
 
@@ -76,6 +79,7 @@ class Producing:
         context: The node's request context.
         answered: Called for each answered batch, for the metrics: with None, or the refusal.
         connection: The stream's connection, as gRPC names it.
+        ask: Returns what the rules are to be asked by, about one batch; None: there are none.
     """
 
     def __init__(
@@ -83,11 +87,12 @@ class Producing:
         context: RequestContext,
         answered: Callable[[DledgerError | None], None],
         connection: str,
+        ask: Callable[[], Asked | None] = lambda: None,
     ) -> None:
         self._engine, self._resolver = context.engine, context.resolver
         self._production, self._connection = context.production, connection
         self._bounds = context.config.streams
-        self._answered = answered
+        self._answered, self._ask = answered, ask
         self._under_way: deque[_Batch] = deque()
         self._bytes = self._messages = 0
         self._changed, self._room = asyncio.Event(), asyncio.Event()
@@ -99,7 +104,7 @@ class Producing:
         """Whether any batch was proposed, whatever its outcome."""
         return self._has_taken
 
-    async def answers(self, messages: Callable[[int | None], Request]) -> AsyncIterator[bytes]:
+    async def answers(self, messages: Callable[[int | None], Request]) -> AsyncGenerator[bytes]:
         """Yield the answers to *messages* until they end, or until an answer says DiskFull.
 
         Args:
@@ -157,7 +162,28 @@ class Producing:
                 return
 
     async def _take(self, batch: pb.ProduceBatch) -> None:
-        """Propose one batch when there is room; a refused one is answered in order, too."""
+        """Propose one batch when there is room; the rules are asked about each."""
+        asked = self._ask()
+        result: asyncio.Future[object] | None = None
+        try:
+            result = await self._propose(batch, asked)
+        except DledgerError as error:
+            if asked is not None:
+                asked.tell_refusal(error)
+            raise
+        finally:
+            if asked is not None and result is None:
+                asked.leave()
+        if asked is not None and result is not None:
+            result.add_done_callback(partial(_over, asked))
+
+    async def _propose(
+        self, batch: pb.ProduceBatch, asked: Asked | None
+    ) -> asyncio.Future[object] | None:
+        """Propose a batch, and return what gets its result; a refused one is answered in order.
+
+        None: the stream closed first.
+        """
         command, messages, producer = batch.command, 0, ""
         refused: DledgerError | None = None
         stops = False
@@ -167,11 +193,11 @@ class Producing:
         except Refused as error:
             refused, stops = error, batch.joined
         else:
-            refused = await self._refusal_of(checked.topic)
+            refused = await self._refusal_of(checked, len(command), asked)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:
-            return
+            return None
         if stops:
             self._close()
         try:
@@ -188,11 +214,16 @@ class Producing:
             self._bytes += len(command)
             self._messages += messages
             result.add_done_callback(lambda _: self._done(taken))
+        return result
 
-    async def _refusal_of(self, topic: str) -> DledgerError | None:
-        """Return why nothing can be stored in a topic, if so; make the topic if that is allowed."""
+    async def _refusal_of(
+        self, batch: ProduceFrame, size_bytes: int, asked: Asked | None
+    ) -> DledgerError | None:
+        """Return why nothing of a batch can be stored, if so; make its topic if that is allowed."""
         try:
-            await self._resolver.topic(topic)
+            if asked is not None:
+                asked.admit(calls=0, messages=batch.count, size_bytes=size_bytes)
+            await self._resolver.topic(batch.topic)
         except (Refused, RateLimited) as error:
             return error
         return None
@@ -278,6 +309,14 @@ class Producing:
         for batch in self._under_way:
             batch.result.cancel()
         self._under_way.clear()
+
+
+def _over(asked: Asked, result: asyncio.Future[object]) -> None:
+    """Give back what the rules let a batch have, and tell them if it was refused."""
+    error = None if result.cancelled() else result.exception()
+    if isinstance(error, DledgerError):
+        asked.tell_refusal(error)
+    asked.leave()
 
 
 def _error_of(batch: _Batch) -> DledgerError | None:

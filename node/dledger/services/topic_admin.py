@@ -7,19 +7,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final, TypeVar
 
 import grpc
 
 from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic
 from dledger.broker.results import GroupCreated, TopicDeleted, TopicGrown
 from dledger.common.status import Backlog
-from dledger.errors import DledgerError, NotLeader
+from dledger.errors import NotLeader
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.status import abort
+from dledger.services.admin_port import admin_service
 
+_Q = TypeVar("_Q")
+_A = TypeVar("_A")
 _QUEUES_IN_A_TURN: Final = 1_024
 """Queues that ListGroups visits before it yields the event loop, so that others are not blocked."""
 
@@ -32,35 +34,25 @@ class TopicAdminServicer:
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
-        calls: dict[str, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
-            "DescribeTopic": (pb.DescribeTopicRequest, self._describe_topic),
-            "GrowTopic": (pb.GrowTopicRequest, self._grow_topic),
-            "DeleteTopic": (pb.DeleteTopicRequest, self._delete_topic),
-            "ListGroups": (pb.ListGroupsRequest, self._list_groups),
-            "CreateGroup": (pb.CreateGroupRequest, self._create_group),
-            "DeleteGroup": (pb.DeleteGroupRequest, self._delete_group),
-        }
-        return grpc.method_handlers_generic_handler(
-            f"{pb.DESCRIPTOR.package}.Admin",
+        return admin_service(
             {
-                name: grpc.unary_unary_rpc_method_handler(
-                    self._at_leader(serve), request_deserializer=request.FromString
-                )
-                for name, (request, serve) in calls.items()
-            },
+                "DescribeTopic": (pb.DescribeTopicRequest, self._at_leader(self._describe_topic)),
+                "GrowTopic": (pb.GrowTopicRequest, self._at_leader(self._grow_topic)),
+                "DeleteTopic": (pb.DeleteTopicRequest, self._at_leader(self._delete_topic)),
+                "ListGroups": (pb.ListGroupsRequest, self._at_leader(self._list_groups)),
+                "CreateGroup": (pb.CreateGroupRequest, self._at_leader(self._create_group)),
+                "DeleteGroup": (pb.DeleteGroupRequest, self._at_leader(self._delete_group)),
+            }
         )
 
     def _at_leader(
-        self, serve: Callable[[Any], Awaitable[Any]]
-    ) -> Callable[[Any, Any], Awaitable[bytes]]:
-        async def handle(request: Any, context: Any) -> bytes:
-            try:
-                if not self._engine.is_leader():
-                    leader = self._engine.leader()
-                    raise NotLeader(leader.id if leader is not None else None)
-                return bytes((await serve(request)).SerializeToString())
-            except DledgerError as error:
-                await abort(context, error)
+        self, serve: Callable[[_Q], Awaitable[_A]]
+    ) -> Callable[[_Q, float], Awaitable[_A]]:
+        async def handle(request: _Q, _: float) -> _A:
+            if not self._engine.is_leader():
+                leader = self._engine.leader()
+                raise NotLeader(leader.id if leader is not None else None)
+            return await serve(request)
 
         return handle
 

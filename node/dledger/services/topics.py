@@ -2,39 +2,40 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-import grpc
+from typing import Final
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
 from dledger.broker.topics import NORMAL
+from dledger.calls.caller import Caller
+from dledger.calls.service import Service
 from dledger.checks.names import check_may_be_made
-from dledger.rpc.methods import Methods
+from dledger.door.contract import Stream
+from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.services.native import NativeHandlers
+from dledger.services.native import NativeHandlers, native_method, native_stream
 
 SERVICE_NAME: Final = "dledger.v1.Topics"
-_LIST_TOPICS: Final = "Topics/ListTopics"
 
 
 class TopicsHandlers(NativeHandlers):
     """The service at one port of a node."""
 
-    def generic_handler(self) -> Methods:
-        """Return the handler to add to a server."""
-        create = self._at_leader(
-            f"/{SERVICE_NAME}/CreateTopic", pb.CreateTopicRequest, self._create_topic
-        )
-        return Methods(
-            SERVICE_NAME,
-            {
-                "CreateTopic": grpc.stream_unary_rpc_method_handler(create),
-                "ListTopics": grpc.stream_stream_rpc_method_handler(self._list_topics),
-            },
+    def __init__(self, context: RequestContext, *, tls: bool, peer_port: bool) -> None:
+        super().__init__(context, tls=tls, peer_port=peer_port)
+        self._listing = native_stream(
+            f"/{SERVICE_NAME}/ListTopics", pb.ListTopicsRequest, self._list_topics
         )
 
-    async def _create_topic(self, request: pb.CreateTopicRequest) -> pb.CreateTopicResponse:
+    def service(self) -> Service:
+        """Return its methods."""
+        path = f"/{SERVICE_NAME}/CreateTopic"
+        create = native_method(path, pb.CreateTopicRequest, self._create_topic)
+        return Service(self._pipeline, [create, self._listing])
+
+    async def _create_topic(
+        self, request: pb.CreateTopicRequest, _: Caller
+    ) -> pb.CreateTopicResponse:
         check_may_be_made(request.name)
         queues = request.queues or self._context.config.default_queues
         command = CreateTopic(name=request.name, type=request.type or NORMAL.name, queues=queues)
@@ -43,7 +44,7 @@ class TopicsHandlers(NativeHandlers):
             raise TypeError(f"CREATE_TOPIC answered {result!r}")
         return pb.CreateTopicResponse(created=result.created)
 
-    async def _list_topics(self, _: Any, context: Any) -> None:
+    async def _list_topics(self, caller: Caller, stream: Stream) -> None:
         """Write the one answer: it may be large, so it has room until it has left."""
         state = self._engine.state
         topics = [
@@ -55,8 +56,7 @@ class TopicsHandlers(NativeHandlers):
             )
             for topic in state.topics.all()
         ]
-        self._answered(_LIST_TOPICS)
+        self._answered(self._listing)
         answer = pb.ListTopicsResponse(topics=topics).SerializeToString()
-        connection = "" if self._peer_port else context.peer()
-        async with self._context.outflow.room(connection, len(answer)):
-            await context.write(answer)
+        async with self._context.outflow.room(caller.connection, len(answer)):
+            await stream.send(answer)

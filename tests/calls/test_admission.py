@@ -7,16 +7,15 @@ import gc
 from collections.abc import Sequence
 from pathlib import Path
 
-import grpc.aio
 import pytest
 
+from dledger.calls import admission as module
+from dledger.calls.admission import MAX_ARRIVING, MAX_SLOW, AdmissionControl
 from dledger.client import Client, Record
 from dledger.common import http
 from dledger.common.limits import MAX_BODY_BYTES
 from dledger.errors import InvalidArgument, Overloaded, Refused, Unavailable
-from dledger.requests import admission as module
 from dledger.requests import outflow
-from dledger.requests.admission import MAX_ARRIVING, MAX_SLOW, AdmissionControl
 from dledger.rocketmq import polls, telemetry
 from dledger.rpc.requests import MAX_ELEMENTS, SMALL_BYTES, TELEMETRY_BYTES, limit_of
 from dledger.rpc.status import Rejected
@@ -28,20 +27,18 @@ MIB = 1 << 20
 
 
 class Call:
-    """A gRPC call whose request arrives when told to."""
+    """A call whose request arrives when told to."""
 
-    def __init__(self, request: object = b"x", *, arrived: bool = True, of: str = "a") -> None:
+    def __init__(
+        self, request: bytes | None = b"x", *, arrived: bool = True, of: str = "a"
+    ) -> None:
         self.request, self.connection = request, of
         self.reads = 0
         self.arrives = asyncio.Event()
         if arrived:
             self.arrives.set()
 
-    def peer(self) -> str:
-        """Return the connection's name."""
-        return self.connection
-
-    async def read(self) -> object:
+    async def read(self) -> bytes | None:
         """Return the request."""
         self.reads += 1
         await self.arrives.wait()
@@ -51,7 +48,7 @@ class Call:
 async def served(
     admission: AdmissionControl, call: Call, until: asyncio.Event, method: str = "SendMessage"
 ) -> bytes:
-    async with admission.request(call, method) as raw:
+    async with admission.request(call.connection, call.read, method) as raw:
         await until.wait()
         return raw
 
@@ -220,7 +217,7 @@ async def test_a_request_that_does_not_arrive_keeps_its_place_for_a_time_only(
     with pytest.raises(Unavailable, match="did not arrive"):
         await served(admission, Call(arrived=False), asyncio.Event())
     with pytest.raises(InvalidArgument, match="no request"):
-        await served(admission, Call(grpc.aio.EOF), asyncio.Event())
+        await served(admission, Call(None), asyncio.Event())
 
     assert (admission.taken, admission._connections) == (0, {})
 
@@ -248,7 +245,7 @@ async def test_a_stream_keeps_no_room_while_nothing_comes(monkeypatch: pytest.Mo
     """It may be silent for hours; what comes at last is counted until it is done with."""
     monkeypatch.setattr(module, "_PROMPT_S", 0.01)
     admission, call = AdmissionControl(), Call(bytes(MIB), arrived=False)
-    message, done = admission.message(call, "Produce"), asyncio.Event()
+    message, done = admission.message("a", call.read, "Produce"), asyncio.Event()
 
     async def take() -> None:
         async with message:
@@ -260,7 +257,7 @@ async def test_a_stream_keeps_no_room_while_nothing_comes(monkeypatch: pytest.Mo
     await eventually(lambda: admission.taken == MIB)
     done.set()
     await task
-    ended = admission.message(Call(grpc.aio.EOF), "Produce", before_bytes=1)
+    ended = admission.message("a", Call(None).read, "Produce", before_bytes=1)
     async with ended as raw:
         assert (raw, ended.ended) == (b"", True)
 

@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter, OrderedDict, deque
+from collections.abc import Awaitable, Callable
 from types import TracebackType
-from typing import Any, Final
-
-import grpc.aio
+from typing import Final, TypeAlias
 
 from dledger.errors import InvalidArgument, Overloaded, Unavailable
 from dledger.rpc.requests import SMALL_BYTES, check_size, limit_of
 
+Read: TypeAlias = Callable[[], Awaitable[bytes | None]]
+"""Returns the next message of a call; None: the client has sent all."""
 MAX_BYTES: Final = 32 << 20
 """Requests in progress at one node; each is in memory two or three times while it is served."""
 SHARES: Final = 8
@@ -81,22 +82,31 @@ class AdmissionControl:
         self._look: asyncio.TimerHandle | None = None
         self.taken = self.waiting = 0
 
-    def request(self, context: Any, method: str) -> Request:
-        """Return the one request of the call *context*, to be entered with ``async with``."""
-        return Request(self, context, method)
+    def request(self, name: str, read: Read, method: str) -> Request:
+        """Return the one request of a call, to be entered with ``async with``.
 
-    def message(self, context: Any, method: str, before_bytes: int | None = None) -> Request:
+        Args:
+            name: The call's connection.
+            read: Returns the request; it is called once there is room.
+            method: The method's name.
+        """
+        return Request(self, name, read, method)
+
+    def message(
+        self, name: str, read: Read, method: str, before_bytes: int | None = None
+    ) -> Request:
         """Return the next message of a stream; while the stream is idle it holds no room.
 
         If the client has ended the stream, entering it returns no bytes, and it is `ended`.
 
         Args:
-            context: The call.
+            name: The stream's connection.
+            read: Returns the next message.
             method: The method's name.
             before_bytes: The size of the previous message; after a small one no room is reserved
                 until the next has arrived. None: this is the first.
         """
-        return Request(self, context, method, patient=True, before_bytes=before_bytes)
+        return Request(self, name, read, method, patient=True, before_bytes=before_bytes)
 
     def room_now(self, name: str, size_bytes: int) -> Request | None:
         """Admit a request that has arrived already; the caller gives it to `leave` in the end.
@@ -108,7 +118,7 @@ class AdmissionControl:
         Returns:
             None if it has to wait for its turn: then it is entered as the others are.
         """
-        request = Request(self, None, "")
+        request = Request(self, name, _nothing, "")
         request.room = max(size_bytes, _LEAST_BYTES)
         mine = self._connections.get(name)
         request.connection = mine if mine is not None else _Connection(name)
@@ -284,9 +294,10 @@ class Request:
 
     __slots__ = (
         "_admission",
-        "_context",
         "_method",
+        "_name",
         "_patience",
+        "_receive",
         "before_bytes",
         "connection",
         "ended",
@@ -301,19 +312,20 @@ class Request:
     def __init__(
         self,
         admission: AdmissionControl,
-        context: Any,
+        name: str,
+        read: Read,
         method: str,
         *,
         patient: bool = False,
         before_bytes: int | None = None,
     ) -> None:
-        self._admission, self._context, self._method = admission, context, method
+        self._admission, self._name, self._receive, self._method = admission, name, read, method
         self.patient, self.before_bytes, self.ended = patient, before_bytes, False
         self._patience: asyncio.Timeout | None = None
         self.room, self.since_s = 0, 0.0
 
     async def __aenter__(self) -> bytes:
-        await self._admission.enter(self, self._context.peer())
+        await self._admission.enter(self, self._name)
         try:
             raw = await self._read()
             self._admission.arrived(self, max(len(raw), _LEAST_BYTES))
@@ -333,23 +345,28 @@ class Request:
 
     async def _read(self) -> bytes:
         if self.patient:
-            message = await self._context.read()
-            self.ended = message is grpc.aio.EOF
-            return b"" if self.ended else bytes(message)
+            message = await self._receive()
+            self.ended = message is None
+            return message or b""
         large = limit_of(self._method) > SMALL_BYTES
         try:
             async with asyncio.timeout(_ARRIVES_S if large else _SMALL_ARRIVES_S) as patience:
                 self._patience = patience
-                raw = await self._context.read()
+                raw = await self._receive()
         except TimeoutError:
             raise Unavailable("the request did not arrive in time") from None
         finally:
             self._patience = None
-        if raw is grpc.aio.EOF:
+        if raw is None:
             raise InvalidArgument("the call carries no request")
-        return bytes(raw)
+        return raw
 
     def give_up(self) -> None:
         """Stop waiting for a request that has not arrived."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
+
+
+async def _nothing() -> bytes | None:
+    """Read nothing: the request has arrived."""
+    return None
