@@ -91,7 +91,7 @@ def test_an_entry_is_decided_by_those_on_their_way_before_it() -> None:
     """Each of several has room where one has."""
     keeping = Keeping()
     keeper = keeping.keeper
-    keeper.measured(_look(200))
+    keeper.measured(_look(150))
     assert keeper.decision().verdict is Verdict.TAKE
 
     keeper.takes(5, 20 * MIB)
