@@ -197,24 +197,6 @@ async def test_what_a_client_gives_up_is_given_back(
         await eventually(lambda: not rule.held)
 
 
-async def test_what_waits_for_its_command_is_given_back(
-    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Of a call that has no coroutine; behind a door once the batch that it is in is settled."""
-    rule = Counting(group.nodes[0])
-    async with RocketClient(group.nodes[0].port) as client:
-        await client.send(message(0))
-        commit = group._commit_batch
-        monkeypatch.setattr(group, "_commit_batch", lambda: None)
-        send = asyncio.ensure_future(client.send(message(1)))
-        await eventually(lambda: bool(group._batch))
-        assert rule.held == 1
-        send.cancel()
-        if made.client_server == made.DOOR:
-            commit()
-        await eventually(lambda: not rule.held)
-
-
 def _batch(number: int, messages: int) -> bytes:
     columns = Columns(
         message_ids=[f"{number}-{n}" for n in range(messages)],
