@@ -36,10 +36,10 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
+from dledger_sim.front import gateway_of
 from dledger_sim.loop import MS, S
 from dledger_sim.options import Options
 from dledger_sim.process import Process
-from dledger_sim.wire import Wire, WireOptions
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "billing"
@@ -190,7 +190,7 @@ class Paths:
             raise AssertionError("no leader within 10 s")
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
-        gateway = Wire(self.cluster, WireOptions(), GatewayConfig()).gateway_of(self.leader)
+        gateway = gateway_of(self.cluster, self.leader, GatewayConfig())
         self._handlers = handlers_of(gateway.services())
         self._sent = 0
         self.leader.loop.run(gateway.start)

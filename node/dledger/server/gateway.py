@@ -19,7 +19,7 @@ from dledger.link.leader_link import LeaderLinks
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Relay
+from dledger.requests.forward import Dial, Relay
 from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
@@ -36,7 +36,7 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rpc.peer_tls import PeerTls
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
 
@@ -72,6 +72,7 @@ class Gateway:
         metrics: Where responses are counted; by default in metrics that are not exported.
         peer_tls: The certificates for calls to peers; None: plain text.
         links: The links to leaders; None: requests are forwarded by gRPC calls only.
+        dial: As of `Relay`.
     """
 
     def __init__(
@@ -81,11 +82,12 @@ class Gateway:
         metrics: NodeMetrics | None = None,
         peer_tls: PeerTls | None = None,
         links: LeaderLinks | None = None,
+        dial: Dial = PeerChannel,
     ) -> None:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.relay = Relay(engine, peer_tls, links, self.metrics.forwarded)
+        self.relay = Relay(engine, peer_tls, links, self.metrics.forwarded, dial)
         self.outflow = Outflow()
         self.queue_followers = QueueFollowers()
         self.locality = LeaderLocality(engine.node_id)
