@@ -89,7 +89,8 @@ class Shares:
     def admit(self, ask: Ask) -> Leave | None:
         """Give a share. Raises RateLimited now and then."""
         self._asked += 1
-        if ask.messages and not ask.again and self._asked % _REFUSED_EVERY == 0:
+        is_call = ask.calls == 1 and ask.messages  # a batch of a stream has none
+        if is_call and not ask.again and self._asked % _REFUSED_EVERY == 0:
             raise RateLimited(f"the simulator refuses {ask.method}: nothing was done")
         self.held += 1
         return self._left
