@@ -173,7 +173,8 @@ class SimCall:
         process.loop.run(self._begin_serving, process)
 
     def _begin_serving(self, process: Process) -> None:
-        self._task = process.loop.create_task(self._serve(process))
+        if not self._to_server.dead:  # else it was given up while the process paused
+            self._task = process.loop.create_task(self._serve(process))
 
     async def _serve(self, process: Process) -> None:
         asked, ended = self._asked, None
