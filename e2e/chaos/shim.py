@@ -186,7 +186,7 @@ class FaultyFiles(RealFiles):
     def __init__(self, faults: Faults) -> None:
         self._faults = faults
 
-    def open(self, path: Path, mode: Mode) -> FaultyFile:  # type: ignore[override] # a File, too
+    def open(self, path: Path, mode: Mode) -> FaultyFile:
         """Open *path*; a new file needs an inode."""
         if mode is Mode.CREATE and self._faults.now().no_inodes and not path.exists():
             self._faults.note(f"no inode {path}")

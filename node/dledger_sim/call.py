@@ -190,7 +190,7 @@ class SimCall:
             ended = status_error(failed.code.name, failed.message, failed.trailers)
         self._to_client.send(_End(ended))
 
-    async def received(self) -> bytes | None:
+    async def read_request(self) -> bytes | None:
         """Return the next request; None behind the last."""
         assert self._requests is not None, "it was accepted"  # noqa: S101
         item = await self._requests.get()
@@ -266,7 +266,7 @@ class _ServerEnd:
 
     async def read(self) -> bytes | None:
         """Return the next request."""
-        return await self._call.received()
+        return await self._call.read_request()
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (message := await self.read()) is not None:

@@ -59,7 +59,7 @@ def gateway_of(
     process: Process,
     config: GatewayConfig,
     *,
-    links: LeaderLinks | None = None,
+    links: LeaderLinks,
     dial: Dial = PeerChannel,
 ) -> Gateway:
     """Build what clients talk to at a running process."""
@@ -72,7 +72,7 @@ def gateway_of(
         clients=_clients(process.id),
     )
     engine.attach(process.driver)
-    return Gateway(engine, config, metrics=_METRICS, links=links, dial=dial)
+    return Gateway(engine, config, links, metrics=_METRICS, dial=dial)
 
 
 class Shares:

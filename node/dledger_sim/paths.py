@@ -38,6 +38,7 @@ from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.front import gateway_of
 from dledger_sim.loop import MS, S
+from dledger_sim.no_links import NoLinks
 from dledger_sim.options import Options
 from dledger_sim.process import Process
 
@@ -190,7 +191,7 @@ class Paths:
             raise AssertionError("no leader within 10 s")
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
-        gateway = gateway_of(self.cluster, self.leader, GatewayConfig())
+        gateway = gateway_of(self.cluster, self.leader, GatewayConfig(), links=NoLinks())
         self._handlers = handlers_of(gateway.services())
         self._sent = 0
         self.leader.loop.run(gateway.start)

@@ -18,7 +18,7 @@ import kopf
 from dledger.common.http import HealthServer
 from dledger.common.memory import keep_blocks
 from dledger_operator.api import names
-from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.cluster.api import ApiConnection, ApiError
 from dledger_operator.cluster.lease import Elector, LeaseName
 from dledger_operator.controllers.handlers import Manager, registry, settings
 from dledger_operator.garbage import Freezing
@@ -37,7 +37,7 @@ duration of the Lease, in which another operator has taken over."""
 class Operator:
     """One operator process."""
 
-    def __init__(self, options: Options, api: Api) -> None:
+    def __init__(self, options: Options, api: ApiConnection) -> None:
         self._options = options
         self._api = api
         self._metrics = Metrics()
@@ -190,7 +190,7 @@ def _allow_many_files() -> None:
 
 async def _main(options: Options) -> int:
     try:
-        api = await Api.connect(options.kubeconfig)
+        api = await ApiConnection.connect(options.kubeconfig)
     except ApiError as error:
         print(f"dledger-operator: {error}", file=sys.stderr)
         return 2

@@ -30,7 +30,11 @@ def test_another_commit_is_checked_out_and_gone_afterwards(tmp_path: Path) -> No
     """Its own code would run, with this tree's packages, since it locks the same ones."""
     with checked_out("HEAD", tmp_path) as tree:
         (directory,) = tmp_path.iterdir()
-        argv = [tree.python, "-c", "import dledger, e2e; print(dledger.__file__, e2e.__file__)"]
+        argv = [
+            str(tree.python),
+            "-c",
+            "import dledger, e2e; print(dledger.__file__, e2e.__file__)",
+        ]
         told = subprocess.run(
             ["env", *(f"{k}={v}" for k, v in tree.environment.items()), *argv],
             capture_output=True,
@@ -68,7 +72,12 @@ def test_a_tree_with_other_packages_gets_its_own(
 ) -> None:
     """Made from its lock, by uv."""
     asked: list[Any] = []
-    monkeypatch.setattr(trees, "_run", lambda _, *argv, **how: asked.append((argv, how)) or "")
+
+    def run(_: object, *argv: Any, **how: Any) -> str:
+        asked.append((argv, how))
+        return ""
+
+    monkeypatch.setattr(trees, "_run", run)
     monkeypatch.setattr(trees, "uv", lambda: "/bin/uv")
     (tmp_path / "uv.lock").write_text("another one")
 

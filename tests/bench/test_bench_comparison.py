@@ -63,8 +63,8 @@ def test_a_round_is_compared_with_its_own() -> None:
     found = compared(ours, theirs)
 
     assert found.ratio == pytest.approx(0.95)
-    assert (found.ours, found.theirs) == (pytest.approx(47.5), 50)
-    assert (found.our_spread, found.their_spread) == (pytest.approx(2), 2)
+    assert [found.ours, found.theirs] == pytest.approx([47.5, 50])
+    assert [found.our_spread, found.their_spread] == pytest.approx([2, 2])
     assert found.verdict is Change.KEPT
 
 

@@ -11,7 +11,9 @@ from e2e.bench import report
 from e2e.bench.bare_calls import BARE_CALLS
 from e2e.bench.contest import INSIDE
 from e2e.bench.failover import FAILOVER
+from e2e.bench.left_out import section as left_out
 from e2e.bench.machine import MACHINE
+from e2e.bench.markdown import number
 from e2e.bench.plots import line_chart, nice_top, strip_chart
 from e2e.bench.rows import OURS, Row, Run
 from e2e.bench.targets import TARGETS, Target, best, disk_bound
@@ -83,12 +85,12 @@ def test_the_page_says_what_is_left_out_on_purpose() -> None:
     course = {"busy_p99_ms": 30.0, "calm_p99_ms": 10.0}
     catch_up = Row(kind="catch-up", system=OURS, name="leader at 50% load", figures=course)
     grown = Row(kind="soak", system=OURS, name="70% load", figures={"growth_percent": 8.0})
-    text = report.left_out(_run(catch_up), [_run(grown)])
+    text = left_out(_run(catch_up), [_run(grown)])
 
     assert "| the leader's p99 meanwhile, times the p99 before, at 50% load | 2 x | 3 x |" in text
     assert "before, at 17,500 a second | 2 x | not measured |" in text
     assert "| growth of memory, worst process, percent | 5 | 8 |" in text
-    assert "50% load | 2 x | not measured |" in report.left_out(None, [])
+    assert "50% load | 2 x | not measured |" in left_out(None, [])
 
 
 def test_batch_push_counts_for_javas_very_best_only() -> None:
@@ -230,7 +232,7 @@ def test_only_what_is_between_the_markers_is_written() -> None:
 )
 def test_figures_have_the_digits_that_mean_something(value: float, text: str) -> None:
     """A rate of 12,345.678 a second would claim what no bench can know."""
-    assert report.number(value) == text
+    assert number(value) == text
 
 
 def test_charts_are_well_formed_and_show_every_value() -> None:

@@ -137,7 +137,7 @@ def test_a_disk_that_hung_explains_an_election(tmp_path: Path) -> None:
     found = elections([(9.5, 1), (10.5, 2), (19.8, 2), (20.8, 3)], probe.hangs)
 
     assert [election.fault for election in found] == ["", "the machine's disk hung for 0.6 s"]
-    assert round(probe.longest_s, 3) == 0.6
+    assert probe.longest_s == pytest.approx(0.6)
 
 
 def test_the_disk_is_looked_at_until_it_is_enough(tmp_path: Path) -> None:

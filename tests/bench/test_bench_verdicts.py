@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from e2e.bench import __main__ as bench
-from e2e.bench import overload, results, soak
+from e2e.bench import machine, overload, results, soak
 from e2e.bench.faults import KILL, STOP, TERM
 from e2e.bench.overload import under_pressure
 from e2e.bench.rows import Row
@@ -199,7 +199,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path]:
     for module in (results, soak, overload, bench):
         monkeypatch.setattr(module, "BUILD", build)
         monkeypatch.setattr(module.machine, "ROOT", tmp_path)
-    monkeypatch.setattr(results.machine, "commit", lambda: "0123abcd")
+    monkeypatch.setattr(machine, "commit", lambda: "0123abcd")
     return kept, build
 
 

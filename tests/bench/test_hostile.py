@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,7 @@ def test_what_was_promised_is_kept() -> None:
         ({"new_client": "UNAVAILABLE"}, "a new client"),
     ],
 )
-def test_a_figure_that_is_broken_is_seen(change: dict[str, object], what: str) -> None:
+def test_a_figure_that_is_broken_is_seen(change: dict[str, Any], what: str) -> None:
     """Each by itself, and so is one that was not measured."""
     found = lines("x", replace(GOOD, **change))
 

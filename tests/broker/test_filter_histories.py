@@ -30,7 +30,7 @@ from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.filters import tag_codes
 from dledger.broker.kept_messages import KeptMessages
 from dledger.broker.results import Received
-from dledger.broker.state import BrokerState
+from dledger.broker.state import BrokerState, FrozenState
 from tests.broker.filters_model import Filters, Queue, Tags, sorted_tags
 from tests.broker.log import Log
 
@@ -59,7 +59,7 @@ class _World:
     handles: list[tuple[int, int, int]] = field(default_factory=list)
     batches: int = 0
     twins: list[Log] = field(default_factory=list)
-    frozen: list[tuple[object, bytes]] = field(default_factory=list)
+    frozen: list[tuple[FrozenState, bytes]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
@@ -321,7 +321,7 @@ def _run(seed: int, steps: int = 60) -> _World:
             assert twin.state.digest() == world.log.state.digest(), f"seed {seed}"
             assert twin.state.encode() == world.log.state.encode(), f"seed {seed}"
         for frozen, encoded in world.frozen:
-            assert frozen.encode() == encoded, f"seed {seed}"  # type: ignore[attr-defined]
+            assert frozen.encode() == encoded, f"seed {seed}"
         return world
 
 

@@ -151,11 +151,12 @@ def in_real_time(order: Sequence[Operation]) -> bool:
 
 def explains(order: Sequence[Operation]) -> bool:
     """Whether a register gives these answers in this order."""
-    value: int | None = INITIAL
+    value = INITIAL
     for operation in order:
-        value = apply(operation, value)
-        if value is None:
+        after = apply(operation, value)
+        if after is None:
             return False
+        value = after
     return True
 
 

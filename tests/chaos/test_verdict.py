@@ -32,10 +32,10 @@ PLAYED = Played(
 
 
 def judged(
-    events: list[Event] | None = None, audit: Audit = AUDIT, *played: Played, limit_s: float = 3.0
+    events: Sequence[Event] = (), audit: Audit = AUDIT, *played: Played, limit_s: float = 3.0
 ) -> Report:
     """Return the report on a run of good messages, and what else is given."""
-    return judge([*WRITES, *(events or [])], audit, played or [PLAYED], leader_limit_s=limit_s)
+    return judge([*WRITES, *events], audit, played or [PLAYED], leader_limit_s=limit_s)
 
 
 def test_a_good_run_has_no_problems() -> None:
@@ -91,7 +91,7 @@ WHOLE = replace(AUDIT, logs=dict.fromkeys(AUDIT.queues, LOG))
 
 def whole(audit: Audit = WHOLE, played: Sequence[Played] = (PLAYED,)) -> Report:
     """Return the report on a run in which everything was done that there is to do."""
-    done = [*WRITES, CHAIN, SEARCH, SEEN]
+    done: list[Event] = [*WRITES, CHAIN, SEARCH, SEEN]
     return judge(done, audit, played, leader_limit_s=3.0, asked=[FaultKind.BRIDGE])
 
 

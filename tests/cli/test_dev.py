@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 
 import pytest
 
@@ -50,7 +52,7 @@ class Deaf(AdminClient):
     deaf_for = 1
 
     async def bootstrap(self, group_id: str, members: Sequence[Member]) -> None:
-        with contextlib.suppress(AlreadyBootstrapped if self.deaf_for > 0 else ()):
+        with contextlib.suppress(*((AlreadyBootstrapped,) if self.deaf_for > 0 else ())):
             await super().bootstrap(group_id, members)
         self.deaf_for -= 1
         if self.deaf_for >= 0:
@@ -96,14 +98,15 @@ def test_runs_of_tests_that_ask_at_once_get_different_ports() -> None:
         "print(f(), f(), flush=True); input()"
     )
     command = [sys.executable, "-c", asks]
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    start = partial(subprocess.Popen[str], command, cwd=ROOT, stdin=PIPE, stdout=PIPE, text=True)
     ours = [free_port_range(), free_port_range()]
 
     with (
-        subprocess.Popen(command, cwd=ROOT, **pipes) as one,
-        subprocess.Popen(command, cwd=ROOT, **pipes) as other,
+        start() as one,
+        start() as other,
     ):
-        theirs = [int(word) for run in (one, other) for word in run.stdout.readline().split()]
+        lines = [run.stdout.readline() for run in (one, other) if run.stdout]
+        theirs = [int(word) for line in lines for word in line.split()]
         for run in (one, other):
             run.communicate("\n")
 

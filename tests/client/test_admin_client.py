@@ -19,7 +19,7 @@ from tests.requests.memory_group import WAIT_S, MemoryGroup
 pytestmark = pytest.mark.found
 
 
-class JustJoined(grpc.GenericRpcHandler):
+class JustJoined(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
     """A member that learns of its group after it was asked; it names the leader before that."""
 
     def __init__(self, leader: NodeId, address: str) -> None:

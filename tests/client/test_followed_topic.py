@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from dledger.client import Client, StoredBatch, follow
 from dledger.errors import TopicMadeAnew, UnknownTopic
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
+from dledger.types import Entry
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 
 TOPIC = "orders"
@@ -78,7 +80,10 @@ async def test_who_keeps_an_offset_keeps_the_generation_beside_it(group: MemoryG
     async with Client(group.addresses[0]) as client:
         batch = await anext(client.read_batches(TOPIC, 0, max_records=2))
         record = await anext(client.read(TOPIC, 0))
-        kept = {"start_offset": batch.end_offset, "generation": batch.generation}
+        kept: dict[str, Any] = {
+            "start_offset": batch.end_offset,
+            "generation": batch.generation,
+        }
         assert [b.bodies() async for b in client.read_batches(TOPIC, 0, **kept)] == [[b"old 2"]]
 
         await made_anew(group)
@@ -95,14 +100,20 @@ async def test_who_keeps_an_offset_keeps_the_generation_beside_it(group: MemoryG
 async def test_a_node_that_is_behind_ends_no_reader_of_the_new_topic(group: MemoryGroup) -> None:
     """It may know the topic before only: the reader asks it to catch up, and goes on."""
     late = group.nodes[1].engine
-    missed = []
-    apply, late.apply = late.apply, lambda entry: missed.append(entry) or []  # type: ignore[method-assign]
+    missed: list[Entry] = []
+    apply = late.apply
+
+    def miss(entry: Entry) -> list[object]:
+        missed.append(entry)
+        return []
+
+    late.apply = miss
 
     async def catch_up(index: int, timeout_s: float) -> None:
         while missed:
             apply(missed.pop(0))
 
-    late.wait_applied = catch_up  # type: ignore[method-assign]
+    late.wait_applied = catch_up
     await made_anew(group)
     new = group.nodes[0].engine.state.topics.named(TOPIC).generation
 
@@ -127,8 +138,8 @@ async def test_a_client_that_knows_no_generation_reads_as_before(group: MemoryGr
             assert not answers[0].ListFields()[0][0].name.startswith(("records", "batches"))
 
 
-async def _first(call: object, count: int) -> AsyncIterator[object]:
-    async for answer in call:  # type: ignore[attr-defined]
+async def _first(call: Any, count: int) -> AsyncIterator[Any]:
+    async for answer in call:
         yield answer
         count -= 1
         if not count:

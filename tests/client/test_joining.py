@@ -76,13 +76,13 @@ async def test_a_record_that_finds_the_lane_free_goes_at_once(group: MemoryGroup
             held.append((command, asyncio.get_running_loop().create_future()))
             return held[-1][1]
 
-        engine.submit = hold  # type: ignore[method-assign]
+        engine.submit = hold
         appends = []
         for number in range(UNDER_WAY + 5):
             append = stream.append(TOPIC, [b"%d" % number], queue_id=0)
             appends.append(asyncio.ensure_future(append))
             await eventually(partial(_are, held, min(number + 1, UNDER_WAY)))
-        engine.submit = submit  # type: ignore[method-assign]
+        engine.submit = submit
         stored = await asyncio.gather(*(submit(command) for command, _ in held))
         for (_, result), outcome in zip(held, stored, strict=True):
             result.set_result(outcome)

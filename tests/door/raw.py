@@ -7,10 +7,13 @@ import contextlib
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from typing import TypeVar
 
 import ngh2
 
 from tests.door.ports import PATIENCE_S
+
+E = TypeVar("E", bound=ngh2.Event)
 
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 DATA, HEADERS, RST_STREAM, SETTINGS, PING, CONTINUATION = 0, 1, 3, 4, 6, 9
@@ -81,12 +84,12 @@ class RawClient:
             )
         )
 
-    async def event(self, kind: type, stream_id: int | None = None) -> ngh2.Event:
+    async def event(self, kind: type[E], stream_id: int | None = None) -> E:
         """Return the first event of a kind (of a stream), from now or before."""
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 for event in self.events:
-                    if type(event) is kind and stream_id in (
+                    if isinstance(event, kind) and stream_id in (
                         None,
                         getattr(event, "stream_id", None),
                     ):

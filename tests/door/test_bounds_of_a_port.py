@@ -91,7 +91,7 @@ async def test_a_connection_that_does_not_begin_is_dropped(begin: bytes) -> None
         await client.raw(begin)
         client.flush = _say_nothing
         await client.goaway()
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
 
         assert await serves(port)
 
@@ -197,7 +197,7 @@ async def test_what_is_not_grpc_gets_an_http_status() -> None:
         )
         await client.flush()
         found = [
-            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]  # type: ignore[attr-defined]
+            dict((await client.event(ngh2.ResponseReceived, each)).headers)[b":status"]
             for each in (stream, get)
         ]
 
@@ -261,7 +261,7 @@ async def test_calls_beyond_the_announced_number_are_refused() -> None:
         await client.flush()
         reset = [await client.event(ngh2.StreamReset, each) for each in streams[4:]]
 
-        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}  # type: ignore[attr-defined]
+        assert {each.error_code for each in reset} == {ngh2.ErrorCode.REFUSED_STREAM}
         assert len(port.seen.held) == 4
 
 
@@ -318,7 +318,7 @@ async def test_a_flood_of_pings_ends_the_connection(kind: int) -> None:
         goaway = await client.goaway()
 
         assert goaway is None or goaway.code == CALM
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
         assert await serves(port)
 
 
@@ -358,7 +358,7 @@ async def test_a_client_that_is_gone_is_cut() -> None:
     async with door(bounds) as port, raw_client(port.port) as client:
         await client.hello()
         client.flush = _say_nothing
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
 
 
 async def test_a_reader_that_takes_nothing_holds_a_stream_back() -> None:
@@ -452,7 +452,7 @@ async def test_a_client_whose_socket_takes_nothing_is_cut() -> None:
         await client.hello({ngh2.Setting.INITIAL_WINDOW_SIZE: (1 << 31) - 1})
         client.h2.set_local_window_size((1 << 31) - 1)
         await call(client, "/t/Count", prefixed(14) + b"100000 1000000"[:14])
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
         await eventually(lambda: port.seen.cancelled == ["stream"])
 
 

@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from dledger.door.bounds import Bounds
+from dledger.door.contract import Code
 from tests.door.ports import LARGE_BYTES, Door, door
 from tests.waiting import eventually
 
@@ -205,7 +206,7 @@ async def test_a_client_that_cancels_stops_the_handler(path: str, how: str) -> N
         await eventually(lambda: port.seen.cancelled == [how])
         for answer, fail in port.seen.held:
             answer(b"late")
-            fail(0, "late")  # type: ignore[arg-type]
+            fail(Code.INTERNAL, "late")
 
         assert await channel.unary_unary("/t/Echo")(b"next") == b"next"
         assert port.seen.cancelled == [how]
@@ -219,7 +220,7 @@ async def test_an_answer_may_come_later_and_counts_once() -> None:
         answer, fail = port.seen.held[0]
         answer(b"first")
         answer(b"second")
-        fail(13, "third")  # type: ignore[arg-type]
+        fail(Code.INTERNAL, "third")
 
         assert await call == b"first"
     assert port.seen.cancelled == []
@@ -315,6 +316,6 @@ async def test_an_idle_connection_is_asked_to_go_and_comes_back() -> None:
     async with called(Bounds(idle_s=0.05, tick_s=0.02)) as (port, channel):
         echo = channel.unary_unary("/t/Echo")
         await echo(b"")
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
 
         assert await echo(b"again") == b"again"

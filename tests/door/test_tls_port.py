@@ -68,7 +68,7 @@ async def test_a_client_that_does_not_choose_h2_is_refused(alpn: str | None) -> 
         reader, writer = await asyncio.open_connection("127.0.0.1", port.port, ssl=context)
         assert await reader.read() == b""
         writer.close()
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
 
 
 async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
@@ -79,7 +79,7 @@ async def test_a_handshake_that_does_not_come_is_counted_and_dropped() -> None:
         await eventually(lambda: port.server.connections == 1)
         reader, second = await asyncio.open_connection("127.0.0.1", port.port)
         assert await reader.read() == b""
-        await eventually(lambda: port.server.connections == 0)
+        await port.unused()
         silent.close()
         second.close()
 

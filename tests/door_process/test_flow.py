@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 import grpc.aio
 
 from dledger.door.bounds import Bounds
-from dledger.door.contract import BidiStream, Handlers, Headers, Stream, Unary
+from dledger.door.contract import BidiStream, Cancel, Handlers, Headers, Stream, Unary
 from dledger.door.server import DoorServer
 from dledger.door_process.door_end import DoorEnd
-from dledger.door_process.node_end import NodeEnd
+from dledger.door_process.frames import AckBatch, SendBatch
+from dledger.door_process.node_end import Batches, NodeEnd, Settle
 from dledger.door_process.process import handlers_of
 from dledger.door_process.supervisor import methods_of
 from dledger.link.calls_in import ServedPort
@@ -26,11 +27,15 @@ MANY = 4_000
 WINDOW = Bounds().stream_window_bytes
 
 
-class _NoBatches:
+class _NoBatches(Batches):
     def leads(self) -> bool:
         return False
 
-    send = ack = None
+    def send(self, batch: SendBatch, settle: Settle) -> Cancel:
+        raise NotImplementedError
+
+    def ack(self, batch: AckBatch, settle: Settle) -> Cancel:
+        raise NotImplementedError
 
 
 @dataclass
@@ -73,7 +78,7 @@ async def served(node: Node) -> AsyncIterator[tuple[grpc.aio.Channel, NodeEnd]]:
     end = NodeEnd(
         [ServedPort(handlers=handlers, resumed={})],
         tuple(handlers),
-        _NoBatches(),  # type: ignore[arg-type]
+        _NoBatches(),
         Bounds(),
         on_ready=lambda: None,
         on_pong=lambda _: None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import astuple, replace
 from pathlib import Path
+from typing import Any
 
 from dledger.client import StoredRecord
 from e2e.harness import bookkeeper
@@ -37,7 +38,7 @@ def test_a_message_that_moved_is_missing_and_extra() -> None:
 
 def test_any_part_of_a_message_that_changed_is_seen() -> None:
     """Whatever a reader gets, he gets as it was."""
-    changes = [
+    changes: list[dict[str, Any]] = [
         {"index": 1},
         {"message_id": "x"},
         {"body": "x"},
@@ -49,7 +50,7 @@ def test_any_part_of_a_message_that_changed_is_seen() -> None:
     ]
 
     for change in changes:
-        changed = replace(NOTED, **change)  # type: ignore[arg-type]
+        changed = replace(NOTED, **change)
         assert kinds({**NOTES, ("demo", 0, 0): changed}) == (0, 1, 0), change
 
 

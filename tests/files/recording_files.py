@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dledger.files.files import Buffer, DiskUsage, File, Files, Mode
+from tests.files.passed_file import PassedFile
 
 
-class RecordingFiles:
+class RecordingFiles(Files):
     """Passes every call on and writes down those that change the disk, one line each."""
 
     def __init__(self, files: Files) -> None:
@@ -55,31 +56,20 @@ class RecordingFiles:
         return self._files.lock(path)
 
 
-class _RecordingFile:
-    def __init__(self, file: File, name: str, calls: list[str]) -> None:
-        self._file, self._name, self._calls = file, name, calls
-
-    def size(self) -> int:
-        return self._file.size()
-
-    def pread(self, size: int, offset: int) -> bytes:
-        return self._file.pread(size, offset)
+class _RecordingFile(PassedFile):
+    def __init__(self, inner: File, name: str, calls: list[str]) -> None:
+        super().__init__(inner)
+        self._name, self._calls = name, calls
 
     def pwritev(self, buffers: Sequence[Buffer], offset: int) -> None:
         total = sum(map(len, buffers))
         self._calls.append(f"pwritev {self._name} {total} bytes at {offset}")
-        self._file.pwritev(buffers, offset)
+        super().pwritev(buffers, offset)
 
     def preallocate(self, size: int) -> None:
         self._calls.append(f"preallocate {self._name} {size} bytes")
-        self._file.preallocate(size)
+        super().preallocate(size)
 
     def fdatasync(self) -> None:
         self._calls.append(f"fdatasync {self._name}")
-        self._file.fdatasync()
-
-    def drop_cached(self, offset: int, size: int) -> None:
-        self._file.drop_cached(offset, size)
-
-    def close(self) -> None:
-        self._file.close()
+        super().fdatasync()

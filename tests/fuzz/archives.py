@@ -46,8 +46,8 @@ from dledger_pipeline.log.export_client import ExportClient, _exported_places
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, decode
 from dledger_pipeline.log.places import flaw
 from dledger_pipeline.log.records import RecordBytes, encode, parse
-from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.object_store.stored import Listed, Stored
+from dledger_pipeline.object_store.store import Objects, Store
+from dledger_pipeline.object_store.stored import Listed, Removal, Stored
 from tests.fuzz.disks import rechained
 from tests.fuzz.logs import Entries, a_batch, archived
 from tests.fuzz.mutation import NUMBERS, json_bytes, mutated, nested, spoil
@@ -58,8 +58,8 @@ _MOST: Final = 1 << 63
 """Numbers of Arrow's and Parquet's columns are below."""
 
 
-class Objects:
-    """A store of a few objects in memory."""
+class FewObjects(Objects):
+    """A store of a few objects in memory; nothing is written or removed."""
 
     def __init__(self, objects: dict[str, bytes]) -> None:
         self._objects = objects
@@ -80,7 +80,9 @@ class Objects:
         """Write nothing."""
         raise StoreError(f"{name}: {len(data)} bytes are not to be written")
 
-    create = put
+    def create(self, name: str, data: memoryview) -> None:
+        """Write nothing."""
+        self.put(name, data)
 
     def replace(self, name: str, data: memoryview, version: str) -> None:
         """Write nothing."""
@@ -92,10 +94,26 @@ class Objects:
             if name.startswith(prefix):
                 yield Listed(name=name, size_bytes=len(data), modified_s=0)
 
+    def folders(self) -> Iterator[str]:
+        """Yield the first part of each name."""
+        yield from {name.partition("/")[0]: None for name in self._objects}
+
+    def delete(self, name: str) -> None:
+        """Remove nothing."""
+        raise StoreError(f"{name} is not to be removed")
+
+    def delete_old(self, name: str, before_s: float) -> Removal:
+        """Remove nothing."""
+        raise StoreError(f"{name} is not to be removed, before {before_s} or later")
+
+    def sweep(self, before_s: float) -> int:
+        """Remove nothing."""
+        raise StoreError(f"nothing is to be removed, before {before_s} or later")
+
 
 def store_of(**objects: bytes) -> Store:
     """Return a store with these objects."""
-    return Store("memory://", None, Objects(objects))
+    return Store("memory://", None, FewObjects(objects))
 
 
 def _row(first: int, last: int, **more: Any) -> dict[str, Any]:
@@ -206,10 +224,10 @@ class Manifests(Target):
             raw = json.dumps(rows).encode()
             chunk = pa.Codec("zstd").compress(raw).to_pybytes()
             first, last = rows[0]["first_index"], rows[-1]["last_index"]
-            row = _chunk_row(chunk, raw, first, last, len(rows))
-            objects[f"{GROUP_ID}/{row['name']}"] = chunk
+            described = _chunk_row(chunk, raw, first, last, len(rows))
+            objects[f"{GROUP_ID}/{described['name']}"] = chunk
             objects[f"{GROUP_ID}/{manifest.manifest_name(1)}"] = encode_hashed(
-                content | {"chunks": [row]}
+                content | {"chunks": [described]}
             )
         except (LookupError, ValueError, TypeError, OverflowError, RecursionError, AttributeError):
             return "no manifest"
@@ -311,7 +329,7 @@ class ArchiveObjects(Target):
         _check_row(row.name, row, table)
         for batch in table.to_batches():
             encode(batch)
-        return table.num_rows
+        return int(table.num_rows)
 
 
 def _range_of(kind: pa.DataType) -> tuple[int, int]:
@@ -414,7 +432,7 @@ class Exports(Target):
         chunk = self._exporter._chunk(*self._exporter._received(data))
         batch = parse(chunk)
         _same_but_padding(bytes(chunk.data), encode(batch))
-        return batch.num_rows
+        return int(batch.num_rows)
 
 
 class Places(Target):
@@ -456,7 +474,7 @@ class Places(Target):
         spans_of(found)
         if reason := flaw(found, 1, 9):
             raise Broken(f"accepted though {reason}")
-        return found.num_rows
+        return int(found.num_rows)
 
 
 class PlacesObjects(Target):
@@ -504,7 +522,7 @@ class PlacesObjects(Target):
         stored.check_fits(slices, self._entries)
         found = decode(self._entries, slices)
         found.validate(full=True)
-        return found.num_rows
+        return int(found.num_rows)
 
 
 def _same_but_padding(one: bytes, other: bytes) -> None:
@@ -549,7 +567,7 @@ class ArchivedMessages(Target):
         entries = archived(log)
         found = decode(entries, QueueOffsets().add(entries))
         found.validate(full=True)
-        return found.num_rows
+        return int(found.num_rows)
 
 
 class Records(Target):
@@ -587,4 +605,4 @@ class Records(Target):
             )
         )
         _same_but_padding(data, encode(batch))
-        return batch.num_rows
+        return int(batch.num_rows)

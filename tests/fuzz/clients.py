@@ -8,6 +8,8 @@ from collections.abc import Hashable, Sequence
 from random import Random
 from typing import Any, ClassVar, Final
 
+from google.protobuf.duration_pb2 import Duration
+
 from dledger.broker import commands
 from dledger.broker.command_frame import split
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
@@ -46,8 +48,8 @@ def told(command: bytes) -> object:
 class Protobuf(Target):
     """Base: messages of a type, with fields of odd values, and their bytes spoilt."""
 
-    refuses = (Refused,)
-    seeds: ClassVar[Sequence[Any]]
+    refuses: ClassVar[tuple[type[Exception], ...]] = (Refused,)
+    seeds: Sequence[Any]
 
     def draw(self, rng: Random) -> bytes:
         message = type(seed := rng.choice(self.seeds))()
@@ -173,10 +175,10 @@ class Receives(Protobuf):
         service.ReceiveMessageRequest(
             group=definition.Resource(name="g"),
             message_queue=definition.MessageQueue(topic=_RESOURCE, id=-1),
-            filter_expression=definition.FilterExpression(type=1, expression="a || b"),
+            filter_expression=definition.FilterExpression(type=definition.TAG, expression="a || b"),
             batch_size=32,
-            invisible_duration={"seconds": 30},
-            long_polling_timeout={"seconds": 20},
+            invisible_duration=Duration(seconds=30),
+            long_polling_timeout=Duration(seconds=20),
             attempt_id="attempt",
         ),
         service.ReceiveMessageRequest(
@@ -216,7 +218,7 @@ class Confirmations(Protobuf):
 
     def __init__(self) -> None:
         handle = made_receipt(LeaseRef(1, 2, 3))
-        self.seeds = (  # type: ignore[misc]
+        self.seeds = (
             service.AckMessageRequest(
                 group=definition.Resource(name="g"),
                 topic=_RESOURCE,
@@ -226,7 +228,7 @@ class Confirmations(Protobuf):
                 group=definition.Resource(name="g"),
                 topic=_RESOURCE,
                 receipt_handle=handle,
-                invisible_duration={"seconds": 5},
+                invisible_duration=Duration(seconds=5),
             ),
         )
 
@@ -245,14 +247,14 @@ class Confirmations(Protobuf):
             )
             told(Ack(group=group, topic=topic, leases=leases).encode())
             return len(leases) > 1
-        request = parsed(service.ChangeInvisibleDurationRequest, data[1:])
-        group, topic = group_name(request.group), topic_name(request.topic)
-        lease = read_receipt(request.receipt_handle, group, topic)
+        asked = parsed(service.ChangeInvisibleDurationRequest, data[1:])
+        group, topic = group_name(asked.group), topic_name(asked.topic)
+        lease = read_receipt(asked.receipt_handle, group, topic)
         change = ChangeInvisible(
             group=group,
             topic=topic,
             lease=lease,
-            invisible_ms=checked_invisible(request.invisible_duration),
+            invisible_ms=checked_invisible(asked.invisible_duration),
         )
         told(change.encode())
         return "change"
@@ -302,11 +304,11 @@ class Telemetry(Protobuf):
     seeds = (
         service.TelemetryCommand(
             settings=definition.Settings(
-                client_type=1,
+                client_type=definition.PRODUCER,
                 subscription=definition.Subscription(
                     group=definition.Resource(name="g"),
                     subscriptions=[definition.SubscriptionEntry(topic=_RESOURCE)],
-                    long_polling_timeout={"seconds": 20},
+                    long_polling_timeout=Duration(seconds=20),
                 ),
             )
         ),
@@ -317,7 +319,7 @@ class Telemetry(Protobuf):
 
     def feed(self, data: bytes) -> Hashable:
         answer = telemetry.answer_to(data)
-        if answer is None:
+        if not answer:
             return "no answer"
         command = service.TelemetryCommand.FromString(answer)
         if len(answer) > len(data) + 4_096:

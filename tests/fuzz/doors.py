@@ -31,7 +31,10 @@ _ROCKET: Final = f"/{SERVICE_NAME}/"
 _METHODS: Final[tuple[tuple[str, Any], ...]] = (
     (f"{_ROCKET}QueryRoute", service.QueryRouteRequest(topic=_RESOURCE)),
     (f"{_ROCKET}QueryAssignment", service.QueryAssignmentRequest(topic=_RESOURCE, group=_RESOURCE)),
-    (f"{_ROCKET}Heartbeat", service.HeartbeatRequest(group=_RESOURCE, client_type=1)),
+    (
+        f"{_ROCKET}Heartbeat",
+        service.HeartbeatRequest(group=_RESOURCE, client_type=definition.PRODUCER),
+    ),
     (f"{_ROCKET}SendMessage", clients.Sends.seeds[0]),
     (f"{_ROCKET}ReceiveMessage", clients.Receives.seeds[0]),
     (f"{_ROCKET}AckMessage", service.AckMessageRequest(group=_RESOURCE, topic=_RESOURCE)),
@@ -100,7 +103,7 @@ class Doors(clients.Protobuf):
         if seed is None:
             batch = pb.ProduceBatch(id=rng.choice((0, 1, 2**63 - 1)), command=a_batch(rng))
             seed = pb.ProduceBatches(batches=[batch])
-        self.seeds = (seed,)  # type: ignore[misc]
+        self.seeds = (seed,)
         return bytes([method, rng.randrange(len(self._IDS))]) + super().draw(rng)
 
     def mutate(self, rng: Random, data: bytes) -> bytes:

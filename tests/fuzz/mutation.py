@@ -94,7 +94,7 @@ _WAYS: Final = (_flip, _set, _insert, _delete, _cut, _repeat, _number, _number)
 
 def any_value(rng: Random, depth: int = 2) -> Any:
     """Return a JSON value of any kind, odd ones above all."""
-    simple = (
+    simple: tuple[Any, ...] = (
         rng.choice(NUMBERS),
         rng.choice(TEXTS),
         rng.choice((None, True, False, 0.5, -0.0, 1e308, float("nan"), float("inf"), _LONE)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, ClassVar, Final
@@ -97,7 +97,7 @@ def _texts(value: Any, path: str = "") -> Iterator[tuple[str, str]]:
             yield from _texts(inner, path)
 
 
-def checked_manifests(manifests: list[Mapping[str, Any]]) -> None:
+def checked_manifests(manifests: Sequence[Mapping[str, Any]]) -> None:
     """Raise Broken unless the API can take the manifests, and the kubelet expands nothing."""
     for manifest in manifests:
         json.dumps(manifest, allow_nan=False)
@@ -231,7 +231,7 @@ class JobWords(Target):
         for number in _numbers(said):
             if abs(number) >= 1 << 63:
                 raise Broken("the API has no such number")
-        return said["phase"]
+        return str(said["phase"])
 
 
 def _numbers(value: Any) -> Iterator[int]:

@@ -36,12 +36,12 @@ def find(path: str, root: Path = ROOT) -> Path | None:
 
 
 @cache
-def functions(file: Path) -> dict[str, ast.AST]:
+def functions(file: Path) -> dict[str, ast.stmt]:
     """Return the functions and classes of a file by their dotted names."""
     return dict(_named(ast.parse(file.read_text("utf-8")), ""))
 
 
-def _named(parent: ast.AST, prefix: str) -> Iterator[tuple[str, ast.AST]]:
+def _named(parent: ast.AST, prefix: str) -> Iterator[tuple[str, ast.stmt]]:
     for node in ast.iter_child_nodes(parent):
         if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             yield prefix + node.name, node

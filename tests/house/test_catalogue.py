@@ -174,7 +174,7 @@ def test_what_is_not_well_says_what_to_do() -> None:
 
 def test_the_events_that_are_warnings_are_those_of_the_code() -> None:
     """`kubectl get events --field-selector type=Warning` shows them, and no others."""
-    warnings, others, mentioned = set(), set(), set()
+    warnings, others, mentioned = set[str](), set[str](), set[str]()
     for path in sorted(OPERATOR.rglob("*.py")):
         tree = ast.parse(path.read_text("utf-8"))
         mentioned |= set(_mentioned(tree, "EventReason"))

@@ -208,7 +208,7 @@ def test_a_backup_that_was_compared_with_nothing_shows_nothing(
 def _shown(monkeypatch: pytest.MonkeyPatch, module: ModuleType, result: dict[str, Any]) -> bool:
     said: list[bool] = []
     monkeypatch.setattr(module, "conclude", lambda *_, passed, **__: said.append(passed))
-    module.report(result, SimpleNamespace())  # type: ignore[arg-type]
+    module.report(result, SimpleNamespace())
     return said[0]
 
 

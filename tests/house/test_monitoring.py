@@ -43,7 +43,7 @@ def _node_registry() -> CollectorRegistry:
 def _rows(registry: CollectorRegistry, *, besides: tuple[str, ...] = ()) -> dict[str, Row]:
     """Return every metric of ours by the name that a query uses."""
     declared: dict[str, tuple[str, ...]] = {
-        name: collector._labelnames  # type: ignore[attr-defined]
+        name: collector._labelnames
         for name, collector in registry._names_to_collectors.items()
         if hasattr(collector, "_labelnames")
     }

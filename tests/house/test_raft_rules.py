@@ -30,7 +30,7 @@ def sections(text: str) -> set[str]:
 def said_in(file: Path, name: str) -> str:
     """Return the comments and docstrings of a function or class."""
     node = functions(file)[name]
-    lines = file.read_text("utf-8").split("\n")[node.lineno - 1 : node.end_lineno]  # type: ignore[attr-defined]
+    lines = file.read_text("utf-8").split("\n")[node.lineno - 1 : node.end_lineno]
     comments = [line.partition("# ")[2] for line in lines if "# " in line]
     texts = [
         each.value.value

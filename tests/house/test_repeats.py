@@ -44,8 +44,9 @@ def code_lines(text: str) -> list[tuple[int, str]]:
 def _not_code(tree: ast.Module) -> Iterator[int]:
     """Yield the lines of imports, docstrings and what else is a string by itself."""
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if is_text or isinstance(node, ast.Import | ast.ImportFrom):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        ):
             yield from range(node.lineno, (node.end_lineno or node.lineno) + 1)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -109,4 +110,4 @@ def test_the_loops_end_when_their_parent_was_killed() -> None:
     )
 
     for loop in abandoned.stdout.split():
-        eventually_blocking(lambda loop=loop: _ended(int(loop)), f"busy loop {loop!r} goes on")
+        eventually_blocking(partial(_ended, int(loop)), f"busy loop {loop!r} goes on")

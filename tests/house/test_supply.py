@@ -189,7 +189,7 @@ def test_every_python_that_we_name_is_tried() -> None:
 
 def test_the_source_distribution_has_what_is_shipped_and_no_tests(tmp_path: Path) -> None:
     """Found: "node" in its list took tests/node, too."""
-    command = [wheels.uv(), "build", "--quiet", "--sdist", "--out-dir", tmp_path, ROOT]
+    command = [wheels.uv(), "build", "--quiet", "--sdist", "--out-dir", str(tmp_path), str(ROOT)]
     built = subprocess.run(command, capture_output=True, text=True, check=False)
     assert built.returncode == 0, built.stderr
     (path,) = tmp_path.glob("*.tar.gz")

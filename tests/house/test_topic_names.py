@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -14,10 +15,10 @@ from dledger.errors import InvalidArgument
 CRD = Path(__file__).parents[2] / "crds/brokergroup.yaml"
 
 
-def _schema() -> dict[str, object]:
+def _schema() -> dict[str, Any]:
     document = yaml.safe_load(CRD.read_text("utf-8"))
     spec = document["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]
-    found: dict[str, object] = spec["properties"]["topics"]["items"]["properties"]["name"]
+    found: dict[str, Any] = spec["properties"]["topics"]["items"]["properties"]["name"]
     return found
 
 
@@ -31,7 +32,7 @@ def of_schema(name: str) -> bool:
     assert isinstance(high, int)
     if not low <= len(name) <= high:
         return False
-    for each in NAME["x-kubernetes-validations"]:  # type: ignore[attr-defined]
+    for each in NAME["x-kubernetes-validations"]:
         rule = re.fullmatch(r"(!?)self\.matches\('(.+)'\)", each["rule"])
         assert rule, each
         pattern = rule[2].replace("$", r"\Z")  # RE2's $ is the end alone

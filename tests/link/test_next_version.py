@@ -74,7 +74,7 @@ class Group:
         self.members, self.client = group, client
         self.gate = asyncio.Event()
         self._commit: Any = group.commit
-        group.commit = self._held  # type: ignore[assignment]
+        group.commit = self._held
         self.link = self.present_link()
 
     async def _held(self, command: Command) -> object:

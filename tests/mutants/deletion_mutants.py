@@ -199,7 +199,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="everything is made on demand at once",
-        file="requests/topic_resolver.py",
+        file="common/token_bucket.py",
         old="        if self._left < 1:\n            return False\n",
         new="",
         why="a client fills the group with topics by naming them",

@@ -65,7 +65,7 @@ DOOR_MUTANTS = (
     Mutant(
         name="a door's batches go past the rules",
         file="calls/pipeline.py",
-        old="        elif not self._rules or self._admitted(work):\n",
+        old="        elif not self._rules or self._admit(work):\n",
         new="        else:\n",
         why="a limit that a busy client does not feel, since its calls are joined",
         checks=(_RULES,),

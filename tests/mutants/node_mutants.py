@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_TYPES = "tests/broker/test_topic_types.py"
 _DISK = "tests/replica/test_persistence.py"
 _DRIVER = "tests/replica/test_driver.py"
 _STALE = "tests/replica/test_stale_completion.py"
@@ -433,5 +434,45 @@ NODE_MUTANTS = (
         new="2 * (members - len(self.down)) >= members",
         why="half of a group waits for a majority that nobody starts, and nobody is told",
         checks=("tests/cli/test_dev_members.py",),
+    ),
+    Mutant(
+        name="what is sent again is torn apart",
+        file="broker/topics.py",
+        old="        return turn if home is None else home\n",
+        new="        return turn\n",
+        why="the rest of a batch lands in another queue, behind what came after it",
+        checks=(_TYPES, "tests/broker/test_state.py"),
+    ),
+    Mutant(
+        name="a topic of an unknown type is read",
+        file="broker/topic_store.py",
+        old="            if kind not in TYPES:\n",
+        new="            if not kind:\n",
+        why="an older node applies what it does not know, or ends at the first message",
+        checks=(_TYPES,),
+    ),
+    Mutant(
+        name="a message for another type is stored",
+        file="broker/topics.py",
+        old="        if kind != self.name:\n",
+        new="        if not kind:\n",
+        why="a message that should wait for its time, or keep an order, does not",
+        checks=(_TYPES, "tests/rocketmq/test_rocketmq_bad_input.py"),
+    ),
+    Mutant(
+        name="pauses do not grow",
+        file="common/backoff.py",
+        old="        self._failures += 1\n",
+        new="        self._failures = 1\n",
+        why="a node that is down for a day is knocked at ten times a second",
+        checks=("tests/common/test_backoff.py",),
+    ),
+    Mutant(
+        name="an attempt is made after the deadline",
+        file="common/backoff.py",
+        old="            if loop.time() + pause_s >= deadline_s:\n",
+        new="            if deadline_s < 0:\n",
+        why="a caller never hears that there is no leader",
+        checks=("tests/common/test_backoff.py",),
     ),
 )

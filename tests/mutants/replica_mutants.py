@@ -212,7 +212,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="a connection takes all the room for batches",
         file="requests/production.py",
-        old="(Window(self._of_connection), 0)",
+        old="(Window(MAX_BYTES_OF_CONNECTION), 0)",
         new="(Window(1 << 40), 0)",
         why="one client's flood fills the queue for everybody",
         checks=("tests/requests/test_production.py",),

@@ -182,7 +182,8 @@ class Samples:
         longest = max((key for key in self.least if name.startswith(key)), key=len)
         around = copy.deepcopy(dict(self.least[longest]))
         made = self._around(self.schema["properties"][SPEC], path, 1, value)
-        return laid_over(around, made)
+        spec: dict[str, Any] = laid_over(around, made)
+        return spec
 
     def _around(self, schema: Schema, path: Place, depth: int, value: Any) -> Any:
         if depth == len(path):
@@ -224,8 +225,8 @@ class Samples:
 
     def text(self, path: Place, length: int) -> str:
         """Return a text of so many characters that fits a path."""
-        make = self.texts.get(field_name(path), lambda size: "a" * size)
-        return make(length)
+        make = self.texts.get(field_name(path))
+        return make(length) if make is not None else "a" * length
 
 
 def laid_over(under: Any, over: Any) -> Any:

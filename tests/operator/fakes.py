@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 from dledger.common.status import MemberStatus, NodeStatus
 from dledger.errors import (
@@ -21,8 +21,8 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import Manifest, Topic
-from dledger_operator.cluster.api import ApiError
-from dledger_operator.cluster.peer_channels import PeerChannels
+from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, TopicSeen, Volume
 from dledger_operator.observed.parsers import (
@@ -155,7 +155,7 @@ def _merged(present: Any, patch: Any) -> Any:
     return made
 
 
-class FakeApi:
+class FakeApi(Api):
     """`api.Api` over a World."""
 
     def __init__(self, world: World) -> None:
@@ -168,6 +168,15 @@ class FakeApi:
     async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
         self._world.trouble.before_effect(ApiError(0, "no answer"))
         return []
+
+    async def nodes(self, **labels: str) -> list[Manifest]:
+        self._world.trouble.before_effect(ApiError(0, "no answer"))
+        made = [each for (kind, _), each in self._world.objects.items() if kind == "Node"]
+        return [
+            copy.deepcopy(each)
+            for each in made
+            if labels.items() <= each["metadata"].get("labels", {}).items()
+        ]
 
     async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
         world, kind = self._world, manifest["kind"]
@@ -270,21 +279,21 @@ class FakeWatched:
         return [m for (kind, _), m in self._world.objects.items() if kind == "Pod"]
 
 
-class FakeNodes:
-    """`nodes.Nodes` over a World: who has joined follows the leader, or has none."""
+class FakeNodes(Nodes):
+    """Its group is a World's: who has joined follows the leader, or has none. Nobody is called."""
 
     def __init__(self, world: World) -> None:
+        super().__init__("orders")
         self._world = world
         self._afresh = False
-        self._over_tls: frozenset[str] = frozenset()
-        self.channels = PeerChannels()
 
-    disbelieved: ClassVar[dict[str, str]] = {}
-    tell_changes = False
+    @property
+    def tell_changes(self) -> bool:
+        return False
 
     @property
     def over_tls(self) -> frozenset[str]:
-        return self._over_tls
+        return frozenset(self._over_tls)
 
     def oldest_answer_s(self) -> float:
         return 0.0 if self._afresh else self._world.stale_s
@@ -293,11 +302,11 @@ class FakeNodes:
         self, pods: Mapping[str, Pod], *, everyone: bool = False
     ) -> dict[str, NodeStatus]:
         self._afresh = everyone
-        self._over_tls = frozenset(pods) if self.channels.credentials else frozenset()
+        self._over_tls = set(pods) if self.channels.credentials else set()
         return {name: self._view(name) for name in pods}
 
     async def change_members(
-        self, pod: Pod, *, add: Sequence[Member], remove: Sequence[str]
+        self, pod: Pod, *, add: Sequence[Member] = (), remove: Sequence[str] = ()
     ) -> None:
         world = self._world
         (new,), (old_id,) = add, remove
@@ -314,6 +323,11 @@ class FakeNodes:
         assert (pod.name, target_id) == (world.leader, "")
         world.leader = max(name for name in world.disks if name != pod.name)
         return world.node_id(world.leader)
+
+    async def force_new_group(
+        self, pod: Pod, group_id: str, node_id: str, *, last_term: int, last_index: int
+    ) -> None:
+        raise NotImplementedError
 
     async def bootstrap(
         self, pod: Pod, group_id: str, members: Iterable[tuple[str, str, str]]

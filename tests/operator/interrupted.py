@@ -107,7 +107,7 @@ class Acts:
 
     def __post_init__(self) -> None:
         self.loop = asyncio.get_running_loop()
-        self.downtime = Downtime(PODS, partial(self.loop.call_soon_threadsafe, self._went))
+        self.downtime = Downtime(PODS, self._hear_gone)
         self.story.nodes.acted = self._called
         self._claims_gone: set[str] = set()
         self._changes = len(self.story.nodes.changes)
@@ -126,6 +126,9 @@ class Acts:
 
     async def _has_begun(self) -> bool:
         return self.downtime.seen == {*PODS} and self.template != ""
+
+    def _hear_gone(self, name: str) -> None:
+        self.loop.call_soon_threadsafe(self._went, name)
 
     def _hear_template(self, kind: str, built: dict[str, Any]) -> None:
         template = built["spec"]["template"]["metadata"]["annotations"][names.SPEC_ANNOTATION]

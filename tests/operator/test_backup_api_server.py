@@ -301,7 +301,8 @@ async def test_a_schedule_makes_a_backup_within_its_minute(story: Story) -> None
     assert first["metadata"]["ownerReferences"][0]["kind"] == "BrokerGroup"
 
     async def recorded() -> bool:
-        return (await story.status()).get("backup", {}).get("lastScheduledAt", "") >= at
+        status = await story.status()
+        return bool(status.get("backup", {}).get("lastScheduledAt", "") >= at)
 
     await eventually_async(recorded, "its time is recorded")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -15,7 +15,6 @@ from dledger_operator.api.schedule import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
@@ -60,7 +59,7 @@ class Backups:
 
     def _group(self) -> BrokerGroup | None:
         body = self.world.objects.get((names.KIND, "orders"))
-        return body and PLATFORM.group(body)
+        return None if body is None else PLATFORM.group(body)
 
     async def _ahead(self, pods: Iterable[Pod], first_index: int) -> LogRange:
         self.asked.append(first_index)
@@ -343,7 +342,7 @@ class Group:
         self.reconciler = Reconciler(
             self.world.group,
             cluster=Cluster(FakeApi(self.world), Metrics().wrote),
-            nodes=cast("Nodes", FakeNodes(self.world)),
+            nodes=FakeNodes(self.world),
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),
@@ -549,7 +548,9 @@ async def test_another_backup_of_the_same_name_is_not_deleted() -> None:
     seen = operator.reconciler._watched.backups("shop", "orders")
     world.objects[names.BACKUP_KIND, oldest]["metadata"]["uid"] = "another"
 
-    await operator.reconciler._expire(operator._group(), seen)  # type: ignore[arg-type]
+    group = operator._group()
+    assert group is not None
+    await operator.reconciler._expire(group, seen)
 
     assert oldest in _backups(world)
 

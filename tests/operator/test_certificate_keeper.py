@@ -6,7 +6,7 @@ import base64
 import contextlib
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
-from typing import Any, cast
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -16,7 +16,6 @@ from dledger_operator.cluster import issuing
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.cluster.issuing import Dates
-from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.certificate_keeper import DECIDE_S, REREAD_S
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.certificates import SETTLE_S
@@ -43,7 +42,7 @@ class Operator:
         self.reconciler = Reconciler(
             self.world.group,
             cluster=Cluster(FakeApi(self.world), Metrics().wrote),
-            nodes=cast("Nodes", self.nodes),
+            nodes=self.nodes,
             watched=FakeWatched(self.world),
             platform=SECURE if self.secure else PLATFORM,
             metrics=self.metrics,

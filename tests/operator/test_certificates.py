@@ -56,7 +56,7 @@ class Rotations(RuleBasedStateMachine):
         super().__init__()
         self.own: list[Authority] = []
         self.external: Authority | None = None
-        self.bundles: dict[str, tuple[str, ...]] = {}
+        self.trusted: dict[str, tuple[str, ...]] = {}
         self.leaves: dict[str, Leaf] = {}
         self.process = Process()
         self.runs_s = 0.0
@@ -72,7 +72,7 @@ class Rotations(RuleBasedStateMachine):
             own=tuple(self.own),
             external=self.external,
             is_external=self.external is not None,
-            bundles=dict(self.bundles),
+            bundles=dict(self.trusted),
             leaves=dict(self.leaves),
         )
 
@@ -120,14 +120,14 @@ class Rotations(RuleBasedStateMachine):
 
     def _write(self, secret: str, step: Course) -> bool:
         holders = MEMBERS if secret == PEERS else (secret,)
-        before = self.bundles.get(secret), {h: self.leaves.get(h) for h in holders}
+        before = self.trusted.get(secret), {h: self.leaves.get(h) for h in holders}
         ends_s = {one.fingerprint: one.not_after_s for one in self._held().keyed}
-        self.bundles[secret] = step.bundle
+        self.trusted[secret] = step.bundle
         for holder in holders:
             if holder in step.issue:
                 end_s = min(self.wall_s + LEAF_S, ends_s[step.signer])
                 self.leaves[holder] = Leaf(step.signer, end_s)
-        return before != (self.bundles[secret], {h: self.leaves.get(h) for h in holders})
+        return before != (self.trusted[secret], {h: self.leaves.get(h) for h in holders})
 
     @rule()
     def restarts(self) -> None:
@@ -154,9 +154,9 @@ class Rotations(RuleBasedStateMachine):
     def refreshes(self, holder: str) -> None:
         """A kubelet projects the Secret as it is; a damaged pair leaves the one in use."""
         secret = holder if holder in CLIENTS else PEERS
-        if secret not in self.bundles:
+        if secret not in self.trusted:
             return
-        trusts, leaf = frozenset(self.bundles[secret]), self.leaves.get(holder)
+        trusts, leaf = frozenset(self.trusted[secret]), self.leaves.get(holder)
         before = self.seen.get(holder)
         if leaf is not None:
             self.seen[holder] = Sees(trusts, leaf.signer, self.runs_s)
@@ -178,7 +178,7 @@ class Rotations(RuleBasedStateMachine):
     @rule()
     def the_peers_secret_is_deleted(self) -> None:
         """It is made again with the same authority."""
-        del self.bundles[PEERS]
+        del self.trusted[PEERS]
         for member in MEMBERS:
             self.leaves.pop(member, None)
 
@@ -197,9 +197,9 @@ class Rotations(RuleBasedStateMachine):
         signers = {leaf.signer for leaf in self.leaves.values()}
         return (
             self.leaves.keys() == everyone
-            and set(self.bundles) == set(SECRETS)
+            and set(self.trusted) == set(SECRETS)
             and len(signers) == 1
-            and all(set(bundle) == signers for bundle in self.bundles.values())
+            and all(set(bundle) == signers for bundle in self.trusted.values())
             and {one.fingerprint for one in held.keyed} == signers
         )
 
@@ -216,7 +216,7 @@ class Rotations(RuleBasedStateMachine):
     def what_is_in_use_is_trusted_by_every_secret(self) -> None:
         """So that a pod that starts now is trusted and trusts."""
         for leaf in self.leaves.values():
-            for bundle in self.bundles.values():
+            for bundle in self.trusted.values():
                 assert leaf.signer in bundle
 
     def teardown(self) -> None:
@@ -228,7 +228,7 @@ class Rotations(RuleBasedStateMachine):
         assert self._is_steady()
         step = self._course()
         assert (step.make, step.forget, step.issue) == (False, (), ())
-        assert step.bundle == self.bundles[PEERS]
+        assert step.bundle == self.trusted[PEERS]
 
 
 TestRotations = Rotations.TestCase

@@ -115,7 +115,13 @@ _IMAGE: Final = (
 )
 _QUANTITY: Final = (("1", "0.5Gi", "1e3", "2Ti"), ("0", "-1", "", "ten", "10 Gi", "0Gi"))
 _OF_A_SECRET: Final = (("", "a", "a.b-c", "0"), ("A", "a/b", "-a", "a-", "a_b", "a b"))
-_OURS: Final = (
+_NEITHER_OR_BOTH: Final[Sequence[Mapping[str, Any]]] = (
+    {},
+    {"pods": []},
+    {"all": False},
+    {"all": True, "pods": ["a"]},
+)
+_OURS: Final[tuple[Sequence[dict[str, str]], Sequence[dict[str, str]]]] = (
     ({}, {"a/b": "c"}, {"dledger.io.example/a": "b"}, {"dledger.io": "a"}),
     ({"dledger.io/role": "leader"}, {"a": "b", "dledger.io/": "c"}),
 )
@@ -410,10 +416,7 @@ WRITTEN: Final[dict[str, Rows]] = {
             _operation(kind="Restart", restart=one)
             for one in ({"all": True}, {"pods": ["orders-0"]}, {"pods": ["a"], "all": False})
         ),
-        tuple(
-            _operation(kind="Restart", restart=one)
-            for one in ({}, {"pods": []}, {"all": False}, {"all": True, "pods": ["a"]})
-        ),
+        tuple(_operation(kind="Restart", restart=one) for one in _NEITHER_OR_BOTH),
     ),
 }
 

@@ -90,7 +90,7 @@ def test_the_rest_of_a_statefulset_changes_while_its_volumes_cannot_grow() -> No
     (applied,) = (
         each.manifest
         for each in plan(facts, desired(newer, PLATFORM), fresh_id=FRESH_ID)
-        if getattr(each, "manifest", {}).get("kind") == "StatefulSet"
+        if isinstance(each, Apply | Create) and each.manifest["kind"] == "StatefulSet"
     )
     assert template_size(applied) == "10Gi"
 

@@ -33,7 +33,7 @@ MEMBERS = pb.StatusResponse.DESCRIPTOR.fields_by_name["members"].number
 TOPICS = pb.ListTopicsResponse.DESCRIPTOR.fields_by_name["topics"].number
 
 
-class Answers(grpc.GenericRpcHandler):
+class Answers(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
     """Answers every call with the same bytes, or with what it sends for ever."""
 
     raw: bytes = b""

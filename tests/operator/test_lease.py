@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import copy
+from functools import partial
 from typing import Any
 
 import pytest
 
 from dledger_operator.api.spec import Manifest
 from dledger_operator.cluster.api import ApiError
-from dledger_operator.cluster.lease import Elector, LeaseName, claim
+from dledger_operator.cluster.lease import Elector, LeaseName, Leases, claim
 from tests.waiting import eventually
 
 WHO = LeaseName(namespace="ns", name="op", identity="one")
@@ -68,7 +69,7 @@ def test_the_time_of_acquisition_stays_while_it_is_renewed() -> None:
     assert taken["spec"]["acquireTime"] == NOW
 
 
-class _Api:
+class _Api(Leases):
     """One Lease, with optimistic locking; can be made to fail."""
 
     def __init__(self) -> None:
@@ -136,6 +137,10 @@ async def test_who_cannot_renew_in_time_gives_up() -> None:
     await asyncio.wait_for(keeping, 30)
 
 
+def _is_newer(api: _Api, version: int) -> bool:
+    return api.version != version
+
+
 async def test_who_renews_keeps_on() -> None:
     """Each renewal starts the time anew."""
     api, clock = _Api(), [0.0]
@@ -146,7 +151,7 @@ async def test_who_renews_keeps_on() -> None:
     for _ in range(5):
         clock[0] += 6
         renewed = api.version
-        await eventually(lambda before=renewed: api.version != before)
+        await eventually(partial(_is_newer, api, renewed))
 
     assert not keeping.done()
     keeping.cancel()

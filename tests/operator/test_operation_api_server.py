@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Final
 
 import pytest
@@ -117,7 +118,7 @@ async def test_a_lost_majority_goes_on_from_the_survivor_when_told_to(story: Sto
     story.nodes.silent.clear()
     await story.run_pods()
     for joined in (1, 2):
-        await eventually_async(lambda wanted=joined: _joined(story, wanted), "a pod joins")
+        await eventually_async(partial(_joined, story, joined), "a pod joins")
         story.nodes.catch_up()
 
     await _status_when(story, "force", "Succeeded")

@@ -142,7 +142,7 @@ class Model:
         """Do a round of the group: look again, or the one disruption that is due."""
         footing = Footing(oldest_answer_s=0.0, lease_s=0.0, considered=self.considered)
         planned = plan(self.facts(), (), fresh_id=FRESH_ID, footing=footing)
-        kinds = Disruption.__args__  # type: ignore[attr-defined]
+        kinds = Disruption.__args__
         disruptive = [one for one in planned if isinstance(one, kinds)]
         asked = [one.action for one in planned if isinstance(one, LookAgain)]
         self.considered = asked[0] if asked and not forget else None

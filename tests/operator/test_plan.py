@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from dledger_operator.api import names
-from dledger_operator.api.spec import BrokerGroup, Topic
+from dledger_operator.api.spec import BrokerGroup, Json, Topic
 from dledger_operator.decisions.actions import (
     Action,
     Apply,
@@ -139,7 +139,7 @@ def test_a_change_of_ours_is_applied_but_what_others_added_goes_first() -> None:
 
     added = children["StatefulSet", "orders"]
     added["spec"]["template"]["spec"]["hostNetwork"] = True
-    fields = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
+    fields: Json = {"f:spec": {"f:template": {"f:spec": {"f:hostNetwork": {}}}}}
     added["metadata"]["managedFields"] = [{"manager": "hand", "fieldsV1": fields}]
 
     record, repair, applied = _plan(changed, replace(observed, children=children))

@@ -170,7 +170,7 @@ async def test_nobody_elses_account_runs_a_users_backup(
 
 async def test_what_a_user_may_not_ask_for_becomes_no_pod(story: Story, dev: str) -> None:
     """Found: K2, K6. The condition names the field and the chart's value."""
-    asked = {
+    asked: dict[str, Any] = {
         "image": "evil/node:1",
         "priorityClassName": "system-node-critical",
         "podAnnotations": {"k8s.v1.cni.cncf.io/networks": "kube-system/host"},

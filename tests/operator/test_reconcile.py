@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
 from dledger_operator.api import names
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
 from dledger_operator.metrics.metrics import Metrics
@@ -36,7 +35,7 @@ class Operator:
         self.reconciler = Reconciler(
             self.world.group,
             cluster=Cluster(FakeApi(self.world), Metrics().wrote),
-            nodes=cast("Nodes", FakeNodes(self.world)),
+            nodes=FakeNodes(self.world),
             watched=FakeWatched(self.world),
             platform=PLATFORM,
             metrics=Metrics(),

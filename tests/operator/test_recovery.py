@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.actions import (
     Action,
+    Apply,
     Bootstrap,
     Create,
     MarkRestored,
@@ -76,6 +78,10 @@ def _refs(actions: tuple[Action, ...]) -> list[tuple[str, str]]:
     return [ref_of(action.manifest) for action in actions if isinstance(action, Create)]
 
 
+def _built(actions: Iterable[Action]) -> list[tuple[str, str]]:
+    return [ref_of(each.manifest) for each in actions if isinstance(each, Apply | Create)]
+
+
 STATES: list[tuple[BrokerGroup, Observed, Recovery]] = [
     (group(), Observed(), NotRestoring()),
     (group(SPEC), Observed(), NoClaim()),
@@ -113,11 +119,7 @@ def test_nodes_wait_until_the_volume_is_restored(
 ) -> None:
     """Everything else is built meanwhile."""
     planned = _plan(of, replace(observed, children={}))
-    applied = [
-        ref_of(action.manifest)
-        for action in planned
-        if not isinstance(action, RecordGroupId | Bootstrap | MarkRestored)
-    ]
+    applied = _built(planned)
 
     blocked = blocks_nodes(recovery(of, replace(observed, children={})))
     assert (("StatefulSet", "orders") in applied) == bool(of.group_id and not blocked)
@@ -139,7 +141,7 @@ def test_first_comes_the_claim_then_the_job_then_the_mark_then_the_nodes() -> No
     restored = _unbuilt(volumes=_claim(DONE), recovery=well)
     assert _plan(of, restored) == (RecordGroupId(FRESH_ID, adopted=False),)
     *_, built = _plan(group(SPEC, groupId=FRESH_ID), restored)
-    assert ref_of(built.manifest) == ("StatefulSet", "orders")  # type: ignore[union-attr]
+    assert _built([built]) == [("StatefulSet", "orders")]
 
 
 def test_a_failed_recovery_changes_nothing_more() -> None:
@@ -155,7 +157,7 @@ def test_a_claim_of_an_earlier_group_is_not_restored_over() -> None:
     of = group(SPEC, groupId=FRESH_ID)
     *_, built = _plan(of, _unbuilt(volumes=volumes(0, 1, 2)))
 
-    assert ref_of(built.manifest) == ("StatefulSet", "orders")  # type: ignore[union-attr]
+    assert _built([built]) == [("StatefulSet", "orders")]
     assert RecordGroupId(GROUP_ID, adopted=True) in _plan(of, converged(of))
 
 

@@ -270,7 +270,7 @@ def test_progress_says_how_far_it_is_and_what_is_next() -> None:
     assert waiting["message"].endswith("next orders-1, which waits: not ready: orders-2")
 
 
-HALTS = {
+HALTS: dict[str, tuple[dict[str, Any], str]] = {
     "no image": ({"stopped": True, "trouble": PULL}, f"orders-2 does not run: {PULL}"),
     "too old": ({"stopped": True, "too_old": "level 3 is needed"}, "orders-2: level 3 is needed"),
     "too long": (

@@ -46,6 +46,10 @@ class Scene:
         asked = {n for n in range(3) if _address(n) in self.net.asked}
         return dict(views), asked
 
+    def all_tell(self) -> bool:
+        """Whether every node tells what changes."""
+        return self.nodes.tell_changes
+
     async def settle(self) -> None:
         """Let the streams take what is there."""
         for _ in range(20):
@@ -167,17 +171,17 @@ async def test_an_older_node_is_asked_as_before() -> None:
     for ordinal in (0, 2):
         await made.tell(ordinal, made.said(ordinal))
 
-    assert not made.nodes.tell_changes
+    assert not made.all_tell()
     asked = [(await made.poll())[1] for _ in range(5)]
     assert sorted(map(len, asked)) == [0, 0, 0, 0, 3]
     assert made.news == 0
     made.net.words[_address(1)] = asyncio.Queue()
     await made.poll()
-    assert not made.nodes.tell_changes
+    assert not made.all_tell()
     made.now_s = AVOIDED_S
     await made.poll()
     await made.tell(1, made.said(1))
-    assert made.nodes.tell_changes
+    assert made.all_tell()
     await made.nodes.close()
 
 

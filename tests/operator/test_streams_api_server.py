@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 from tests.operator.live import Operator, Story
 from tests.waiting import eventually_async
@@ -31,7 +32,7 @@ async def test_nodes_that_tell_what_changes_are_not_asked(story: Story, operator
     for number in range(10):
         before = await rounds()
         await story.kubectl("annotate", "--overwrite", "bg", story.name, f"touched={number}")
-        await eventually_async(lambda before=before: _is_more(rounds, before), "a round")
+        await eventually_async(partial(_is_more, rounds, before), "a round")
 
     assert nodes.asked - asked <= 3  # those of the minute, if it ended meanwhile
     nodes.elect(1)

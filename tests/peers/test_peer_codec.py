@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from crc32c import crc32c
@@ -193,8 +193,16 @@ def test_entries_that_do_not_follow_each_other_are_refused() -> None:
 @pytest.mark.parametrize("field", ["term", "last_index", "last_term"])
 def test_a_number_that_no_group_comes_to_is_refused(field: str, number: int) -> None:
     """One more would not fit any more, and stopped every node that it came to (found: S5)."""
-    fields = {"term": 3, "last_index": 1, "last_term": 1, field: number}
-    frame = encode(VoteRequest(**ENDS, **fields, last_chain=0))
+    sound = VoteRequest(
+        sender=NodeId("a"),
+        recipient=NodeId("b"),
+        term=3,
+        last_index=1,
+        last_term=1,
+        last_chain=0,
+    )
+    fields: dict[str, Any] = {field: number}
+    frame = encode(replace(sound, **fields))
 
     with pytest.raises(BadFrame, match=f"the number {number} is out of range"):
         decode(frame, **ENDS)

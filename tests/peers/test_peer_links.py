@@ -15,6 +15,7 @@ from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.errors import DledgerError, LeftOut, MemberRemoved, NewerCommand
 from dledger.peers import frame_stream, peer_link
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
+from dledger.peers.outbox import Outbox
 from dledger.peers.peer_codec import encode
 from dledger.peers.peers import Peers
 from dledger.raft.messages import AppendRequest, Message, VoteResponse
@@ -342,9 +343,9 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
 ) -> None:
     """Calls of gRPC do that when they cannot send; a peer is not given up for it."""
     one, other = ends
-    frames, opened, fails = peer_link.Outbox.frames, list[object](), asyncio.Event()
+    frames, opened, fails = Outbox.frames, list[object](), asyncio.Event()
 
-    async def fails_at_first(outbox: peer_link.Outbox) -> AsyncIterator[bytes]:
+    async def fails_at_first(outbox: Outbox) -> AsyncIterator[bytes]:
         opened.append(outbox)
         if len(opened) == 1:
             await fails.wait()
@@ -352,7 +353,7 @@ async def test_a_stream_that_cancels_itself_is_opened_again(
         async for frame in frames(outbox):
             yield frame
 
-    monkeypatch.setattr(peer_link.Outbox, "frames", fails_at_first)
+    monkeypatch.setattr(Outbox, "frames", fails_at_first)
     await _meet(one, other)
     assert len(opened) == 2
 

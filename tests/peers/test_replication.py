@@ -12,6 +12,7 @@ import pytest
 
 from dledger.common.limits import MAX_PEER_FRAME_BYTES
 from dledger.errors import InvalidArgument, MemberRemoved
+from dledger.files.files import Buffer
 from dledger.peers import replication_port
 from dledger.peers.frame_stream import FrameStream
 from dledger.peers.framing import prefix
@@ -44,11 +45,12 @@ class Listening:
 
     def _take(self, handshake: Handshake, frame: memoryview) -> None:
         assert handshake == HELLO
-        if frame == b"bad":
+        said = bytes(frame)
+        if said == b"bad":
             raise BadFrame("not a Raft message")
-        if frame == b"removed":
+        if said == b"removed":
             raise MemberRemoved(handshake.sender_id, group_id="g", index=7)
-        self.frames.append(bytes(frame))
+        self.frames.append(said)
 
 
 @pytest.fixture
@@ -270,7 +272,12 @@ async def test_a_small_frame_and_its_length_are_one_write(
         assert transport is not None
         written: list[int] = []
         spy = Mock(wraps=transport)
-        spy.write = lambda data: (written.append(len(data)), transport.write(data))
+
+        def write(data: Buffer) -> None:
+            written.append(len(data))
+            transport.write(data)
+
+        spy.write = write
         monkeypatch.setattr(sender, "_transport", spy)
 
         stream.send(bytes(size_bytes))

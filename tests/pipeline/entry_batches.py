@@ -58,11 +58,11 @@ class Held:
 
     @property
     def first_index(self) -> int:
-        return self.batch.column("index")[0].as_py()
+        return int(self.batch.column("index")[0].as_py())
 
     @property
     def last_index(self) -> int:
-        return self.batch.column("index")[-1].as_py()
+        return int(self.batch.column("index")[-1].as_py())
 
     @property
     def bounds(self) -> Bounds:

@@ -18,10 +18,10 @@ from dledger.services.admin import AdminServicer
 from dledger.services.export import CommittedLog
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_identity
-from dledger.types import Member, NodeId
+from tests.services.part_of_admin_backend import PartOfAdminBackend
 
 
-class LogBackend:
+class LogBackend(PartOfAdminBackend):
     """Exports one log; the other calls of the service are not for it."""
 
     def __init__(
@@ -78,19 +78,12 @@ class LogBackend:
             recovered_to=0,
         )
 
-    async def bootstrap(self, group_id: str, members: tuple[Member, ...]) -> None:
-        """Not asked for here."""
-        raise NotImplementedError(group_id, members)
-
-    def transfer_leadership(self, target: NodeId | None) -> NodeId:
-        """Not asked for here."""
-        raise NotImplementedError(target)
-
 
 async def _no_snapshot() -> AsyncGenerator[bytes, None]:
     """Refuse, as a node without a snapshot does."""
+    for none in list[bytes]():
+        yield none
     raise Refused("this node has taken no snapshot yet")
-    yield b""
 
 
 @contextmanager
@@ -134,7 +127,7 @@ def export_server(
             log.close()
 
 
-class _Older(grpc.GenericRpcHandler):
+class _Older(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
     """A service without one of its methods."""
 
     def __init__(self, handler: grpc.GenericRpcHandler, without: str) -> None:

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from dledger.client import AdminClient, Client, Record, StoredRecord
@@ -92,12 +93,16 @@ async def _status(address: str) -> NodeStatus:
         return await admin.status()
 
 
+def _has_committed(address: str, index: int) -> bool:
+    return asyncio.run(_status(address)).commit_index >= index
+
+
 def _committed(admins: Sequence[str]) -> NodeStatus:
     """Wait until all nodes have committed what the leader has; return its status."""
     wanted = asyncio.run(_status(admins[0]))
     for address in admins[1:]:
         eventually_blocking(
-            lambda at=address: asyncio.run(_status(at)).commit_index >= wanted.commit_index,
+            partial(_has_committed, address, wanted.commit_index),
             f"{address} has committed entry {wanted.commit_index}",
             120,
         )

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dledger.types import Entry
 from dledger_pipeline.archive import archive
 from dledger_pipeline.archive.archive import read_range, write_range
 from dledger_pipeline.errors import BrokenBackup, CorruptObject, ObjectMissing
@@ -100,10 +101,10 @@ def test_a_range_says_whose_it_is(tmp_path: Path) -> None:
     ids=["gap", "overlap", "other history", "other predecessor"],
 )
 def test_batches_that_do_not_join_are_refused(
-    store: Store, parts: tuple[list[object], ...], chain: int
+    store: Store, parts: tuple[list[Entry], ...], chain: int
 ) -> None:
     """Nothing is written."""
-    joined = [batch for part in parts for batch in batches(part)]  # type: ignore[arg-type]
+    joined = [batch for part in parts for batch in batches(part)]
 
     with pytest.raises(BrokenBackup, match="the batch from entry"):
         write_range(store, GROUP_ID, joined, previous_chain=chain)

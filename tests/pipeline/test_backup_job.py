@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -28,8 +29,8 @@ def _store(directory: Path, name: str) -> Store:
     return Store.open(f"file://{directory}/{name}")
 
 
-def _backup(store: Store, group: LiveGroup, **changed: object) -> dict[str, object]:
-    wanted: dict[str, object] = {
+def _backup(store: Store, group: LiveGroup, **changed: Any) -> dict[str, object]:
+    wanted: dict[str, Any] = {
         "endpoints": group.admins,
         "store": store,
         "last_index": group.last_index,

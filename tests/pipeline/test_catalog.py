@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dledger_pipeline.archive.archive import write_range
+from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.catalog import load, newest, numbers, publish
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.hashed_json import encode_hashed
@@ -164,7 +164,7 @@ def test_of_concurrent_runs_one_publishes(store: Store) -> None:
     """The others are told."""
     manifests = [manifest_of(store, *([10] * count)) for count in range(1, 7)]
     barrier = threading.Barrier(len(manifests))
-    refused: list[BackupError] = []
+    refused: list[VersionConflict] = []
     published: list[Manifest] = []
 
     def run(made: Manifest) -> None:
@@ -194,7 +194,7 @@ def test_of_concurrent_runs_one_publishes(store: Store) -> None:
     ids=["overlap", "chain", "count"],
 )
 def test_files_that_do_not_join_are_not_published(
-    store: Store, spoil: Callable[..., tuple[object, ...]], words: str
+    store: Store, spoil: Callable[..., tuple[ManifestRow, ...]], words: str
 ) -> None:
     """The file that does not continue the one before is named; nothing is written."""
     made = manifest_of(store, 20, 20, 20)
@@ -344,7 +344,7 @@ def test_the_manifest_of_another_group_is_refused(store: Store) -> None:
     ],
     ids=json.dumps,
 )
-def test_a_manifest_of_other_fields_is_refused(store: Store, spoil: dict[str, object]) -> None:
+def test_a_manifest_of_other_fields_is_refused(store: Store, spoil: dict[str, Any]) -> None:
     """Whole, but not ours."""
     rewrite(store, backup(store, ENTRIES, (20,)), **spoil)
 

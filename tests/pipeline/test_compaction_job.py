@@ -50,7 +50,7 @@ ROOT = Path(__file__).parents[2]
 BOTH = pytest.mark.parametrize("runner", [RunnerName.SPARK, RunnerName.PLAIN])
 
 
-def _compact(store: Store, *topics: str, runner: RunnerName = RunnerName.AUTO) -> dict[str, object]:
+def _compact(store: Store, *topics: str, runner: RunnerName = RunnerName.AUTO) -> dict[str, Any]:
     request = CompactRequest(store=store, topics=topics, runner=runner)
     return compact(request, Progress("compact"))
 

@@ -40,6 +40,7 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
+from dledger_pipeline.object_store.stored import Removal
 from tests.pipeline.logs import DAY_S, GROUP_ID, age, backup, batches, contents, entries, flip
 
 TURN_MS = 4 * 3_600_000
@@ -266,9 +267,9 @@ def test_what_is_locked_is_told_and_the_rest_goes(
     for seed in (8, 9):
         write_range(played.store, GROUP_ID, batches(entries(5, seed=seed)), previous_chain=0)
     age(tmp_path / "store", 2)
-    delete, denied = played.store.delete_old, []
+    delete, denied = played.store.delete_old, list[str]()
 
-    def locked(name: str, before_s: float) -> bool:
+    def locked(name: str, before_s: float) -> Removal:
         if not denied:
             denied.append(name)
             raise StoreDenied(name, "under a lock")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,15 +111,11 @@ def test_a_group_is_founded_on_what_was_restored(group: LiveGroup, tmp_path: Pat
     try:
         endpoints = founded.announced()["endpoints"]
         for endpoint in endpoints:
-            eventually_blocking(
-                lambda at=endpoint: asyncio.run(_shows(at, expected)),
-                "the messages are there",
-                60,
-            )
+            eventually_blocking(partial(_shows, endpoint, expected), "the messages are there", 60)
     finally:
         founded.stop()
     assert archived.last_index == group.last_index
 
 
-async def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
-    return await read_all(address) == expected
+def _shows(address: str, expected: dict[int, list[StoredRecord]]) -> bool:
+    return asyncio.run(read_all(address)) == expected

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -243,7 +244,7 @@ def test_files_on_both_sides_of_a_gap_are_not_merged() -> None:
         ({"first_index": 22}, "entry 20 has chain CRC"),
     ],
 )
-def test_a_base_of_another_history_does_not_join(spoil: dict[str, int], words: str) -> None:
+def test_a_base_of_another_history_does_not_join(spoil: dict[str, Any], words: str) -> None:
     """Where its last entry is the end of a file, it shows at once."""
     made = first_manifest("orders", "id", [row(11, 20), row(21, 30)], base(20, 11))
     check_joins(made)

@@ -104,9 +104,11 @@ def test_a_node_that_dropped_messages_says_from_where_on_it_has_them(
 
 
 def _queue(**changed: Any) -> pb.QueuePlaces:
-    one = {"generation": 1, "queue_id": 0, "end_offset": 3, "first_offsets": bytes(8),
-           "indexes": (5).to_bytes(8, "little"), "starts": bytes(4),
-           "ends": (60).to_bytes(4, "little"), "rows": bytes(4)}  # fmt: skip
+    one: dict[str, Any] = {
+        "generation": 1, "queue_id": 0, "end_offset": 3, "first_offsets": bytes(8),
+        "indexes": (5).to_bytes(8, "little"), "starts": bytes(4),
+        "ends": (60).to_bytes(4, "little"), "rows": bytes(4),
+    }  # fmt: skip
     return pb.QueuePlaces(**one | changed)
 
 
@@ -174,7 +176,7 @@ def test_a_backup_knows_where_messages_are(log: Log, backed_up: tuple[Store, Man
 
     assert len(manifest.files) > 3
     assert all(row.places for row in manifest.files)
-    assert manifest.topics.existing(manifest.last_index) == {1, 2}
+    assert manifest.topics.existing(manifest.last_index) == frozenset({1, 2})
     assert rows(store, manifest) == consumed(log)
     assert verify(store, GROUP_ID).objects == len(manifest.files)
 
@@ -285,9 +287,9 @@ def test_topics_that_no_backup_saw_hide_only_what_is_before_them() -> None:
     """They were made and deleted between two backups, so their names are not known."""
     topics = Topics().seen(seen(10, 2, 1, 2)).seen(seen(20, 4, 1, 2, 4))
 
-    assert topics.existing(20) == {1, 2, 4}
+    assert topics.existing(20) == frozenset({1, 2, 4})
     assert topics.existing(19) is None
-    assert topics.existing(20, "t4") == {4}
+    assert topics.existing(20, "t4") == frozenset({4})
     assert topics.existing(21) is None
 
 
@@ -339,7 +341,7 @@ def test_running_nodes_tell_the_places_of_all_messages(group: LiveGroup, tmp_pat
 
     assert found[0] == found[1] == found[2]
     assert all(row.places for row in manifest.files)
-    assert manifest.topics.existing(manifest.last_index) == {1}
+    assert manifest.topics.existing(manifest.last_index) == frozenset({1})
     read = {
         (row["queue_id"], row["queue_offset"]): row["message_id"] for row in rows(store, manifest)
     }

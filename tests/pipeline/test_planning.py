@@ -223,7 +223,7 @@ def test_a_last_index_before_a_deletion_shows_the_topic_and_behind_it_does_not(
 
     assert counts == {before - 1: 1, before: 1, before + 1: 0, last: 0}
     assert manifest.topics.existing(before, "rare") is None
-    assert manifest.topics.existing(before, "orders") == {1}
+    assert manifest.topics.existing(before, "orders") == frozenset({1})
 
 
 def test_a_topic_deleted_while_the_backup_ran_is_still_in_it(store: Store, log: Log) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ from dledger_pipeline.spark.source import ReadOptions
 from tests.pipeline.logs import based_backup
 from tests.pipeline.message_logs import checked_entries, consumed, message_log
 
+_Comparison = EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
 _ENABLED = "spark.sql.python.filterPushdown.enabled"
-_KEPT = {
+_KEPT: dict[type[_Comparison], Callable[[Any, Any], bool]] = {
     EqualTo: lambda found, value: found == value,
     GreaterThan: lambda found, value: found > value,
     GreaterThanOrEqual: lambda found, value: found >= value,
@@ -57,7 +59,10 @@ _ROWS = [
 ]
 
 
-def _keeps(condition: Filter, row: dict[str, object]) -> bool:
+def _keeps(condition: Filter, row: Mapping[str, object]) -> bool:
+    assert isinstance(
+        condition, EqualTo | GreaterThan | GreaterThanOrEqual | LessThan | LessThanOrEqual
+    )
     (column,) = condition.attribute
     return _KEPT[type(condition)](row[column], condition.value)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -146,6 +147,7 @@ def test_entries_that_come_after_the_last_one_have_not_happened() -> None:
     whole = Held(entry_batch(log.entries))
     (found,) = message_ranges([whole], selection=Selection(last_index=last))
 
+    assert isinstance(found.places, pa.RecordBatch)
     assert found.places.num_rows == 1
 
 

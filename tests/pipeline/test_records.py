@@ -113,7 +113,7 @@ def rows_of(batch: pa.RecordBatch) -> list[tuple[Any, ...]]:
     return [tuple(row.values()) for row in batch.to_pylist()]
 
 
-def outcome(chunk: RecordBytes, *, slow: bool) -> object:
+def outcome(chunk: RecordBytes, *, slow: bool) -> list[tuple[Any, ...]] | tuple[str, int]:
     """Return the rows, or the segment and offset of the fault."""
     try:
         if slow:

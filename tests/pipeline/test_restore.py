@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -218,7 +219,7 @@ def _of_kind(index: int, kind: EntryKind, body: bytes) -> Entry:
 
 
 def _ranges(count: int, cuts: list[int]) -> list[int]:
-    ranges = []
+    ranges: list[int] = []
     for cut in cuts:
         if sum(ranges) + cut < count:
             ranges.append(cut)
@@ -314,7 +315,7 @@ def test_a_killed_restore_is_completed_by_the_next(
     while not finished:
         directory = tmp_path / str(steps)
         KillingFiles.left = steps
-        finished = not _is_killed(lambda directory=directory: run(file_store, directory))
+        finished = not _is_killed(partial(run, file_store, directory))
         if not finished:
             _check_not_taken_for_whole(directory, tmp_path / f"copy-{steps}")
             KillingFiles.left = 10**6

@@ -9,8 +9,10 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -145,8 +147,9 @@ def test_a_pool_whose_work_failed_is_gone_with_all_its_threads() -> None:
     """Else Python's own end wakes the pool's thread by a pipe that the thread is closing."""
     before = set(threading.enumerate())
 
+    tasks: list[Exception | int] = [ObjectMissing("data/1"), 2, 3]
     with pytest.raises(ObjectMissing):
-        process_pool.run([ObjectMissing("data/1"), 2, 3], _fail_or_wait, workers=3)
+        process_pool.run(tasks, _fail_or_wait, workers=3)
 
     assert set(threading.enumerate()) <= before
 
@@ -158,7 +161,7 @@ def _errors(kind: type[DledgerError] = DledgerError) -> Iterator[type[DledgerErr
             yield from _errors(each)
 
 
-@pytest.mark.parametrize("kind", sorted(_errors(), key=lambda kind: kind.__qualname__))
+@pytest.mark.parametrize("kind", sorted(_errors(), key=attrgetter("__qualname__")))
 def test_every_error_pickles(kind: type[DledgerError]) -> None:
     """Whatever its constructor takes: here a 7 for each argument that it must have."""
     _, *parameters = inspect.signature(kind.__init__).parameters.values()
@@ -211,7 +214,7 @@ def test_the_rate_is_shared_by_all_workers(
     told: list[float] = []
 
     def noting(count: int, _: object) -> runner.Runner:
-        def run(tasks: object, work: runner.Work) -> list[object]:
+        def run(tasks: Sequence[Any], work: runner.Work) -> list[object]:
             told.extend(task.entries.bytes_per_s for task in tasks)
             assert count == 2
             return [work(task) for task in tasks]

@@ -73,7 +73,9 @@ def spark_works(pids: set[int]) -> bool:
 
 
 @contextmanager
-def _running(node: str, store: Store, said: Path, *options: str) -> Iterator[subprocess.Popen]:
+def _running(
+    node: str, store: Store, said: Path, *options: str
+) -> Iterator[subprocess.Popen[bytes]]:
     """Run a backup that would take an hour, as the foreground job of a terminal does."""
     command = ["backup", "--endpoint", node, "--store", store.url, "--target-mib", "1"]
     with said.open("wb") as log:

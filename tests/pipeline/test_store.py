@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -100,12 +101,20 @@ def _winners(write: Callable[[int], None]) -> list[int]:
     return won
 
 
+def _create(store: Store, name: str, number: int) -> None:
+    store.create(name, b"%d" % number)
+
+
+def _replace(store: Store, attempt: int, version: str, number: int) -> None:
+    store.replace("HEAD", b"%d-%d" % (attempt, number), version)
+
+
 def test_one_of_many_writers_creates_an_object(store: Store) -> None:
     """And it is that writer's."""
     for attempt in range(5):
         name = f"object-{attempt}"
 
-        won = _winners(lambda number, name=name: store.create(name, b"%d" % number))
+        won = _winners(partial(_create, store, name))
 
         assert len(won) == 1
         assert store.get(name).to_pybytes() == b"%d" % won[0]
@@ -117,11 +126,7 @@ def test_one_of_many_writers_replaces_an_object(store: Store) -> None:
     for attempt in range(5):
         version = store.get_versioned("HEAD").version
 
-        won = _winners(
-            lambda number, attempt=attempt, version=version: store.replace(
-                "HEAD", b"%d-%d" % (attempt, number), version
-            )
-        )
+        won = _winners(partial(_replace, store, attempt, version))
 
         assert len(won) == 1
         assert store.get("HEAD").to_pybytes() == b"%d-%d" % (attempt, won[0])

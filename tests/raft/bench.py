@@ -31,7 +31,7 @@ from dledger.raft.messages import (
 )
 from dledger.raft.ready import ConfirmedRead, SnapshotChunk
 from dledger.raft.snapshots import SnapshotReader
-from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, SnapshotInfo
+from dledger.types import Entry, EntryKind, HardState, Membership, NodeId, Role, SnapshotInfo
 from dledger_sim.process import founding_entry, members
 from tests.raft.chains import chain_behind
 
@@ -125,6 +125,10 @@ class ListDisk:
         """Return the chain CRC at *index*; 0 for index 0."""
         at = index - self._base_index
         return self._chains[at - 1] if at else self._base_chain
+
+    def stored(self, first: int, last: int) -> tuple[Entry, ...]:
+        """Return the entries [first, last], in memory or not."""
+        return tuple(self._entries[first - self._base_index - 1 : last - self._base_index])
 
     def entries(self, first: int, last: int, max_bytes: int) -> tuple[Entry, ...] | None:
         """Return entries from [first, last]: at least one, cut at *max_bytes*; or None."""
@@ -296,6 +300,10 @@ class Alone:
             snapshots=snapshots or ModelSnapshots(),
             asks=asks,
         )
+
+    def role(self) -> Role:
+        """Return its role now."""
+        return self.raft.role
 
     def do(self, action: Callable[[Raft], T]) -> T:
         """Call into the core, and check its invariants."""

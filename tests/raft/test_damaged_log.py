@@ -28,13 +28,13 @@ def test_it_does_not_campaign_until_it_is_whole() -> None:
     node.raft.log_repaired(whole=False)
 
     node.raft.campaign()
-    assert node.raft.role is Role.FOLLOWER
+    assert node.role() is Role.FOLLOWER
     node.hear(TimeoutNow, term=1)
-    assert node.raft.role is Role.FOLLOWER
+    assert node.role() is Role.FOLLOWER
 
     node.raft.log_repaired(whole=True)
     node.raft.campaign()
-    assert node.raft.role is Role.PRE_CANDIDATE
+    assert node.role() is Role.PRE_CANDIDATE
 
 
 def test_it_votes_by_the_log_that_it_promised() -> None:

@@ -5,6 +5,8 @@ Whole stories, with crashes between the two writes of it, are in ``scenarios/for
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dledger.errors import Refused, Unavailable
@@ -22,9 +24,9 @@ ALONE = Membership.of([member("1")], epoch=1)
 GROWN = Membership.of([member("1"), member("4")], epoch=1)
 
 
-def survivor(**settings: object) -> Alone:
+def survivor(**settings: Any) -> Alone:
     """Return node 1 with entries up to 4, which has heard nobody for long enough."""
-    node = Alone(terms=(1, 1, 2), **settings)  # type: ignore[arg-type]
+    node = Alone(terms=(1, 1, 2), **settings)
     node.tick(SILENCE)
     node.settle()
     return node
@@ -62,10 +64,10 @@ def test_it_leads_only_once_its_own_vote_is_durable() -> None:
     node = survivor()
 
     force(node)
-    assert node.raft.role is Role.CANDIDATE
+    assert node.role() is Role.CANDIDATE
     node.save_own_vote()
 
-    assert node.raft.role is Role.LEADER
+    assert node.role() is Role.LEADER
 
 
 def test_nothing_is_committed_before_the_membership_is_durable() -> None:
@@ -128,7 +130,7 @@ def test_a_damaged_log_is_not_made_the_group() -> None:
 def test_a_node_that_still_writes_is_not_forced() -> None:
     """What is kept must be on the disk."""
     node = Alone(terms=(1, 1))
-    node.append(*Alone(terms=(1, 1, 1)).disk.entries(4, 4, 1), after=(1, 3), term=1)
+    node.append(*Alone(terms=(1, 1, 1)).disk.stored(4, 4), after=(1, 3), term=1)
     node.take()
     node.tick(SILENCE)
 

@@ -85,11 +85,11 @@ def test_a_pre_vote_is_not_won_by_one_half_alone(voters: tuple[str, ...]) -> Non
 
     for peer in voters:
         node.hear(PreVoteResponse, sender=peer, term=term, granted=True)
-    assert node.raft.role is Role.PRE_CANDIDATE
+    assert node.role() is Role.PRE_CANDIDATE
     for peer in (*NEW_ONLY, *OLD_ONLY):
         node.hear(PreVoteResponse, sender=peer, term=term, granted=True)
 
-    assert node.raft.role is Role.CANDIDATE
+    assert node.role() is Role.CANDIDATE
 
 
 @pytest.mark.parametrize("voters", [NEW_ONLY, OLD_ONLY])
@@ -103,11 +103,11 @@ def test_an_election_is_not_won_by_one_half_alone(voters: tuple[str, ...]) -> No
 
     for peer in voters:
         node.hear(VoteResponse, sender=peer, term=term, granted=True)
-    assert node.raft.role is Role.CANDIDATE
+    assert node.role() is Role.CANDIDATE
     for peer in (*NEW_ONLY, *OLD_ONLY):
         node.hear(VoteResponse, sender=peer, term=term, granted=True)
 
-    assert node.raft.role is Role.LEADER
+    assert node.role() is Role.LEADER
 
 
 @pytest.mark.parametrize("heard", [NEW_ONLY, OLD_ONLY])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -191,9 +192,9 @@ def test_learner_has_caught_up_when_a_round_was_short() -> None:
 # One leader
 
 
-def leader(**settings: object) -> Alone:
+def leader(**settings: Any) -> Alone:
     """Return node 1 as leader of three; its no-op is committed."""
-    node = Alone(**settings)  # type: ignore[arg-type]
+    node = Alone(**settings)
     node.become_leader()
     for peer in ("2", "3"):
         node.ack(node.raft.last_index, sender=peer)
@@ -219,7 +220,7 @@ def ack_all(node: Alone, peers: str) -> None:
     node.settle()
 
 
-def with_learner(**settings: object) -> Alone:
+def with_learner(**settings: Any) -> Alone:
     """Return a leader of three whose learner 4 has caught up."""
     node = leader(promote_learners=False, **settings)
     change(node, "1 2 3", "4")
@@ -530,11 +531,11 @@ def test_removed_voter_campaigns_until_the_change_is_known_to_be_committed() -> 
     node.settle()
 
     node.do(lambda raft: raft.campaign())
-    assert node.raft.role is Role.PRE_CANDIDATE
+    assert node.role() is Role.PRE_CANDIDATE
     node.append(after=(1, 3), term=1, commit=3)
     node.do(lambda raft: raft.campaign())
 
-    assert node.raft.role is Role.FOLLOWER
+    assert node.role() is Role.FOLLOWER
 
 
 def test_change_that_is_truncated_brings_the_members_back() -> None:

@@ -80,10 +80,10 @@ def test_own_vote_counts_only_after_it_is_durable() -> None:
 
     node.hear(VoteResponse, sender="2", term=2, granted=True)
     node.hear(VoteResponse, sender="3", term=2, granted=True)
-    assert node.raft.role is Role.CANDIDATE
+    assert node.role() is Role.CANDIDATE
     node.do(lambda raft: raft.hard_state_persisted(saved))
 
-    assert node.raft.role is Role.LEADER
+    assert node.role() is Role.LEADER
 
 
 def test_single_voter_leads_only_after_its_vote_is_durable() -> None:
@@ -91,11 +91,11 @@ def test_single_voter_leads_only_after_its_vote_is_durable() -> None:
     node = Alone(voters=1)
     node.become_candidate()
     node.take()
-    assert node.raft.role is Role.CANDIDATE
+    assert node.role() is Role.CANDIDATE
 
     node.save_hard_state()
 
-    assert node.raft.role is Role.LEADER
+    assert node.role() is Role.LEADER
 
 
 def test_stale_hard_state_completion_is_not_the_own_vote() -> None:

@@ -7,6 +7,7 @@ there is a bug, a bad memory or a forger, and is never acknowledged, committed o
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -84,7 +85,7 @@ def test_the_true_entry_in_place_of_a_forged_one_is_not_acknowledged(
 def test_a_heartbeat_commits_nothing_of_another_log() -> None:
     """Its commit index is that of the leader's log, and says which log that is."""
     node = follower(FORGED)
-    fields = {"commit_index": 3, "round": 1}
+    fields: dict[str, Any] = {"commit_index": 3, "round": 1}
 
     node.hear(HeartbeatRequest, term=1, **fields, commit_chain=chain_of(TRUE))
     assert isinstance(refused(node), Divergence)
@@ -147,7 +148,7 @@ def test_an_acknowledgement_of_another_log_does_not_count() -> None:
     node = Alone(terms=(1,))
     node.become_leader()
     last = node.raft.last_index
-    fields = {"term": 2, "success": True, "match_index": last}
+    fields: dict[str, Any] = {"term": 2, "success": True, "match_index": last}
 
     node.hear(AppendResponse, **fields, match_chain=node.disk.chain(last) ^ 1)
     assert isinstance(refused(node), Divergence)
@@ -168,7 +169,7 @@ def test_a_leader_names_what_stands_before_its_entries() -> None:
     appends = [m for m in [*node.sent, *node.settle()] if isinstance(m, AppendRequest)]
 
     assert {m.previous_index for m in appends} == {3, 4}
-    entries = [*log_of(1, 1), *log.entries(4, log.last_index, 1 << 20)]
+    entries = [*log_of(1, 1), *log.stored(4, log.last_index)]
     for m in appends:
         last_index = m.previous_index + len(m.entries)
         assert m.previous_chain == chain_behind(0, entries[: m.previous_index])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -48,10 +49,10 @@ def answers(node: Alone) -> list[InstallSnapshotResponse]:
     return [m for m in node.settle() if isinstance(m, InstallSnapshotResponse)]
 
 
-def compacted_leader(**settings: object) -> tuple[Alone, ModelSnapshots]:
+def compacted_leader(**settings: Any) -> tuple[Alone, ModelSnapshots]:
     """Return the leader of term 2 that has entries from 4 on only; 2 has its log, 3 has nothing."""
     kept = snapshots(3, 1)
-    node = Alone(terms=(1, 1), snapshots=kept, **settings)  # type: ignore[arg-type]
+    node = Alone(terms=(1, 1), snapshots=kept, **settings)
     node.become_leader()
     node.ack(node.raft.last_index)
     node.settle()

@@ -357,10 +357,16 @@ def _messages() -> Iterator[Asked]:
 
 def _consumers() -> Iterator[Asked]:
     filters = definition.FilterExpression
-    for what, changes in {
-        "filter: broken": {"filter_expression": filters(type=1, expression="a |")},
-        "filter: SQL": {"filter_expression": filters(type=2, expression="a > 1")},
-        "filter: too long": {"filter_expression": filters(type=1, expression="a" * 70_000)},
+    polls: dict[str, dict[str, Any]] = {
+        "filter: broken": {
+            "filter_expression": filters(type=definition.FilterType.TAG, expression="a |")
+        },
+        "filter: SQL": {
+            "filter_expression": filters(type=definition.FilterType.SQL, expression="a > 1")
+        },
+        "filter: too long": {
+            "filter_expression": filters(type=definition.FilterType.TAG, expression="a" * 70_000)
+        },
         "batch size: 0": {"batch_size": 0},
         "invisible: 0": {"invisible_duration": {}},
         "invisible: 13 hours": {"invisible_duration": {"seconds": 13 * 3600}},
@@ -368,7 +374,8 @@ def _consumers() -> Iterator[Asked]:
             "message_queue": definition.MessageQueue(topic=resource(TOPIC), id=99)
         },
         "nothing new": {},
-    }.items():
+    }
+    for what, changes in polls.items():
         yield bad("ReceiveMessage", what, receive(**changes))
     for what, given in {
         "handle: empty": "",

@@ -208,10 +208,10 @@ def _refuse_after_one(group: MemoryGroup, error: DledgerError) -> None:
 
     def committed(command: Any) -> Any:
         group.refuse = error
-        group.commit = commit  # type: ignore[method-assign]
+        group.commit = commit
         return commit(command)
 
-    group.commit = committed  # type: ignore[method-assign]
+    group.commit = committed
 
 
 async def _store_one(asking: Asking) -> None:
@@ -234,7 +234,7 @@ async def unreadable_entries(server: str) -> Answers:
                 raise error
 
             for node in asking.group.nodes:
-                node.engine.read_entry = read_entry  # type: ignore[method-assign, assignment]
+                node.engine.read_entry = read_entry  # type: ignore[assignment]
             await asking.each(good(rpc, refusal) for rpc in ("Ledger/Read", "Ledger/ReadBatches"))
             for place in (LEADER, FOLLOWER):
                 await _store_one_more(asking)
@@ -378,7 +378,7 @@ def _decide_nothing(group: MemoryGroup) -> list[asyncio.Future[object]]:
         undecided.append(asyncio.get_running_loop().create_future())
         return undecided[-1]
 
-    group.commit = commit  # type: ignore[assignment, method-assign]
+    group.commit = commit  # type: ignore[assignment]
     return undecided
 
 

@@ -7,24 +7,22 @@ import threading
 from pathlib import Path
 
 from dledger.files.files import File, Mode, RealFiles
+from tests.files.passed_file import PassedFile
 
 
-class GatedFile:
+class GatedFile(PassedFile):
     """A real file whose fdatasync waits for a gate, or fails."""
 
     def __init__(self, inner: File, files: GatedFiles) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._files = files
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
     def fdatasync(self) -> None:
         self._files.syncs += 1
         assert self._files.gate.wait(20)
         if self._files.fails:
             raise OSError(errno.EIO, "injected")
-        self._inner.fdatasync()
+        super().fdatasync()
 
 
 class GatedFiles(RealFiles):
@@ -36,5 +34,5 @@ class GatedFiles(RealFiles):
         self.fails = False
         self.syncs = 0
 
-    def open(self, path: Path, mode: Mode) -> GatedFile:  # type: ignore[override]
+    def open(self, path: Path, mode: Mode) -> File:
         return GatedFile(super().open(path, mode), self)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -165,7 +165,7 @@ class DriverGroup:
         self,
         directory: Path,
         *,
-        files: dict[NodeId, Files] | None = None,
+        files: Mapping[NodeId, Files] | None = None,
         config: DriverConfig | None = None,
         brokers: bool = False,
         segment_bytes: int = 1 << 20,

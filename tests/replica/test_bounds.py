@@ -96,7 +96,7 @@ async def test_a_follower_whose_disk_hangs_is_sent_no_more_than_a_window(tmp_pat
     """The leader's window is what bounds the follower's memory: its acks wait for its disk."""
     files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=60, behind_s=60))
-    group = DriverGroup(tmp_path, files=cast("Any", files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     slow = group.followers()[0]
@@ -129,7 +129,7 @@ async def test_a_proposal_beyond_the_queue_is_dropped_as_overload(tmp_path: Path
         max_queued_bytes=100,
         stall=StallLimits(stall_s=60, behind_s=60),
     )
-    group = DriverGroup(tmp_path, files=cast("Any", files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     files[leader.id].gate.clear()

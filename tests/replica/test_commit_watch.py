@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from dledger.raft.messages import AppendRequest, AppendResponse, Message
 from dledger.replica.leader_health import CommitWatch
 from dledger.services.admin import status_response
 from dledger.types import EntryKind, Member, NodeId
-from tests.replica.group import DriverGroup, command
+from tests.replica.group import DriverGroup, DriverNode, command
 from tests.waiting import eventually
 
 pytestmark = pytest.mark.found
@@ -55,6 +56,10 @@ async def test_a_leader_whose_entries_nobody_acknowledges_says_so(tmp_path: Path
     await group.stop()
 
 
+def _are_level(one: DriverNode, other: DriverNode) -> bool:
+    return one.driver.applied_index == other.driver.applied_index
+
+
 async def test_an_entry_that_was_mangled_on_its_way_costs_one_message(tmp_path: Path) -> None:
     """It is refused, counted and sent again, and no follower ever applies it (found: S8c)."""
     group = DriverGroup(tmp_path)
@@ -63,19 +68,21 @@ async def test_an_entry_that_was_mangled_on_its_way_costs_one_message(tmp_path: 
     hit: list[NodeId] = []
 
     def mangle(message: Message) -> Message:
-        entries = message.entries if isinstance(message, AppendRequest) else ()
+        if not isinstance(message, AppendRequest):
+            return message
+        entries = message.entries
         if not entries or entries[-1].kind is not EntryKind.DATA or message.recipient in hit:
             return message
         hit.append(message.recipient)
         data = entries[-1].data.replace(b"true", b"evil")
         evil = replace(entries[-1], data=data, crc32c=crc32c(data))
-        return replace(message, entries=(*entries[:-1], evil))  # type: ignore[call-arg]
+        return replace(message, entries=(*entries[:-1], evil))
 
     group.tamper = mangle
     await leader.driver.submit(command("true"), grows=True)
 
     for node in group.nodes.values():
-        await eventually(lambda node=node: node.driver.applied_index == leader.driver.applied_index)  # type: ignore[misc]
+        await eventually(partial(_are_level, node, leader))
         assert node.log.chain(node.log.last_index) == leader.log.chain(leader.log.last_index)
     for follower in group.followers():
         labels = {"group": "test", "node": follower.id, "reason": "DivergedLog"}

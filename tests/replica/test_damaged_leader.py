@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,16 @@ from dledger.files.files import RealFiles
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import LOG_DIRECTORY, load_or_format
 from tests.raft.bench import data_entry
-from tests.replica.group import IDS, DriverGroup, command
+from tests.replica.group import IDS, DriverGroup, DriverNode, command
 from tests.waiting import eventually
+
+
+def _has_synced(node: DriverNode, index: int) -> bool:
+    return node.log.synced_index >= index
+
+
+def _has_applied(node: DriverNode, entries: int) -> bool:
+    return len(node.state.applied) == entries
 
 
 async def _write_alone(group: DriverGroup) -> tuple[Path, int, int]:
@@ -28,7 +37,7 @@ async def _write_alone(group: DriverGroup) -> tuple[Path, int, int]:
     lost = []
     for number in range(6):
         lost.append(leader.driver.submit(bytes(1 << 16), grows=True))
-        await eventually(lambda at=shared + number + 1: leader.log.synced_index >= at)  # type: ignore[misc]
+        await eventually(partial(_has_synced, leader, shared + number + 1))
     extent, _ = leader.log.read_extent(shared + 1, shared + 1, 1)
     await group.stop(leader.id)
     await asyncio.gather(*lost, return_exceptions=True)
@@ -106,7 +115,7 @@ async def test_two_damaged_ends_do_not_keep_a_group_from_a_leader(tmp_path: Path
     leader = await group.leader()
     await leader.driver.propose(command("goes on"), grows=True)
     for node in group.nodes.values():
-        await eventually(lambda node=node: len(node.state.applied) == 2)  # type: ignore[misc]
+        await eventually(partial(_has_applied, node, 2))
         assert [e.data for e in node.state.applied] == [command("shared"), command("goes on")]
         assert node.log.is_whole
     await group.stop()

@@ -185,11 +185,11 @@ def test_a_new_group_begins_with_its_date_and_not_with_one_clock() -> None:
     node.look(after_s=0.06, serves=False)
     node.hears(_BEGIN_MS + 20, _BEGIN_MS)
     node.look(after_s=0.0, serves=False)
-    assert not node.log_clock.is_dated  # its log may have a time that it has not applied yet
+    before = node.log_clock.is_dated  # its log may have a time that it has not applied yet
     node.look(after_s=0.05)
 
     assert len(node.asked) == 2
-    assert node.log_clock.is_dated
+    assert (before, node.log_clock.is_dated) == (False, True)
     assert node.log_clock.now_ms() == _BEGIN_MS + 20
     assert node.leaps == []
 

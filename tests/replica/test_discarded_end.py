@@ -103,7 +103,7 @@ async def test_a_discarded_membership_does_not_come_back_with_a_snapshot(tmp_pat
     )
     bench.node.driver.receive(append)
     await eventually(lambda: bench.node.driver.applied_index == 13)
-    assert (core.membership_index, core.membership.voter_ids) == (1, set(IDS))
+    assert (core.membership_index, core.membership.voter_ids) == (1, frozenset(IDS))
     await bench.close()
     await other.close()
 

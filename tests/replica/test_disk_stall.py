@@ -49,7 +49,7 @@ async def test_a_leader_gives_way_when_the_others_commit_without_its_disk(tmp_pa
     """Well before the time after which any stalled disk makes it step down."""
     files = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
-    group = DriverGroup(tmp_path, files=dict(files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     files[leader.id].gate.clear()
@@ -68,7 +68,7 @@ async def test_a_leader_whose_disk_is_no_slower_than_the_others_stays(tmp_path: 
     """All disks hang together: nobody is better off as leader."""
     files = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=3600, behind_s=0.05))
-    group = DriverGroup(tmp_path, files=dict(files), config=config)
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     for each in files.values():

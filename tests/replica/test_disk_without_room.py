@@ -13,7 +13,7 @@ from dledger.errors import DiskFull
 from dledger.raft.messages import AppendResponse, HeartbeatResponse, Message, VoteResponse
 from dledger.raft.ready import Ready
 from dledger.replica import persistence as disk_module
-from dledger.replica.persistence import Persister
+from dledger.replica.persistence import Persister, PersisterEvents
 from dledger.store.commit_log import CommitLog
 from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, NodeId
@@ -58,7 +58,7 @@ class SmallStore:
         """Do it at once."""
 
 
-class Bench:
+class Bench(PersisterEvents):
     """One disk, what it said and what it reported."""
 
     def __init__(self) -> None:
@@ -81,6 +81,9 @@ class Bench:
 
     def entries_durable(self, term: int, index: int) -> None:
         self.durable.append((term, index))
+
+    def cut_durable(self) -> None:
+        raise NotImplementedError
 
     def disk_full(self, error: DiskFull) -> None:
         self.full.append(error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from unittest import mock
 
@@ -16,7 +17,7 @@ from dledger.replica import proposer as proposer_module
 from dledger.replica.driver import DriverConfig
 from dledger.replica.leader_health import StallLimits
 from dledger.replica.room_keeper import Measured
-from dledger.types import Entry, Role
+from dledger.types import Entry, NodeId, Role
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, DriverGroup, DriverNode, command, split
 from tests.waiting import eventually
@@ -50,7 +51,7 @@ async def test_every_node_applies_the_same_entries_in_the_same_order(group: Driv
 
     expected = leader.state.applied
     for follower in group.followers():
-        await eventually(lambda node=follower: node.state.applied == expected)
+        await eventually(partial(_has_applied, follower, expected))
 
 
 async def test_concurrent_commands_share_an_entry(group: DriverGroup) -> None:
@@ -70,8 +71,8 @@ async def test_a_small_entry_leaves_when_the_one_before_is_applied(
     tmp_path: Path, command_bytes: int, entries: list[int]
 ) -> None:
     """It costs three nodes as much as a larger one, which waits for our own disk at most."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -115,8 +116,8 @@ async def test_a_command_does_not_wait_for_a_tick_behind_something_else(group: D
 
 async def test_a_follower_does_not_acknowledge_before_its_sync(tmp_path: Path) -> None:
     """Persist before you speak: no successful AppendResponse while the disk is busy."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -142,8 +143,8 @@ async def test_a_follower_does_not_acknowledge_before_its_sync(tmp_path: Path) -
 
 async def test_nothing_is_acknowledged_while_a_majority_has_not_synced(tmp_path: Path) -> None:
     """P1: with both followers' disks stuck, the leader's own sync is not enough."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     for follower in group.followers():
@@ -161,8 +162,8 @@ async def test_nothing_is_acknowledged_while_a_majority_has_not_synced(tmp_path:
 
 async def test_a_vote_leaves_only_after_it_is_durable(tmp_path: Path) -> None:
     """Raft figure 2: currentTerm and votedFor are on disk before the answer is sent."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     voter, other = group.followers()
@@ -400,6 +401,10 @@ async def test_a_leader_whose_disk_is_full_stays_where_only_learners_have_everyt
     await group.stop()
 
 
+def _has_applied(node: DriverNode, expected: list[Entry]) -> bool:
+    return node.state.applied == expected
+
+
 def _has_everything(leader: DriverNode, *followers: DriverNode) -> bool:
     progress, last_index = leader.driver.core.progress(), leader.driver.core.last_index
     return all(progress[node.id].match_index == last_index for node in followers)
@@ -407,8 +412,8 @@ def _has_everything(leader: DriverNode, *followers: DriverNode) -> bool:
 
 async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
     """P7: after a failed sync the node says nothing more; the others go on."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     files[leader.id].fails = True
@@ -426,9 +431,9 @@ async def test_a_failed_sync_stops_the_node(tmp_path: Path) -> None:
 
 async def test_a_leader_whose_disk_stalls_gives_way(tmp_path: Path) -> None:
     """A leader that cannot sync for a second steps down; writes go on elsewhere."""
-    files: dict[object, GatedFiles] = {node: GatedFiles() for node in IDS}
+    files: dict[NodeId, GatedFiles] = {node: GatedFiles() for node in IDS}
     config = DriverConfig(tick_s=0.01, stall=StallLimits(stall_s=0.2, behind_s=0.2))
-    group = DriverGroup(tmp_path, files=files, config=config)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files, config=config)
     group.start()
     leader = await group.leader()
     files[leader.id].gate.clear()
@@ -467,8 +472,8 @@ async def test_votes_come_between_what_is_applied(group: DriverGroup) -> None:
         turns[-1] += bool(ready.committed)
         handle(ready)
 
-    behind.driver._run = counted_run  # type: ignore[method-assign]
-    behind.driver._handle = counted_handle  # type: ignore[method-assign]
+    behind.driver._run = counted_run
+    behind.driver._handle = counted_handle
     behind.driver.core._config = replace(behind.driver.core.config, max_apply_bytes=1)
     group.cut.clear()
 

@@ -74,11 +74,14 @@ class Viewed:
         self.executor = SteppedExecutor()
         self.loaded = 0
         self.view = EntryCache(
-            self.log, self.executor, on_loaded=self._on_loaded, on_error=pytest.fail
+            self.log, self.executor, on_loaded=self._on_loaded, on_error=self._on_error
         )
 
     def _on_loaded(self) -> None:
         self.loaded += 1
+
+    def _on_error(self, error: BaseException) -> None:
+        pytest.fail(str(error))
 
     def write(self, term: int, first: int, last: int, *, size: int = 0) -> None:
         """Have entries of one term from *first* on, in place of what was there."""
@@ -284,7 +287,7 @@ async def test_no_more_is_read_ahead_than_waits_for_its_readers() -> None:
 
     viewed.view.read_ahead(range(1, 13))
     announced = viewed.executor.waiting
-    while viewed.executor.waiting:
+    for _ in range(announced):
         await viewed.executor.run_next()
     viewed.view.read_ahead(range(1, 13))
     refused = viewed.executor.waiting

@@ -9,21 +9,22 @@ import pytest
 
 from dledger.errors import LeadershipLost, NotLeader, StorageError
 from dledger.raft.messages import TimeoutNow
+from dledger.types import NodeId
 from tests.replica.gated_files import GatedFiles
 from tests.replica.group import IDS, DriverGroup, command
 from tests.waiting import eventually
 
 
 @pytest.fixture
-def files() -> dict[object, GatedFiles]:
+def files() -> dict[NodeId, GatedFiles]:
     return {node: GatedFiles() for node in IDS}
 
 
 async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
-    tmp_path: Path, files: dict[object, GatedFiles]
+    tmp_path: Path, files: dict[NodeId, GatedFiles]
 ) -> None:
     """TimeoutNow needs no disk; nothing else leaves, and nobody waits for an answer."""
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -47,10 +48,10 @@ async def test_a_leader_whose_sync_fails_names_an_heir_and_stops(
 
 
 async def test_what_was_queued_when_the_disk_failed_goes_to_the_next_leader(
-    tmp_path: Path, files: dict[object, GatedFiles]
+    tmp_path: Path, files: dict[NodeId, GatedFiles]
 ) -> None:
     """It was never proposed: the request is not at fault, and another node can take it."""
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)
@@ -70,10 +71,10 @@ async def test_what_was_queued_when_the_disk_failed_goes_to_the_next_leader(
 
 
 async def test_a_follower_whose_sync_fails_says_nothing_more(
-    tmp_path: Path, files: dict[object, GatedFiles]
+    tmp_path: Path, files: dict[NodeId, GatedFiles]
 ) -> None:
     """The group goes on with the others."""
-    group = DriverGroup(tmp_path, files=files)  # type: ignore[arg-type]
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     await leader.driver.propose(command("before"), grows=True)

@@ -164,7 +164,7 @@ async def test_a_write_between_the_survey_and_the_act_is_noticed() -> None:
     driver = Driver()
 
     async def meanwhile(_: Collection[Member]) -> list[Reached]:
-        driver.node.append(*Alone(terms=(1, 1, 2, 2)).disk.entries(5, 5, 1), after=(2, 4), term=9)
+        driver.node.append(*Alone(terms=(1, 1, 2, 2)).disk.stored(5, 5), after=(2, 4), term=9)
         return []
 
     with pytest.raises(Refused, match="is 5 of term 2, not 4"):

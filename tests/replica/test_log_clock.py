@@ -138,11 +138,11 @@ def test_a_new_group_begins_with_the_date(date_ms: int, first_ms: int) -> None:
     """There is no entry to go on from; without a date it is 1971, and a leap follows."""
     log_clock = LogClock(SetClock())
     log_clock.lead()
-    assert not log_clock.is_dated
+    before = log_clock.is_dated
 
     log_clock.begin(date_ms)
 
-    assert log_clock.is_dated
+    assert (before, log_clock.is_dated) == (False, True)
     assert log_clock.now_ms() == log_clock.lived_ms() == first_ms
 
 

@@ -67,7 +67,7 @@ async def test_the_margin_is_nothing_while_a_voter_is_silent(group: DriverGroup)
 async def test_what_no_majority_has_synced_is_at_risk(tmp_path: Path) -> None:
     """From the leader's writing it until a second disk has it."""
     files = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=dict(files))
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     for follower in group.followers():
@@ -87,7 +87,7 @@ async def test_what_no_majority_has_synced_is_at_risk(tmp_path: Path) -> None:
 async def test_a_sync_that_does_not_end_is_seen(tmp_path: Path) -> None:
     """No histogram has it before it ends."""
     files = {node: GatedFiles() for node in IDS}
-    group = DriverGroup(tmp_path, files=dict(files))
+    group = DriverGroup(tmp_path, files=files)
     group.start()
     leader = await group.leader()
     stuck = group.followers()[0]

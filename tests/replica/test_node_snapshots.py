@@ -651,7 +651,7 @@ async def test_the_log_keeps_what_the_snapshot_on_disk_needs(tmp_path: Path) -> 
         await leader.driver.propose(Retain(before_index=stored[14].index).encode(), grows=False)
         return index
 
-    snapshots.take = overtaken  # type: ignore[method-assign]
+    snapshots.take = overtaken
     await leader.driver.propose(Retain(before_index=stored[6].index).encode(), grows=False)
     await _digests_agree(group)
     await _upkeep(leader).run()

@@ -53,7 +53,7 @@ def large(number: int) -> bytes:
 def proposed(node: Alone) -> list[int]:
     """Return which commands have become entries, in order; the writes of all have ended."""
     node.settle()
-    entries = node.disk.entries(1, node.disk.last_index, 1 << 30)
+    entries = node.disk.stored(1, node.disk.last_index)
     commands = b"".join(entry.data for entry in entries if entry.kind is EntryKind.DATA)
     return list(commands[:: 64 * KIB])
 
@@ -114,7 +114,7 @@ async def test_a_leap_is_an_entry_of_its_own_and_of_the_later_time() -> None:
     proposing.propose(disk_idle=True)
     node.settle()
 
-    leap, behind = node.disk.entries(index, index + 1, 1 << 30)
+    leap, behind = node.disk.stored(index, index + 1)
     ((kind, start, end),) = split(leap.data)
     assert (kind, leap.timestamp_ms) == (CommandType.LEAP, 9_000_000)
     found = decode(kind, leap.data[start:end])

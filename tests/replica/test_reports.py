@@ -141,10 +141,9 @@ def test_listeners_get_every_report() -> None:
     member, got = Member(), []
     member.reports.listeners.append(lambda sender, report: got.append((sender, report)))
     said = Report(incarnation="x", unix_ms=5, marks={OWN: MARK})
-    ends = {"sender": OTHER, "recipient": OWN, "term": 4}
-
-    member.reports.receive(ReportRequest(**ends, round=1, report=said), term=4)
-    member.reports.receive(ReportResponse(**ends, round=1, report=said), term=4)
+    for kind in (ReportRequest, ReportResponse):
+        told = kind(sender=OTHER, recipient=OWN, term=4, round=1, report=said)
+        member.reports.receive(told, term=4)
 
     assert got == [(OTHER, said), (OTHER, said)]
 

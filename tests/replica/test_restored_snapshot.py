@@ -127,7 +127,9 @@ async def test_a_node_without_a_snapshot_exports_none() -> None:
         disk.joined()
 
     files = SnapshotFiles(MemoryFiles(), DATA / SNAPSHOT_DIRECTORY, reserve_bytes=0)
-    log = CommitLog.open(disk.files, DATA / LOG_DIRECTORY, identity=load_identity(disk.files, DATA))
+    identity = load_identity(disk.files, DATA)
+    assert identity is not None
+    log = CommitLog.open(disk.files, DATA / LOG_DIRECTORY, identity=identity)
     snapshots = Snapshots(files, group_id=GROUP_ID, log=log, state=BrokerState())
     with pytest.raises(Refused, match="no snapshot yet"):
         await anext(snapshots.pieces())

@@ -243,9 +243,10 @@ def test_a_write_that_waits_for_room_keeps_users_data_out() -> None:
 
     keeper.measured(_look(500), retrying=True)
     keeper.write_succeeded(retrying=True)
-    assert keeper.refusal is not None
+    refusal = keeper.refusal
+    assert refusal is not None
     assert keeper.room_bytes() == -1
-    assert keeper.waits(1) is keeper.refusal
+    assert keeper.waits(1) is refusal
 
     keeper.write_succeeded(retrying=False)
     assert keeper.refusal is None

@@ -98,7 +98,7 @@ async def test_a_node_that_died_in_a_snapshot_takes_the_next_later(tmp_path: Pat
 
 
 async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_next(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Others do not wait for it then; where nobody takes over, it is taken all the same."""
     group, clock = DriverGroup(tmp_path, brokers=True), _Clock()
@@ -117,8 +117,8 @@ async def test_a_leader_that_died_in_a_snapshot_hands_its_lead_over_before_the_n
 
     alone = _upkeep(leader, clock, unfinished=1)
     clock.now_s += 2 * snapshot_backoff.FIRST_WAIT_S
-    leader.driver.is_serving_leader = lambda: True  # type: ignore[method-assign]
-    leader.driver.transfer_leadership = lambda _: leader.id  # type: ignore[method-assign]
+    leader.driver.is_serving_leader = lambda: True
+    monkeypatch.setattr(leader.driver, "transfer_leadership", lambda _: leader.id)
     waits = [alone._should_wait() for _ in range(snapshot_backoff.MOST_TRANSFERS + 1)]
     assert waits == [True] * snapshot_backoff.MOST_TRANSFERS + [False]
     await group.stop()

@@ -17,6 +17,7 @@ from crc32c import crc32c
 from dledger.files.files import File, Mode, RealFiles
 from dledger.raft.messages import AppendRequest, AppendResponse
 from dledger.types import Entry, EntryKind, NodeId
+from tests.files.passed_file import PassedFile
 from tests.raft.chains import chain_behind
 from tests.replica.group import IDS, DriverGroup, DriverNode, command, founding_entry
 from tests.waiting import eventually
@@ -47,22 +48,19 @@ class SteppedFiles(RealFiles):
 
     def open(self, path: Path, mode: Mode) -> File:
         inner = super().open(path, mode)
-        return SteppedFile(inner, self) if path.suffix == ".seg" else inner  # type: ignore[return-value]
+        return SteppedFile(inner, self) if path.suffix == ".seg" else inner
 
 
-class SteppedFile:
+class SteppedFile(PassedFile):
     """A segment whose fdatasync waits for a permit."""
 
     def __init__(self, inner: File, files: SteppedFiles) -> None:
-        self._inner = inner
+        super().__init__(inner)
         self._files = files
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._inner, name)
 
     def fdatasync(self) -> None:
         self._files.pause()
-        self._inner.fdatasync()
+        super().fdatasync()
 
 
 @pytest.fixture

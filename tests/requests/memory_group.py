@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +33,7 @@ from dledger.server.config import GRPC
 from dledger.server.gateway import Gateway
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
+from dledger_sim.no_links import NoLinks
 from tests.requests.linked_door import LinkedDoor
 from tests.waiting import eventually
 
@@ -216,7 +217,7 @@ class MemoryGroup:
         for node in self.nodes:
             node.engine.leader_changed()
 
-    def commit(self, command: Command) -> asyncio.Future[object]:
+    def commit(self, command: Command) -> Awaitable[object]:
         """Have a command committed with the others of this turn of the event loop."""
         result: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         if not self._batch:
@@ -260,7 +261,7 @@ async def memory_group(
     for number in range(nodes):
         engine = MemoryEngine(group, number)
         links = None if server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
-        gateway = Gateway(engine, config or GatewayConfig(), links=links)
+        gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
         node.port = await _serve_clients(node, server)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]

@@ -38,7 +38,8 @@ async def test_room_is_taken_in_turn() -> None:
         closed.append(name)
         return False
 
-    outflow, most = Outflow(close=close), 0
+    outflow = Outflow(close=close)
+    most = 0
 
     async def write(name: str, size_bytes: int) -> None:
         nonlocal most

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -16,6 +15,7 @@ from dledger.errors import Unavailable
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES
 from dledger.services.admin import AdminServicer
+from tests.services.part_of_admin_backend import PartOfAdminBackend
 
 STATUS = "/dledger.v1.Admin/Status"
 
@@ -36,7 +36,7 @@ async def served(handler: grpc.GenericRpcHandler) -> AsyncIterator[str]:
 @pytest.mark.found
 async def test_a_node_takes_small_requests_only() -> None:
     """found: S2. Admin is asked by whoever reaches the port; none of its requests is large."""
-    servicer = AdminServicer(cast("Any", SimpleNamespace(committed_log=None)))
+    servicer = AdminServicer(PartOfAdminBackend())
     async with (
         served(servicer.handler()) as address,
         grpc.aio.insecure_channel(address) as channel,

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -18,6 +18,7 @@ from dledger.errors import NotServed, Overloaded
 from dledger.services.admin import AdminServicer
 from dledger.services.status_stream import MAX_STREAMS, StatusStreams
 from dledger.types import Member, NodeId
+from tests.services.part_of_admin_backend import PartOfAdminBackend
 from tests.services.test_admin_bounds import served
 from tests.waiting import eventually
 
@@ -53,10 +54,8 @@ FOLLOWER = NodeStatus(
 LEADER = replace(FOLLOWER, role="leader")
 
 
-class Played:
+class Played(PartOfAdminBackend):
     """A node that says what it is told to; each look of a stream is a step of *step_s*."""
-
-    committed_log = None
 
     def __init__(self, said: NodeStatus = FOLLOWER, step_s: float = 0.0) -> None:
         self.said, self.now_s, self.looks = said, 0.0, 0
@@ -153,7 +152,7 @@ async def test_a_leader_says_each_second_that_nothing_changed() -> None:
 async def test_more_streams_than_eight_are_refused_until_one_ends() -> None:
     """Over real gRPC; those that are open go on."""
     played = Played()
-    servicer = AdminServicer(cast("Any", played))
+    servicer = AdminServicer(played)
     async with served(servicer.handler()) as address, AdminClient(address) as client:
         streams = [client.watch_status() for _ in range(MAX_STREAMS)]
         assert [await anext(news) for news in streams] == [FOLLOWER] * MAX_STREAMS
@@ -182,7 +181,7 @@ async def _opened(client: AdminClient) -> NodeStatus | None:
 async def test_a_reader_that_does_not_read_is_sent_the_newest_later() -> None:
     """Nothing is kept for it: its stream waits, and does not even look."""
     played = Played(replace(FOLLOWER, not_ready_reason="x" * 60_000))
-    servicer = AdminServicer(cast("Any", played))
+    servicer = AdminServicer(played)
     async with served(servicer.handler()) as address:
         channel = grpc.aio.insecure_channel(address)
         slow = channel.unary_stream("/dledger.v1.Admin/WatchStatus")(b"")
@@ -204,7 +203,7 @@ async def test_a_reader_that_does_not_read_is_sent_the_newest_later() -> None:
 
 async def test_streams_end_when_the_node_stops() -> None:
     """In order, as a reader sees it; new ones are refused, other calls are not."""
-    servicer = AdminServicer(cast("Any", Played()))
+    servicer = AdminServicer(Played())
     async with served(servicer.handler()) as address, AdminClient(address) as client:
         news = client.watch_status()
         await anext(news)

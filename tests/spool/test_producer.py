@@ -11,6 +11,7 @@ from random import Random
 import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
+from dledger.client import Appended
 from dledger.errors import (
     CorruptSpool,
     DirectoryLocked,
@@ -145,12 +146,14 @@ async def test_new_messages_of_a_spooled_topic_go_behind_and_other_topics_pass(
     slow = asyncio.Event()
     append = group.append
 
-    async def held(topic: str, records: Sequence[Record], **rest: object) -> object:
+    async def held(
+        topic: str, records: Sequence[Record], *, queue_id: int, timeout_s: float
+    ) -> Appended:
         if topic == "orders" and not slow.is_set() and not group.down:
             await slow.wait()
-        return await append(topic, records, **rest)  # type: ignore[arg-type]
+        return await append(topic, records, queue_id=queue_id, timeout_s=timeout_s)
 
-    group.append = held  # type: ignore[method-assign, assignment]
+    group.append = held
     async with running(files, group) as producer:
         group.down = True
         await producer.send("bills", record(0))
@@ -450,7 +453,7 @@ async def test_an_error_that_nobody_foresaw_reaches_the_caller(
     files: MemoryFiles, group: FakeGroup
 ) -> None:
     """A bug of ours must not leave a caller waiting."""
-    group.failing = lambda *_: ValueError("a bug")  # type: ignore[assignment, return-value]
+    group.failing = lambda *_: ValueError("a bug")  # type: ignore[assignment]  # a mistake
 
     async with running(files, group) as producer:
         sends = [producer.send("orders", record(number)) for number in range(3)]

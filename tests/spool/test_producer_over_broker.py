@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Iterable
 from random import Random
 
@@ -120,8 +121,7 @@ async def test_messages_whose_ids_are_taken_are_refused_by_name_and_kept(odds: f
 
 def twice(numbers: Iterable[int]) -> list[int]:
     """Return which numbers occur more than once."""
-    seen: set[int] = set()
-    return [number for number in numbers if number in seen or seen.add(number)]
+    return [number for number, times in Counter(numbers).items() if times > 1]
 
 
 @pytest.mark.parametrize("seed", range(30))

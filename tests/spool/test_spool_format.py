@@ -9,12 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.errors import InvalidArgument
+from dledger.files.checked_json import VersionError
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
     Message,
     State,
-    VersionError,
     decode_file_header,
     decode_message,
     decode_state,

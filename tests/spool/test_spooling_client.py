@@ -118,12 +118,13 @@ async def test_full_disks_of_the_group_are_spooled(group: MemoryGroup, tmp_path:
 async def test_another_service_cannot_refuse_a_message(tmp_path: Path, code: str) -> None:
     """A proxy or another service at the address is no group: nothing is rejected for its word."""
 
-    class OtherService(grpc.GenericRpcHandler):
+    class OtherService(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
         def service(self, _: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
             return grpc.unary_unary_rpc_method_handler(self.answer)
 
         async def answer(self, _: bytes, context: grpc.aio.ServicerContext) -> bytes:
             await context.abort(grpc.StatusCode[code], "who are you?")
+            raise AssertionError("abort returned")
 
     server = grpc.aio.server()
     server.add_generic_rpc_handlers([OtherService()])

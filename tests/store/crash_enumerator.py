@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from dledger.errors import DledgerError
 from dledger.files.files import Mode
@@ -303,9 +304,9 @@ class Node:
         identities.finish_restore(self.files, DATA, writer, whole.last_index)
         self.allow(identities=(restored,), logs=((whole, whole.last_index),))
 
-    def allow(self, **changes: object) -> None:
+    def allow(self, **changes: Any) -> None:
         """Say what a power cut may leave from now on."""
-        self.allowed = replace(self.allowed, **changes)  # type: ignore[arg-type]
+        self.allowed = replace(self.allowed, **changes)
 
 
 History = Callable[[Node], None]

@@ -11,11 +11,11 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Callable, Iterator, Sequence
-from itertools import product
+from itertools import chain, product
 from math import prod
 from pathlib import Path
 
-from dledger.files.files import Buffer, DiskUsage, Mode
+from dledger.files.files import Buffer, DiskUsage, File, Files, Mode
 
 SECTOR_BYTES = 512
 _ZERO = bytes(SECTOR_BYTES)
@@ -121,10 +121,11 @@ def _cut(sectors: tuple[bytes, ...], size: int) -> tuple[bytes, ...]:
     return (*sectors[:-1], sectors[-1][:used].ljust(SECTOR_BYTES, b"\0"))
 
 
-_Names = dict[Path, _Inode | None]
+_Names = dict[Path, _Inode]
+_Changes = dict[Path, _Inode | None]
 
 
-class PowerFiles:
+class PowerFiles(Files):
     """A file system in memory.
 
     Attributes:
@@ -141,7 +142,7 @@ class PowerFiles:
         self.failing_call = -1
         self._names: _Names = {path: _Inode(content) for path, content in image}
         self._durable = dict(self._names)
-        self._pending: list[tuple[Path, _Names]] = []
+        self._pending: list[tuple[Path, _Changes]] = []
         self._locks: set[Path] = set()
 
     def images(self, limit: int) -> Iterator[Image]:
@@ -168,14 +169,19 @@ class PowerFiles:
 
     def fork(self, before: Callable[[PowerFiles], None]) -> PowerFiles:
         """Return what the next process has after a kill: all that was written, durable or not."""
-        inodes: dict[_Inode | None, _Inode | None] = {None: None}
-        for names in (self._names, self._durable, *(changes for _, changes in self._pending)):
-            inodes |= {inode: inode.copy() for inode in names.values() if inode not in inodes}
+        inodes: dict[_Inode, _Inode] = {}
+        changed = [changes.values() for _, changes in self._pending]
+        for inode in chain(self._names.values(), self._durable.values(), *changed):
+            if inode is not None and inode not in inodes:
+                inodes[inode] = inode.copy()
         forked = type(self)(EMPTY, before)
         forked.calls = list(self.calls)
-        forked._names = _renewed(self._names, inodes)
-        forked._durable = _renewed(self._durable, inodes)
-        forked._pending = [(path, _renewed(changes, inodes)) for path, changes in self._pending]
+        forked._names = {path: inodes[inode] for path, inode in self._names.items()}
+        forked._durable = {path: inodes[inode] for path, inode in self._durable.items()}
+        forked._pending = [
+            (directory, {path: inode and inodes[inode] for path, inode in changes.items()})
+            for directory, changes in self._pending
+        ]
         return forked
 
     def open(self, path: Path, mode: Mode) -> PowerFile:
@@ -240,12 +246,12 @@ class PowerFiles:
             raise OSError(errno.EIO, os.strerror(errno.EIO), call)
         return True
 
-    def _rename_all(self, directory: Path, changes: _Names) -> None:
+    def _rename_all(self, directory: Path, changes: _Changes) -> None:
         _apply(self._names, changes)
         self._pending.append((directory, changes))
 
 
-class PowerFile:
+class PowerFile(File):
     """An open file of `PowerFiles`."""
 
     def __init__(self, files: PowerFiles, name: str, inode: _Inode) -> None:
@@ -291,16 +297,12 @@ class PowerFile:
         """Do nothing."""
 
 
-def _apply(names: _Names, changes: _Names) -> None:
+def _apply(names: _Names, changes: _Changes) -> None:
     for path, inode in changes.items():
         if inode is None:
             names.pop(path, None)
         else:
             names[path] = inode
-
-
-def _renewed(names: _Names, inodes: dict[_Inode | None, _Inode | None]) -> _Names:
-    return {path: inodes[inode] for path, inode in names.items()}
 
 
 def newest(files: PowerFiles) -> Image:

@@ -22,12 +22,12 @@ def kept(log: CommitLog) -> list[Entry]:
     return found
 
 
-def cut_disk() -> Disk:
-    """Return a formatted disk whose power can be cut before any call."""
-    disk = Disk()
-    disk.files = CutFiles()
-    disk.identity = format_disk(disk.files)
-    return disk
+def cut_disk() -> tuple[Disk, CutFiles]:
+    """Return a formatted disk whose power can be cut before any call, and its files."""
+    disk, files = Disk(), CutFiles()
+    disk.files = files
+    disk.identity = format_disk(files)
+    return disk, files
 
 
 def test_whole_sealed_segments_below_an_index_go() -> None:
@@ -152,14 +152,14 @@ def test_loss_of_a_watermark_slot_does_not_ask_for_what_was_dropped(slot: int) -
 def test_power_cut_while_segments_are_dropped_loses_nothing_else(calls: int) -> None:
     """At every file call: the old beginning or the new one, and all that was synced behind it."""
     for seed in range(8):
-        disk = cut_disk()
+        disk, files = cut_disk()
         log = disk.with_entries(entries(1, 100, size=200))
         new = log._index.base_before(60).index + 1
 
-        disk.files.calls_left = calls
+        files.calls_left = calls
         with suppress(PowerCutError):
             log.drop_before(60)
-        disk.files.calls_left = 1 << 60
+        files.calls_left = 1 << 60
         found = disk.crash(seed)
 
         assert found.first_index in (1, new)
@@ -173,17 +173,17 @@ def test_power_cut_while_the_log_restarts_leaves_the_old_or_the_new_one(
 ) -> None:
     """At every file call, also during the recovery that follows."""
     for seed in range(8):
-        disk = cut_disk()
+        disk, files = cut_disk()
         log = disk.with_entries(entries(1, 100, size=200))
 
-        disk.files.calls_left = calls
+        files.calls_left = calls
         with suppress(PowerCutError):
             log.restart_behind(index=index, term=7, chain=1)
         disk.files.crash(Random(seed))
-        disk.files.calls_left = calls // 2
+        files.calls_left = calls // 2
         with suppress(PowerCutError):
             disk.open()
-        disk.files.calls_left = 1 << 60
+        files.calls_left = 1 << 60
         found = disk.crash(seed)
 
         assert (found.first_index, found.last_index) in {(1, 100), (index + 1, index)}

@@ -423,7 +423,7 @@ def _repaired_or_rot(disk: Disk, good: list[Entry]) -> tuple[list[Entry], str]:
     return everything(log), ""
 
 
-def _flip(data: bytearray, position: int) -> bytearray:
+def _flip(data: bytes, position: int) -> bytearray:
     flipped = bytearray(data)
     flipped[position] ^= 1
     return flipped

@@ -109,7 +109,7 @@ def test_a_snapshot_of_another_group_is_refused() -> None:
         _open(files).load(GROUP)
 
 
-def _cut_anywhere(work: Callable[[SnapshotFiles], None]) -> list[list[int]]:
+def _cut_anywhere(work: Callable[[SnapshotFiles], object]) -> list[list[int]]:
     """Save snapshot 5, then cut the power within *work*: what is left, cut later each time."""
     left = []
     for calls in range(1, 40):

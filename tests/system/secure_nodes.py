@@ -14,6 +14,7 @@ import grpc.aio
 from dledger.client import AdminClient, MutualTls
 from dledger.peers.handshake import METADATA_KEY, Handshake, PeerAddress
 from dledger.peers.replication_port import CONNECT_TOKEN_KEY
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server.config import Settings
 from dledger_operator.cluster.issuing import Pair
 from tests.system.live_nodes import GROUP_ID, LiveNodes
@@ -61,6 +62,13 @@ async def call(channel: grpc.aio.Channel, path: str = STATUS) -> grpc.StatusCode
     finally:
         await channel.close()
     return grpc.StatusCode.OK
+
+
+def peer_tls(nodes: SecureNodes, number: int) -> PeerTls:
+    """Return what a node has of the files of its certificate."""
+    held = nodes.nodes[number]._peer_tls
+    assert held is not None
+    return held
 
 
 def handshake(nodes: SecureNodes, *, sender: int, name: str) -> str:

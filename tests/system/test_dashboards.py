@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc.aio
 import pytest
@@ -26,7 +26,6 @@ import yaml
 from dledger.common.http import HealthServer
 from dledger_operator.api import names
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.controllers.reconcile_loop import GroupLoop
 from dledger_operator.metrics.metrics import Metrics
@@ -90,7 +89,7 @@ async def look_after_a_group(metrics: Metrics) -> None:
     reconciler = Reconciler(
         world.group,
         cluster=Cluster(FakeApi(world), metrics.wrote),
-        nodes=cast("Nodes", FakeNodes(world)),
+        nodes=FakeNodes(world),
         watched=FakeWatched(world),
         platform=PLATFORM,
         metrics=metrics,

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,10 @@ class Lines:
             self.last = json.loads(line)
 
 
+def _is_another(group: DevGroup, state: dict[str, Any]) -> bool:
+    return group.state() != state
+
+
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[DevGroup]:
     """Return a running, writable group of three."""
@@ -95,7 +100,7 @@ def test_nothing_is_lost_or_doubled_over_ten_kills_of_the_leader(
         acked = lines.last["acked"]
         os.kill(state["pids"][state["leader"]], signal.SIGKILL)
         lines.wait_acked(acked + 100)
-        eventually_blocking(lambda gone=state: group.state() != gone, "the death is noticed", 10)
+        eventually_blocking(partial(_is_another, group, state), "the death is noticed", 10)
     eventually_blocking(group.whole, "all nodes are ready", 30)
     lines.stop()
     summary = lines.summary()

@@ -32,9 +32,7 @@ def test_nodes_end_whose_group_is_killed_while_they_start(tmp_path: Path) -> Non
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )  # fmt: skip
-    eventually_blocking(
-        lambda: nodes_of(data) or dev.poll(), "a node is forked", _NEVER_S, poll_s=0.01
-    )
+    eventually_blocking(lambda: nodes_of(data) or dev.poll(), "a node is forked", _NEVER_S)
     started = nodes_of(data)
     dev.kill()
     dev.wait()

@@ -8,6 +8,8 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from dledger.client import ForcedGroup
 from dledger.errors import NodeRemoved, Refused
 from dledger.files.files import RealFiles
 from dledger.store.hard_state import HardStateFile
+from dledger.types import NodeId
 from tests.system.live_nodes import GROUP_ID, LiveNodes
 from tests.waiting import eventually, eventually_works
 
@@ -70,7 +73,7 @@ def bring_back(live: LiveNodes, number: int) -> None:
 async def is_buried(live: LiveNodes, *numbers: int) -> None:
     """Wait until these nodes have stopped because they were left out, and stay so."""
     for number in numbers:
-        reason = await eventually(lambda number=number: live.ended.get(number))
+        reason = await eventually(partial(live.ended.get, number))
         assert isinstance(reason, NodeRemoved)
     await live.stop(*numbers)
     for number in numbers:
@@ -215,7 +218,7 @@ async def test_a_request_that_names_something_else_is_refused_with_what_there_is
     """Another group, another node, another last entry."""
     await lose_two_of_three(live)
     own = await eventually(lambda: s if (s := live.status(0)).role != "leader" else None)
-    right = {
+    right: dict[str, Any] = {
         "group_id": GROUP_ID,
         "node_id": own.node_id,
         "expected_last_term": own.last_term,
@@ -231,7 +234,7 @@ async def test_a_request_that_names_something_else_is_refused_with_what_there_is
     for name, value, why in wrong:
         async with live.admin(0) as admin:
             with pytest.raises(Refused, match=why):
-                await admin.force_new_group(**{**right, name: value})  # type: ignore[arg-type]
+                await admin.force_new_group(**{**right, name: value})
 
     assert live.status(0).epoch == 0
 
@@ -269,8 +272,8 @@ async def test_a_crash_after_the_vote_alone_leaves_the_old_group(live: LiveNodes
     await eventually(lambda: live.status(0).term > 1 << 20 or None)
 
 
-def live_id(live: LiveNodes) -> str:
-    return str(json.loads((live.data(0) / "identity.json").read_text())["node_id"])
+def live_id(live: LiveNodes) -> NodeId:
+    return NodeId(json.loads((live.data(0) / "identity.json").read_text())["node_id"])
 
 
 async def run(*words: str) -> int:

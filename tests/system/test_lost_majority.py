@@ -11,6 +11,7 @@ import json
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -79,7 +80,7 @@ class Processes:
 
     async def bootstrap(self) -> None:
         members = [
-            member_of(await eventually_works(lambda s=spec: self.status(s.index)), spec.own_address)
+            member_of(await eventually_works(partial(self.status, spec.index)), spec.own_address)
             for spec in self.specs
         ]
         async with AdminClient(self.specs[0].own_address) as admin:
@@ -115,7 +116,7 @@ async def written(spec: NodeSpec, *bodies: str) -> dict[str, int]:
     """Write; returns the index of each body that was acknowledged."""
     acked: dict[str, int] = {}
     for body in bodies:
-        acked[body] = (await eventually_works(lambda b=body: append(spec, b))).index
+        acked[body] = (await eventually_works(partial(append, spec, body))).index
     return acked
 
 
@@ -178,7 +179,7 @@ async def test_what_is_lost_is_what_only_the_lost_disks_had(nodes: Processes) ->
         nodes.start(number)
     fresh = [
         member_of(
-            await eventually_works(lambda n=number: nodes.status(n)),
+            await eventually_works(partial(nodes.status, number)),
             nodes.specs[number].own_address,
         )
         for number in others

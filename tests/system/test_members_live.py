@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from dledger.client import Client
 from dledger.errors import InvalidArgument, NodeRemoved, NotLeader, Refused, Unavailable
 from dledger.files.files import RealFiles
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -240,8 +241,8 @@ async def test_a_change_that_no_quorum_takes_is_answered_in_bounded_time(
             await admin.add_learner(Member(id=NodeId("x"), name="x", address="127.0.0.1:1"))
 
 
-async def _bodies(client: object) -> list[bytes]:
-    bodies = [stored.record.body async for stored in client.read("topic", 0)]  # type: ignore[attr-defined]
+async def _bodies(client: Client) -> list[bytes]:
+    bodies = [stored.record.body async for stored in client.read("topic", 0)]
     if not bodies:
         raise Unavailable("nothing applied yet")
     return bodies

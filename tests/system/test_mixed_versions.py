@@ -8,6 +8,7 @@ import os
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,10 @@ def _levels(live: LiveNodes, asked: int) -> dict[str, int]:
     return {row.member.name: row.feature_level for row in live.status(asked).members}
 
 
+def _is_newer(live: LiveNodes, number: int) -> bool:
+    return _levels(live, 2)[f"orders-{number}"] == 2
+
+
 async def _agree(live: LiveNodes, *numbers: int) -> None:
     """Wait until these nodes have applied all there is; they come to one state."""
     states = [live.nodes[number].engine.state for number in numbers]
@@ -154,9 +159,7 @@ async def test_a_newer_leader_proposes_nothing_that_an_older_member_does_not_kno
                 await _clone(live, 2)
             await load.goes_on()
             await _restart(live, number, newer=True)
-            await eventually(
-                lambda number=number: _levels(live, 2)[f"orders-{number}"] == 2  # type: ignore[misc]
-            )
+            await eventually(partial(_is_newer, live, number))
             await _lead(live, 2)
         result = await eventually_works(lambda: _clone(live, 2))
         await load.goes_on()

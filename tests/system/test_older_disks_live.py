@@ -148,7 +148,8 @@ async def test_a_whole_group_that_starts_asks_and_answers_at_once(live: LiveNode
     await live.start(0, 1, 2)
 
     await live.leader()
-    assert all(not live.nodes[each]._driver.core.asks for each in live.nodes)
+    drivers = [node._driver for node in live.nodes.values()]
+    assert [driver is not None and driver.core.asks for driver in drivers] == [False] * 3
     await live.stop(0, 1, 2)
     await live.start(0, 2)
     await live.leader()

@@ -6,6 +6,7 @@ import asyncio
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -43,8 +44,12 @@ def hang_syncs(live: LiveNodes, *numbers: int) -> threading.Event:
             assert gate.wait(60)
             sync()
 
-        running.log.sync = wait  # type: ignore[method-assign]
+        running.log.sync = wait
     return gate
+
+
+def has_ticked(driver: Driver, since_s: float) -> bool:
+    return driver.last_tick_s != since_s
 
 
 async def is_full(driver: Driver) -> None:
@@ -52,7 +57,7 @@ async def is_full(driver: Driver) -> None:
     await eventually(lambda: driver.queued_bytes >= 64 << 10 and not driver.core.has_room)
     for _ in range(3):
         ticked_s = driver.last_tick_s
-        await eventually(lambda ticked_s=ticked_s: driver.last_tick_s != ticked_s)
+        await eventually(partial(has_ticked, driver, ticked_s))
 
 
 async def numbers_in(live: LiveNodes, asked: int, queue_id: int) -> list[int]:
@@ -108,7 +113,7 @@ def jolt_syncs(live: LiveNodes, number: int, rng: Random) -> None:
             time.sleep(rng.random() * 0.2)
         sync()
 
-    running.log.sync = slow  # type: ignore[method-assign]
+    running.log.sync = slow
 
 
 @pytest.mark.long

@@ -17,7 +17,7 @@ from dledger.peers.handshake import Handshake
 from dledger.peers.peer_link import PeerLink
 from dledger_operator.decisions.certificates import LEAF_S
 from tests.system.peer_certificates import Mounted
-from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, handshake
+from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, handshake, peer_tls
 from tests.waiting import eventually
 
 
@@ -85,7 +85,7 @@ async def plain_text_ends(nodes: SecureNodes, require: Callable[[], None]) -> No
     insecure = grpc.aio.insecure_channel(nodes.peer_address(0))
     await insecure.unary_unary(STATUS)(b"", timeout=3)
     require()
-    await eventually(lambda: not any(n._peer_tls.takes_plain for n in nodes.nodes.values()))
+    await eventually(lambda: not any(peer_tls(nodes, n).takes_plain for n in nodes.nodes))
     await eventually(lambda: insecure.get_state() is not grpc.ChannelConnectivity.READY)
     await insecure.close()
     said = Handshake.decode(handshake(nodes, sender=1, name="orders-1"))

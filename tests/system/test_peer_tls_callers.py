@@ -7,7 +7,7 @@ import base64
 import json
 import os
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,13 +52,15 @@ def directory_of(nodes: SecureNodes, role: str, mode: str = "required") -> str:
     return str(directory)
 
 
-async def dledger(*args: str, given: bytes | None = None, **environment: str) -> tuple[int, Any]:
+async def dledger(
+    *args: str, given: bytes | None = None, environment: Mapping[str, str] | None = None
+) -> tuple[int, Any]:
     """Run a command with ``--json``; return the exit code and what it printed."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "dledger", *args, "--json"),
         stdin=asyncio.subprocess.PIPE if given is not None else None,
         stdout=asyncio.subprocess.PIPE,
-        env={**os.environ, **environment},
+        env={**os.environ, **(environment or {})},
     )
     out, _ = await process.communicate(given)
     assert process.returncode is not None
@@ -73,12 +75,12 @@ async def test_a_command_in_the_pod_of_a_node_has_the_nodes_certificate(
     in_pod = {DIRECTORY_ENV: str(nodes.mounted.path), "DLEDGER_NAME": "orders-1"}
     at = ("--endpoint", nodes.peer_address(1))
 
-    code, status = await dledger("status", *at, **in_pod)
+    code, status = await dledger("status", *at, environment=in_pod)
     assert (code, status["name"]) == (0, "orders-1")
-    code, members = await dledger("member", "list", *at, **in_pod)
+    code, members = await dledger("member", "list", *at, environment=in_pod)
     assert (code, len(members)) == (0, 3)
 
-    code, said = await dledger("group", "list", *at, **in_pod)
+    code, said = await dledger("group", "list", *at, environment=in_pod)
     assert code == _REFUSED
     assert "'member/orders-1' may not call /dledger.v1.Admin/ListGroups" in str(said)
     code, _ = await dledger("status", *at)
@@ -122,9 +124,9 @@ async def test_an_administrators_secret_can_come_by_the_standard_input(
     in_pod = {DIRECTORY_ENV: str(nodes.mounted.path), "DLEDGER_NAME": "orders-1"}
     to = ("group", "list", "--endpoint", nodes.peer_address(1), "--tls-dir", "-")
 
-    code, said = await dledger(*to, given=json.dumps({"data": data}).encode(), **in_pod)
+    code, said = await dledger(*to, given=json.dumps({"data": data}).encode(), environment=in_pod)
     assert (code, said) == (0, [])
-    code, said = await dledger(*to, given=b"nothing", **in_pod)
+    code, said = await dledger(*to, given=b"nothing", environment=in_pod)
     assert code == _REFUSED
     assert "no Secret in JSON" in str(said)
 

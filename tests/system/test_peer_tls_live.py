@@ -16,7 +16,16 @@ from dledger.rpc.peer_tls import PeerTls
 from dledger.server.node import Node
 from dledger_operator.cluster.issuing import Pair
 from tests.system.peer_certificates import Mounted, ended_certificate
-from tests.system.secure_nodes import NAMES, STATUS, SecureNodes, call, control, handshake, keeps
+from tests.system.secure_nodes import (
+    NAMES,
+    STATUS,
+    SecureNodes,
+    call,
+    control,
+    handshake,
+    keeps,
+    peer_tls,
+)
 from tests.waiting import eventually
 
 
@@ -132,7 +141,7 @@ async def test_authorities_are_replaced_under_writes(nodes: SecureNodes) -> None
     """Both are trusted, then certificates are the new one's, then it alone is: none is refused."""
     await nodes.found(0, 1, 2)
     mounted, stop = nodes.mounted, asyncio.Event()
-    before = {n: node._peer_tls.state for n, node in nodes.nodes.items()}
+    before = {n: peer_tls(nodes, n).state for n in nodes.nodes}
 
     async def write(number: int) -> int:
         count = 0
@@ -143,10 +152,8 @@ async def test_authorities_are_replaced_under_writes(nodes: SecureNodes) -> None
         return count
 
     async def taken() -> None:
-        await eventually(
-            lambda: all(nodes.nodes[n]._peer_tls.state is not before[n] for n in before)
-        )
-        before.update({n: node._peer_tls.state for n, node in nodes.nodes.items()})
+        await eventually(lambda: all(peer_tls(nodes, n).state is not before[n] for n in before))
+        before.update({n: peer_tls(nodes, n).state for n in before})
 
     writers = [asyncio.create_task(write(number)) for number in range(3)]
     old = {name: mounted.member(name) for name in NAMES}

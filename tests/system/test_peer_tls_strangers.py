@@ -12,9 +12,11 @@ import socket
 import ssl
 import tempfile
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -79,7 +81,9 @@ class Stranger:
 
     async def sends(self, nodes: SecureNodes, port: int, said: bytes) -> None:
         """Send to a replication port, and wait until the node ends the connection."""
-        secure = {} if self.is_plain else {"ssl": self._context(nodes), "server_hostname": NAMES[0]}
+        secure: dict[str, Any] = (
+            {} if self.is_plain else {"ssl": self._context(nodes), "server_hostname": NAMES[0]}
+        )
         with contextlib.suppress(OSError):
             reader, writer = await asyncio.open_connection("127.0.0.1", port, **secure)
             try:
@@ -228,7 +232,7 @@ async def test_a09_silent_connections_keep_no_member_out(nodes: SecureNodes) -> 
         for number in followers:
             await nodes.stop(number)
             await nodes.start(number)
-            await eventually(lambda number=number: is_followed(nodes, number))
+            await eventually(partial(is_followed, nodes, number))
             async with nodes.client(leader) as client:
                 await client.append("t", [b"x"])
     finally:
@@ -238,9 +242,9 @@ async def test_a09_silent_connections_keep_no_member_out(nodes: SecureNodes) -> 
 
 def is_followed(nodes: SecureNodes, number: int) -> bool:
     """Whether a node has a leader that reaches it."""
-    row: Callable[[int], object] = lambda n: nodes.row(n, nodes.nodes[number].node_id)  # noqa: E731
     leader = nodes._leader()
-    return bool(leader) and getattr(row(leader[0]), "connected", False)
+    row = leader and nodes.row(leader[0], nodes.nodes[number].node_id)
+    return bool(row and row.connected)
 
 
 async def test_a22_an_empty_node_joins_no_group_of_a_strangers(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from dledger.client import Client
@@ -21,6 +23,10 @@ def live(unfounded: LiveNodes) -> LiveNodes:
 def _range(live: LiveNodes, number: int) -> tuple[int, int]:
     queue = live.nodes[number].engine.state.topics.queue("topic", 0)
     return queue.first, queue.end
+
+
+def _has_range(live: LiveNodes, number: int, expected: tuple[int, int]) -> bool:
+    return _range(live, number) == expected
 
 
 async def _read(client: Client, start_offset: int) -> list[int]:
@@ -48,7 +54,7 @@ async def test_old_segments_go_on_every_node_and_readers_are_told(live: LiveNode
 
     assert 0 < first < end == 40
     for number in range(3):
-        await eventually(lambda number=number: _range(live, number) == (first, end))  # type: ignore[misc]
+        await eventually(partial(_has_range, live, number, (first, end)))
         async with live.client(number) as client:
             assert await _read(client, first) == list(range(first, end))
             with pytest.raises(InvalidArgument, match=rf"\[{first}, {end}\]"):

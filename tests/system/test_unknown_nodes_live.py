@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import json
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -55,8 +56,8 @@ class UnknownNode:
 
         async def nothing() -> AsyncIterator[bytes]:
             await self._ended.wait()
-            return
-            yield b""
+            for none in list[bytes]():
+                yield none
 
         async with grpc.aio.insecure_channel(self.address) as channel:
             handshake = ((METADATA_KEY, json.dumps(self.handshake)),)
@@ -106,14 +107,14 @@ async def test_a_members_name_gives_an_unknown_node_no_term(live: LiveNodes) -> 
     follower = (leader + 1) % 3
     term = live.status(follower).term
     ids = {"sender": live.nodes[leader].node_id, "recipient": live.nodes[follower].node_id}
-    heartbeat = {"commit_index": 0, "commit_chain": 0, "round": 1}
-    vote = {"last_index": 0, "last_term": 0, "last_chain": 0, "transfer": True}
+    heartbeat = HeartbeatRequest(**ids, term=1, commit_index=0, commit_chain=0, round=1)
+    vote = VoteRequest(**ids, term=1, last_index=0, last_term=0, last_chain=0, transfer=True)
 
     async with UnknownNode(live, follower, sender_id=ids["sender"]).connected() as connect_token:
         for wrong in (2**64 - 1, 2**63 - 1, 2**62):
-            await _send(connect_token, HeartbeatRequest(**ids, term=wrong, **heartbeat))
-            await _send(connect_token, VoteRequest(**ids, term=wrong, **vote))
-        await _send(connect_token, VoteRequest(**ids, term=2**62 - 1, **vote))
+            await _send(connect_token, replace(heartbeat, term=wrong))
+            await _send(connect_token, replace(vote, term=wrong))
+        await _send(connect_token, replace(vote, term=2**62 - 1))
 
     refused = live.nodes[follower]._metrics.registry.get_sample_value
     labels = {"group": "orders", "node": f"orders-{follower}", "reason": "TermJump"}

@@ -83,11 +83,11 @@ class Call(Generic[Q, A]):
         if response is None:
             self.resume(None)
         else:
-            self._end(self._pipeline.encoded(self.method, response))
+            self._end(self._pipeline.encode(self.method, response))
 
     def refuse(self, error: Exception) -> None:
         """Answer that it was refused."""
-        self._end(self._pipeline.refused(self.method, self.caller, error, self.asked))
+        self._end(self._pipeline.refuse(self.method, self.caller, error, self.asked))
 
     def forward(self) -> None:
         """Let the leader serve it."""

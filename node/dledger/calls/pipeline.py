@@ -85,7 +85,7 @@ class Pipeline:
     ) -> Cancel:
         """Serve a request that has arrived whole; see `contract.Unary`."""
         call = Call(self, method, self._caller_of(headers), raw, answer=answer, fail=fail)
-        if self._rules and not self._admitted(call):
+        if self._rules and not self._admit(call):
             return call.cancel
         leads = self.backend.leads()
         if method.never is not None:
@@ -122,7 +122,7 @@ class Pipeline:
             unknown: Whether the batch may have been carried out.
         """
         call = Call(self, method, self._caller_of(headers), raw, answer=answer, fail=fail)
-        if not self._rules or self._admitted(call, again=asked):
+        if not self._rules or self._admit(call, again=asked):
             call.resume(LeadershipLost("its batch may have been carried out") if unknown else None)
         return call.cancel
 
@@ -130,11 +130,11 @@ class Pipeline:
         """Serve calls that come as one command; see `attempt`."""
         if not self.backend.leads():
             work.resume(None)
-        elif not self._rules or self._admitted(work):
+        elif not self._rules or self._admit(work):
             return self.attempt(work)
         return None
 
-    def _admitted(self, work: Work, *, again: bool = False) -> bool:
+    def _admit(self, work: Work, *, again: bool = False) -> bool:
         """Ask the rules about *work*, which is refused if they say so."""
         work.asked = asked = Asked(self._rules, work.method.label, work.caller)
         try:
@@ -232,12 +232,12 @@ class Pipeline:
             async with self.admission.request(caller.peer, read, method.name) as raw:
                 if asked is not None and not asked.admitted:
                     asked.admit(messages=method.messages(raw), size_bytes=len(raw))
-                attempt = partial(self._attempted, method, raw, caller, [tried] if tried else [])
+                attempt = partial(self._try, method, raw, caller, [tried] if tried else [])
                 return await self.backend.retry(caller, len(raw), attempt)
         except Exception as error:  # noqa: BLE001
-            return self.refused(method, caller, error, asked)
+            return self.refuse(method, caller, error, asked)
 
-    async def _attempted(
+    async def _try(
         self, method: AnyMethod, raw: bytes, caller: Caller, tried: list[DledgerError]
     ) -> bytes:
         if tried:
@@ -247,7 +247,7 @@ class Pipeline:
             request = method.parse(raw)
             if leads or (method.here is not None and method.here(request)):
                 self.backend.note(caller, 1)
-                return self.encoded(method, await _response(method, request, caller))
+                return self.encode(method, await _response(method, request, caller))
         return await self.backend.ask(method.path, raw, caller)
 
     async def open(self, method: AnyMethod, headers: Headers, stream: Stream) -> None:
@@ -255,7 +255,7 @@ class Pipeline:
         caller = self._caller_of(headers, prove=stream.prove)
         asked = self.ask(method, caller)
         try:
-            ended = await self._streamed(method, caller, stream, asked)
+            ended = await self._serve_stream(method, caller, stream, asked)
         finally:
             if asked is not None:
                 asked.leave()
@@ -264,7 +264,7 @@ class Pipeline:
         if ended is not None:
             await stream.send(ended)
 
-    async def _streamed(
+    async def _serve_stream(
         self, method: AnyMethod, caller: Caller, stream: Stream, asked: Asked | None
     ) -> bytes | Failed | None:
         """Serve a stream; return what is left to say, if it was refused."""
@@ -276,7 +276,7 @@ class Pipeline:
             if method.stream is not None:
                 await method.stream(caller, stream)
         except Exception as error:  # noqa: BLE001
-            return self.refused(method, caller, error, asked)
+            return self.refuse(method, caller, error, asked)
         return None
 
     def _never(
@@ -288,16 +288,16 @@ class Pipeline:
                 asked.admit()
         except DledgerError as refusal:
             error = refusal
-        return self.refused(method, caller, error, asked)
+        return self.refuse(method, caller, error, asked)
 
     # -- answers ---------------------------------------------------------------------------------
 
-    def encoded(self, method: Method[Any, A], response: A, calls: int = 1) -> bytes:
+    def encode(self, method: Method[Any, A], response: A, calls: int = 1) -> bytes:
         """Return a response's bytes, counted."""
         self.backend.count(method.label, method.code(response), calls)
         return response.SerializeToString()
 
-    def refused(
+    def refuse(
         self,
         method: AnyMethod,
         caller: Caller,
@@ -320,10 +320,10 @@ class Pipeline:
             error = bug(error)
         forget_frames(error)
         if asked is not None:
-            asked.refused(error)
+            asked.tell_refusal(error)
         again = caller.forwarded and isinstance(error, Unavailable)
         if method.refuse is not None and not (ended or again or isinstance(error, Relayed)):
-            return self.encoded(method, method.refuse(error), calls)
+            return self.encode(method, method.refuse(error), calls)
         if method.refuse is None and (method.stream is not None or not caller.forwarded):
             self.backend.count(method.label, grpc_code_of(error).name, calls)
         code, message, metadata = ending(error)

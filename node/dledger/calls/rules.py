@@ -85,7 +85,7 @@ class Asked:
             if leave is not None:
                 self._leaves.append(leave)
 
-    def refused(self, error: DledgerError) -> None:
+    def tell_refusal(self, error: DledgerError) -> None:
         """Tell all rules that the request was refused."""
         for rule in self._rules:
             rule.refused(self.ask, error)

@@ -54,7 +54,7 @@ class Service:
         error = refusal_of(method.name, refused)
         if method.refuse is None:
             raise failed_by(error)
-        return self.pipeline.encoded(method, method.refuse(error))
+        return self.pipeline.encode(method, method.refuse(error))
 
 
 def handlers_of(services: Iterable[Service]) -> Handlers:

@@ -60,12 +60,12 @@ def check_total(size_bytes: int) -> None:
         )
 
 
-def check_digest(body: bytes, digest: Any) -> None:
+def check_digest(body: bytes, digest: definition.Digest) -> None:
     """Refuse a body that does not match the digest that its producer sent, if any."""
     kind = digest.type
     if kind == _NO_DIGEST:
         return
-    given: str = digest.checksum
+    given = digest.checksum
     if kind == _MD5:
         correct = given.upper() == md5_of(body)
     elif kind == _SHA1:

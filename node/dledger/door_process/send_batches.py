@@ -15,17 +15,17 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
-from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
+from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.frames import DoorKind, SendBatch
+from dledger.door_process.joiner import CLIENT_ID, Batch, BatchedCall, Joiner, PassOn
 from dledger.errors import DledgerError
-from dledger.link.frames import Kind, Resumes, packed
+from dledger.link.frames import Resumes, packed
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
@@ -33,38 +33,9 @@ from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 logger = logging.getLogger(__name__)
 
 SEND_PATH: Final = f"/{SERVICE_NAME}/SendMessage"
-CLIENT_ID: Final = b"x-mq-client-id"
-LEAST_ROOM_BYTES: Final = 8 << 10
-"""What the least request counts for admission, as in a node."""
 
-PassOn: TypeAlias = Callable[..., Cancel]
-"""`DoorEnd.begin` of a method."""
-
-
-class BatchedCall:
-    """One call that may be in a batch."""
-
-    __slots__ = ("answer", "body", "cancel", "fail", "headers", "over", "pass_on")
-
-    def __init__(
-        self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
-    ) -> None:
-        self.pass_on, self.headers, self.body = pass_on, headers, body
-        self.answer, self.fail = answer, fail
-        self.cancel: Cancel | None = None
-        self.over = False
-
-    def give_up(self) -> None:
-        """Do what its client's leaving asks for."""
-        self.over = True
-        if self.cancel is not None:
-            self.cancel()
-
-    def go_on(self, resumes: Resumes, over: Callable[[], None] | None = None) -> None:
-        """Let it go the general way; *over* is called when it has ended."""
-        self.cancel = self.pass_on(
-            self.headers, self.body, self.answer, self.fail, resumes=resumes, over=over
-        )
+_Key: TypeAlias = tuple[int, Origin]
+"""Connection, and what the messages of one command have in common."""
 
 
 class _Send(BatchedCall):
@@ -94,29 +65,8 @@ class _Lane:
         self.waiting: deque[_Send] = deque()
 
 
-class _Batch:
-    """What becomes one PRODUCE command."""
-
-    __slots__ = ("awaited", "lane", "number", "origin", "room_bytes", "rows", "sends", "size_bytes")
-
-    def __init__(self, lane: _Lane, origin: Origin) -> None:
-        self.lane, self.origin = lane, origin
-        self.sends: list[_Send] = []
-        self.rows = self.size_bytes = self.room_bytes = self.awaited = self.number = 0
-
-    def has_room(self, sending: Sending) -> bool:
-        return (
-            self.rows + len(sending.messages) <= SHARED_ROWS
-            and self.size_bytes + sending.size_bytes <= SHARED_BYTES
-        )
-
-    def add(self, send: _Send, sending: Sending) -> None:
-        send.sending = sending
-        self.sends.append(send)
-        self.awaited += 1
-        self.rows += len(sending.messages)
-        self.size_bytes += sending.size_bytes
-        self.room_bytes += max(len(send.body), LEAST_ROOM_BYTES)
+_Batch: TypeAlias = Batch[_Key, _Send]
+"""What becomes one PRODUCE command."""
 
 
 class SendBatches:
@@ -129,24 +79,12 @@ class SendBatches:
     def __init__(self, door: DoorEnd) -> None:
         self._door = door
         self._lanes: dict[int, _Lane] = {}
-        self._open: dict[tuple[int, Origin], _Batch] = {}
-        self._queued: list[_Batch] = []
-        self._sent: dict[int, _Batch] = {}
+        self._joiner: Joiner[_Key, _Send] = Joiner(door, self._begin, self._end)
         self._waiting: dict[_Lane, None] = {}
 
     def before(self, general: Handler, port: int, method: int) -> Handler:
-        """Return the handler that tries a batch first.
-
-        Args:
-            general: The method's general handler.
-            port: The port's number.
-            method: The method's number.
-        """
-        return Unary(
-            partial(self._serve, partial(self._door.begin, (port, method))),
-            max_request_bytes=general.max_request_bytes,
-            refusal=general.refusal,
-        )
+        """Return the handler that tries a batch first; see `Joiner.handler`."""
+        return self._joiner.handler(general, port, method, self._serve)
 
     def _serve(
         self, pass_on: PassOn, headers: Headers, body: bytes, answer: Answer, fail: Fail
@@ -187,68 +125,45 @@ class SendBatches:
     def _join(self, send: _Send, sending: Sending, lane: _Lane | None) -> None:
         connection = send.headers.connection
         if lane is None:
-            lane = self._lanes[connection] = _Lane(connection)
-        key = (connection, sending.origin)
-        batch = self._open.get(key)
-        if batch is None or not batch.has_room(sending):
-            batch = self._open[key] = _Batch(lane, sending.origin)
-            lane.batches += 1
-            self._queued.append(batch)
-            self._door.link.turn()
-        batch.add(send, sending)
-        send.cancel = partial(self._leave, batch)
+            self._lanes[connection] = _Lane(connection)
+        send.sending = sending
+        rows = len(sending.messages)
+        key = connection, sending.origin
+        self._joiner.join(key, send, rows=rows, size_bytes=sending.size_bytes)
 
-    def _leave(self, batch: _Batch) -> None:
-        """Give up a batch that nobody awaits any more; its messages may be stored all the same."""
-        batch.awaited -= 1
-        if batch.awaited or self._sent.pop(batch.number, None) is None:
-            return
-        batch.sends.clear()
-        self._door.link.send(packed(Kind.CANCEL, batch.number))
-        self._replied(batch.lane)
+    def _begin(self, batch: _Batch) -> None:
+        self._lane_of(batch).batches += 1
+
+    def _lane_of(self, batch: _Batch) -> _Lane:
+        """Return the lane of a batch; while it has one, its connection keeps it."""
+        return self._lanes[batch.key[0]]
 
     def flush(self) -> None:
         """Send the batches of this turn, in the order in which they began."""
         if self._waiting and not self._door.leads:  # then there is no going back
             for lane in [each for each in self._waiting if not each.batches]:
                 self._release(lane)
-        queued, self._queued = self._queued, []
-        self._open.clear()
-        for batch in queued:
-            number = batch.number = self._door.number()
-            self._sent[number] = batch
-            messages = [each for send in batch.sends for each in send.sending.messages]
-            frame = frames.sending(
-                number,
-                SendBatch(
-                    connection=batch.lane.connection,
-                    room_bytes=batch.room_bytes,
-                    calls=len(batch.sends),
-                    peer=batch.sends[0].headers.peer,
-                    client_id=batch.origin.client_id,
-                    command=encoded(batch.origin, messages),
-                ),
-            )
-            self._door.link.send(frame)
+        self._joiner.flush(_frame)
 
     def reply(self, kind: int, number: int, payload: bytes) -> bool:
         """Answer the calls of a batch; see `door_end.Replies`."""
-        batch = self._sent.pop(number, None)
+        batch = self._joiner.take(number)
         if batch is None:
             return False
         match kind:
             case DoorKind.PLACES:
-                _answer(batch.sends, frames.offsets_of(payload))
+                _answer(batch.calls, frames.offsets_of(payload))
             case DoorKind.SAME:
-                for send in batch.sends:
+                for send in batch.calls:
                     send.answer(payload)
             case _:
                 self._resume(batch, Resumes(payload[0]))
-        batch.sends.clear()  # else each is in a cycle with it, and its request stays
-        self._replied(batch.lane)
+        batch.calls.clear()  # else each is in a cycle with it, and its request stays
+        self._end(batch)
         return True
 
-    def _replied(self, lane: _Lane) -> None:
+    def _end(self, batch: _Batch) -> None:
+        lane = self._lane_of(batch)
         lane.batches -= 1
         if not lane.batches:
             if lane.refused:
@@ -257,9 +172,9 @@ class SendBatches:
 
     def _resume(self, batch: _Batch, resumes: Resumes) -> None:
         """Pass the calls of a batch on one by one."""
-        lane = batch.lane
+        lane = self._lane_of(batch)
         lane.refused = True
-        for send in batch.sends:
+        for send in batch.calls:
             if not send.over:
                 lane.resumed += 1
                 lane.passed_on += 1
@@ -314,3 +229,19 @@ def _answer(sends: Sequence[_Send], offsets: Sequence[int]) -> None:
         if not send.over:
             send.answer(response_of(messages, offsets[first:end]).SerializeToString())
         first = end
+
+
+def _frame(batch: _Batch) -> bytes:
+    connection, origin = batch.key
+    messages = [each for send in batch.calls for each in send.sending.messages]
+    return frames.sending(
+        batch.number,
+        SendBatch(
+            connection=connection,
+            room_bytes=batch.room_bytes,
+            calls=len(batch.calls),
+            peer=batch.calls[0].headers.peer,
+            client_id=origin.client_id,
+            command=encoded(origin, messages),
+        ),
+    )

@@ -163,7 +163,7 @@ class ColdFile(RealFile):
 class RealFiles:
     """The operating system's files."""
 
-    def open(self, path: Path, mode: Mode) -> RealFile:
+    def open(self, path: Path, mode: Mode) -> File:
         """Open *path*; created files are readable by their owner and group only."""
         kind = ColdFile if mode is Mode.COLD else RealFile
         return kind(os.open(path, mode.value, 0o640))

@@ -67,21 +67,3 @@ class LeaderLinks(Protocol):
     async def close(self) -> None:
         """End the link."""
         ...
-
-
-class NoLinks:
-    """Of a node whose requests are all forwarded by gRPC calls."""
-
-    def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
-        """Keep none."""
-
-    def to(self, leader: Member) -> LeaderLink | None:
-        """Return None."""
-        del leader
-        return None
-
-    def cancel_streams(self) -> None:
-        """End none."""
-
-    async def close(self) -> None:
-        """End none."""

@@ -35,7 +35,7 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
-from dledger.link.leader_link import LeaderLinks, NoLinks, Settle
+from dledger.link.leader_link import LeaderLinks, Settle
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import Passage, PassingOn
 from dledger.rpc.channel import error_of
@@ -57,23 +57,24 @@ class Relay:
     def __init__(
         self,
         engine: Engine,
+        links: LeaderLinks,
         tls: PeerTls | None = None,
-        links: LeaderLinks | None = None,
         count: Callable[[str], None] = lambda _: None,
+        *,
         dial: Dial = PeerChannel,
     ) -> None:
         """Forward no request yet.
 
         Args:
             engine: The node.
-            tls: The certificates for calls to peers; None: plain text.
-            links: The links to leaders; None: there are none.
+            links: The links to leaders; without one, requests are forwarded by gRPC calls.
+            tls: The certificates for these; None: plain text.
             count: Called with `BY_LINK` or `BY_CALL` for each request that is forwarded.
             dial: Returns the channel to a peer's address and name, with these certificates.
         """
         self._engine = engine
         self._tls, self._dial = tls, dial
-        self._links, self._count = links or NoLinks(), count
+        self._links, self._count = links, count
         self._channels: dict[str, PeerChannel] = {}
         self._calls: dict[str, set[Any]] = {}
         self._streams: set[Any] = set()

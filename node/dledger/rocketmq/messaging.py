@@ -112,7 +112,7 @@ class MessagingHandlers:
                 messaging_method("Telemetry", stream=self._parts.telemetry.serve),
                 self._receiving,
                 *(messaging_method(name, never=_later(name)) for name in _LATER),
-                messaging_method(_LATER_STREAM, never=_later(_LATER_STREAM), stream=_unserved),
+                messaging_method(_LATER_STREAM, never=_later(_LATER_STREAM), stream=_serve_nothing),
             ],
         )
 
@@ -158,7 +158,7 @@ class MessagingHandlers:
                 if in_doubt and self._context.queue_followers.closed:
                     raise
             if self._context.queue_followers.closed:
-                yield self.pipeline.encoded(self._receiving, nothing_new())
+                yield self.pipeline.encode(self._receiving, nothing_new())
                 return
             await self._context.relay.pause(caller, _RETRY_S)
 
@@ -170,7 +170,7 @@ class MessagingHandlers:
             async with aclosing(answers) as responses:
                 async for response in responses:
                     if response.HasField("status"):
-                        yield self.pipeline.encoded(self._receiving, response)
+                        yield self.pipeline.encode(self._receiving, response)
                     else:
                         yield bytes(response.SerializeToString())
             return
@@ -228,6 +228,6 @@ def _later(method: str) -> Unsupported:
     return Unsupported(f"{method} is not implemented yet")
 
 
-async def _unserved(caller: Caller, stream: Stream) -> None:
+async def _serve_nothing(caller: Caller, stream: Stream) -> None:
     """Serve what is refused before."""
     del caller, stream

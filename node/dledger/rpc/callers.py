@@ -9,13 +9,16 @@ from __future__ import annotations
 import contextlib
 import inspect
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc
+import grpc.aio
 
 logger = logging.getLogger(__name__)
 
+_Answers = Callable[[object, grpc.aio.ServicerContext], Awaitable[object]]
+_Yields = Callable[[object, grpc.aio.ServicerContext], AsyncGenerator[object]]
 _SCHEME: Final = "dledger:"
 _MEMBER: Final = "member"
 _RULES: Final = (
@@ -86,7 +89,7 @@ def role_of_certificate(certificate: Mapping[str, Any] | None) -> str:
     return role_of_uris(value for kind, value in names if kind == "URI")
 
 
-def role_of_call(context: Any) -> str | None:
+def role_of_call(context: grpc.aio.ServicerContext) -> str | None:
     """Return the role of the caller of a gRPC call; empty if its certificate has none.
 
     None: the call is in plain text.
@@ -106,9 +109,9 @@ def guarded(handler: grpc.GenericRpcHandler) -> grpc.GenericRpcHandler:
 class _Guarded(grpc.GenericRpcHandler):  # type: ignore[misc]
     def __init__(self, inner: grpc.GenericRpcHandler) -> None:
         self._inner = inner
-        self._wrapped: dict[str, tuple[Any, Any]] = {}
+        self._wrapped: dict[str, tuple[grpc.RpcMethodHandler, grpc.RpcMethodHandler]] = {}
 
-    def service(self, details: Any) -> Any:
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
         """Return the method's handler behind the check; None if it is not of this service."""
         handler = self._inner.service(details)
         if handler is None:
@@ -120,10 +123,10 @@ class _Guarded(grpc.GenericRpcHandler):  # type: ignore[misc]
         return wrapped
 
 
-def _wrapped(handler: Any, path: str) -> Any:
+def _wrapped(handler: grpc.RpcMethodHandler, path: str) -> grpc.RpcMethodHandler:
     if not handler.response_streaming:
         inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
-        make: Callable[..., Any] = (
+        make: Callable[..., grpc.RpcMethodHandler] = (
             grpc.stream_unary_rpc_method_handler
             if handler.request_streaming
             else grpc.unary_unary_rpc_method_handler
@@ -141,16 +144,16 @@ def _wrapped(handler: Any, path: str) -> Any:
     return make(serve, handler.request_deserializer, handler.response_serializer)
 
 
-def _answers(inner: Any, path: str) -> Any:
-    async def serve(request: Any, context: Any) -> Any:
+def _answers(inner: _Answers, path: str) -> _Answers:
+    async def serve(request: object, context: grpc.aio.ServicerContext) -> object:
         await _check(context, path)
         return await inner(request, context)
 
     return serve
 
 
-def _yields(inner: Any, path: str) -> Any:
-    async def serve(request: Any, context: Any) -> AsyncIterator[Any]:
+def _yields(inner: _Yields, path: str) -> _Yields:
+    async def serve(request: object, context: grpc.aio.ServicerContext) -> AsyncGenerator[object]:
         await _check(context, path)
         async with contextlib.aclosing(inner(request, context)) as answers:
             async for answer in answers:
@@ -159,7 +162,7 @@ def _yields(inner: Any, path: str) -> Any:
     return serve
 
 
-async def _check(context: Any, path: str) -> None:
+async def _check(context: grpc.aio.ServicerContext, path: str) -> None:
     role = role_of_call(context)
     if role is None or not may_call(role, path):
         logger.warning("refused %s to %s with the role %r", path, context.peer(), role)

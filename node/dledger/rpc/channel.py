@@ -6,8 +6,8 @@ Used by all clients (`dledger.client`), by nodes that forward requests, and by t
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import Any, Final, Self
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Final, Self, TypeVar
 
 import grpc
 import grpc.aio
@@ -75,6 +75,9 @@ def nodes_of(addresses: str | Sequence[str], *, for_what: str) -> tuple[str, ...
     return nodes
 
 
+_Answer = TypeVar("_Answer")
+
+
 class Channel:
     """A gRPC channel as an async context manager; in plain text without *tls*.
 
@@ -107,7 +110,7 @@ class Channel:
         """Close the connection."""
         await self.channel.close()
 
-    async def call(self, method: Any, request: Any) -> Any:
+    async def call(self, method: Callable[..., Awaitable[_Answer]], request: object) -> _Answer:
         """Return the response to one unary request. Raises the node's error (`error_of`)."""
         try:
             answer = await method(request, timeout=self.timeout_s)
@@ -137,7 +140,7 @@ def error_of(error: grpc.aio.AioRpcError, address: str) -> DledgerError:
     return error_of_code(error.code(), text)
 
 
-def in_words(error: Any) -> str:
+def in_words(error: grpc.aio.AioRpcError) -> str:
     """Return an error's details; gRPC's own are replaced by a sentence for people."""
     details = error.details() or error.code().name
     if error.code() is grpc.StatusCode.UNAVAILABLE and details.startswith(_NO_CONNECTION):

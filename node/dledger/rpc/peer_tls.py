@@ -157,7 +157,7 @@ class PeerTls:
         """Return credentials that ask every caller for a certificate, and follow the directory."""
         given = self._loaded
 
-        def newest() -> Any:
+        def newest() -> grpc.ServerCertificateConfiguration | None:
             """Return what a handshake takes if it differs from the last one's; gRPC's thread."""
             nonlocal given
             now = self._loaded
@@ -192,10 +192,10 @@ class PeerChannel:
         self._state: object = None
         self._is_plain = True
         self._closing: set[asyncio.Task[None]] = set()
-        self._methods: dict[str, Any] = {}
+        self._methods: dict[str, grpc.aio.UnaryUnaryMultiCallable] = {}
         self._channel = self._dial()
 
-    def unary_unary(self, path: str) -> Any:
+    def unary_unary(self, path: str) -> grpc.aio.UnaryUnaryMultiCallable:
         """Return a method that takes and returns bytes."""
         channel = self._current()
         method = self._methods.get(path)
@@ -203,11 +203,11 @@ class PeerChannel:
             method = self._methods[path] = channel.unary_unary(path)
         return method
 
-    def unary_stream(self, path: str) -> Any:
+    def unary_stream(self, path: str) -> grpc.aio.UnaryStreamMultiCallable:
         """Return a method that returns a stream of bytes."""
         return self._current().unary_stream(path)
 
-    def stream_stream(self, path: str) -> Any:
+    def stream_stream(self, path: str) -> grpc.aio.StreamStreamMultiCallable:
         """Return a method that takes and returns streams of bytes."""
         return self._current().stream_stream(path)
 
@@ -255,7 +255,7 @@ async def _finish(channel: grpc.aio.Channel, grace_s: float) -> None:
         raise
 
 
-def _configuration(loaded: _Loaded) -> Any:
+def _configuration(loaded: _Loaded) -> grpc.ServerCertificateConfiguration:
     pair, trusted = loaded.identity.pair, loaded.identity.trusted
     return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)], trusted)
 

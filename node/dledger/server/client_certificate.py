@@ -12,7 +12,7 @@ import ipaddress
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import grpc
 from cryptography import x509
@@ -66,7 +66,7 @@ class ClientCertificate:
         """Return the certificate for a server of ours, which follows the files."""
         return _Following(self._pair, self._newer)
 
-    def _newest(self) -> Any:
+    def _newest(self) -> grpc.ServerCertificateConfiguration | None:
         """Return what a handshake shows if it differs from the last one's; in gRPC's thread."""
         newer = self._newer()
         return None if newer is None else _configuration(newer)
@@ -101,7 +101,7 @@ class _Following(TlsCertificate):
             self.replace(newer.chain, newer.key)
 
 
-def _configuration(pair: Pair) -> Any:
+def _configuration(pair: Pair) -> grpc.ServerCertificateConfiguration:
     return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)])
 
 

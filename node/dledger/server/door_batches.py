@@ -88,7 +88,7 @@ class _Batch:
 
     def refuse(self, error: Exception) -> None:
         """Give all its calls the same answer."""
-        refused = self._pipeline.refused(
+        refused = self._pipeline.refuse(
             self.method, self.caller, error, self.asked, calls=self.calls
         )
         self._end(Resumes.NOTHING_DONE if isinstance(refused, Failed) else refused)

@@ -69,9 +69,9 @@ class Gateway:
     Args:
         engine: The node.
         config: Settings of the client protocol.
+        links: The links to leaders.
         metrics: Where responses are counted; by default in metrics that are not exported.
         peer_tls: The certificates for calls to peers; None: plain text.
-        links: The links to leaders; None: requests are forwarded by gRPC calls only.
         dial: As of `Relay`.
     """
 
@@ -79,15 +79,16 @@ class Gateway:
         self,
         engine: Engine,
         config: GatewayConfig,
+        links: LeaderLinks,
         metrics: NodeMetrics | None = None,
         peer_tls: PeerTls | None = None,
-        links: LeaderLinks | None = None,
+        *,
         dial: Dial = PeerChannel,
     ) -> None:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.relay = Relay(engine, peer_tls, links, self.metrics.forwarded, dial)
+        self.relay = Relay(engine, links, peer_tls, self.metrics.forwarded, dial=dial)
         self.outflow = Outflow()
         self.queue_followers = QueueFollowers()
         self.locality = LeaderLocality(engine.node_id)

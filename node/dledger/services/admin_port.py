@@ -35,7 +35,7 @@ def admin_service(
 ) -> grpc.GenericRpcHandler:
     """Return what serves these methods of the Admin service, given by name, on the peer port."""
     handlers = {name: _unary(name, *each) for name, each in unary.items()}
-    handlers |= {name: _streamed(name, *each) for name, each in (streams or {}).items()}
+    handlers |= {name: _stream(name, *each) for name, each in (streams or {}).items()}
     return grpc.method_handlers_generic_handler(f"{pb.DESCRIPTOR.package}.Admin", handlers)
 
 
@@ -52,7 +52,7 @@ def _unary(
     return grpc.unary_unary_rpc_method_handler(answer)
 
 
-def _streamed(
+def _stream(
     name: str, kind: type[Any], serve: Callable[[Any], AsyncGenerator[bytes]]
 ) -> grpc.RpcMethodHandler:
     async def answers(raw: bytes, context: _Context) -> AsyncGenerator[bytes]:

@@ -166,10 +166,10 @@ class Producing:
         asked = self._ask()
         result: asyncio.Future[object] | None = None
         try:
-            result = await self._taken(batch, asked)
+            result = await self._propose(batch, asked)
         except DledgerError as error:
             if asked is not None:
-                asked.refused(error)
+                asked.tell_refusal(error)
             raise
         finally:
             if asked is not None and result is None:
@@ -177,7 +177,7 @@ class Producing:
         if asked is not None and result is not None:
             result.add_done_callback(partial(_over, asked))
 
-    async def _taken(
+    async def _propose(
         self, batch: pb.ProduceBatch, asked: Asked | None
     ) -> asyncio.Future[object] | None:
         """Propose a batch, and return what gets its result; a refused one is answered in order.
@@ -315,7 +315,7 @@ def _over(asked: Asked, result: asyncio.Future[object]) -> None:
     """Give back what the rules let a batch have, and tell them if it was refused."""
     error = None if result.cancelled() else result.exception()
     if isinstance(error, DledgerError):
-        asked.refused(error)
+        asked.tell_refusal(error)
     asked.leave()
 
 

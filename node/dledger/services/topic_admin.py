@@ -48,13 +48,13 @@ class TopicAdminServicer:
     def _at_leader(
         self, serve: Callable[[_Q], Awaitable[_A]]
     ) -> Callable[[_Q, float], Awaitable[_A]]:
-        async def served(request: _Q, _: float) -> _A:
+        async def handle(request: _Q, _: float) -> _A:
             if not self._engine.is_leader():
                 leader = self._engine.leader()
                 raise NotLeader(leader.id if leader is not None else None)
             return await serve(request)
 
-        return served
+        return handle
 
     async def _describe_topic(self, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
         state = self._engine.state

@@ -1,14 +1,15 @@
 """The Kubernetes API: get, apply, merge, create, replace, delete, over `kubernetes.aio.dynamic`.
 
-Paths are built here rather than discovered: the kinds are few and known, and discovery would need
-a cache file. Every failure is an `ApiError`. Used by `cluster`, `lease` and `__main__`.
+`Api` is what writers ask of it, `ApiConnection` is it. Paths are built here rather than discovered:
+the kinds are few and known, and discovery would need a cache file. Every failure is an `ApiError`.
+Used by `cluster`, `lease` and `__main__`.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Protocol, Self
 
 import aiohttp
 import yaml
@@ -69,8 +70,41 @@ class ApiError(Exception):
         return self.status in (400, 403, 404, 409, 422)
 
 
-class Api:
-    """A connection to the API server."""
+class Api(Protocol):
+    """What is asked of Kubernetes for a group's objects. Every method raises ApiError."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return an object, or None if it does not exist."""
+
+    async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
+        """Return the Events on one object."""
+
+    async def nodes(self, **labels: str) -> list[Manifest]:
+        """Return the Nodes with these labels; a dot or slash of a key is passed by unpacking."""
+
+    async def apply(self, manifest: Manifest, *, status: bool = False) -> Manifest:
+        """Bring an object, or its status, to this form by server-side apply.
+
+        With a resourceVersion it is refused (409) if the object's is another.
+        """
+
+    async def merge(self, kind: str, namespace: str, name: str, body: Manifest) -> Manifest:
+        """Merge *body* into an object; None removes a key."""
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object; refused (409) if it exists."""
+
+    async def delete(
+        self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False
+    ) -> None:
+        """Delete an object, provided it is the one with this *uid*.
+
+        What it owns goes with it, but for an *orphan*: then it stays, without an owner.
+        """
+
+
+class ApiConnection:
+    """A connection to the API server: `Api`, and `lease.Leases`."""
 
     def __init__(self, connection: client.ApiClient) -> None:
         self._connection: Any = connection
@@ -172,10 +206,7 @@ class Api:
     async def delete(
         self, kind: str, namespace: str, name: str, *, uid: str, orphan: bool = False
     ) -> None:
-        """Delete an object, provided it is the one with this *uid*.
-
-        What it owns goes with it, but for an *orphan*: then it stays, without an owner.
-        """
+        """Delete an object; see `Api`."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}}
         if orphan:
             options["propagationPolicy"] = "Orphan"

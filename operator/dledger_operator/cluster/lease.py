@@ -13,10 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, Protocol
 
 from dledger_operator.api.spec import Json, Manifest
-from dledger_operator.cluster.api import Api, ApiError
+from dledger_operator.cluster.api import ApiError
 
 log: Final = logging.getLogger(__name__)
 
@@ -57,6 +57,19 @@ def claim(lease: Json | None, who: LeaseName, *, unchanged_s: float, now: str) -
     return _lease(metadata, spec)
 
 
+class Leases(Protocol):
+    """What is asked of Kubernetes for a Lease. Every method raises ApiError."""
+
+    async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return an object, or None if it does not exist."""
+
+    async def create(self, manifest: Manifest) -> Manifest:
+        """Create an object; refused (409) if it exists."""
+
+    async def replace(self, manifest: Manifest) -> Manifest:
+        """Replace an object; refused (409) if its resourceVersion is no more that of *manifest*."""
+
+
 class Elector:
     """Takes, keeps and releases the Lease.
 
@@ -65,7 +78,7 @@ class Elector:
 
     def __init__(
         self,
-        api: Api,
+        api: Leases,
         who: LeaseName,
         *,
         monotonic_s: Callable[[], float] = time.monotonic,

@@ -18,7 +18,7 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.cluster.api import Api
+from dledger_operator.cluster.api import ApiConnection
 from dledger_operator.cluster.cluster import Cluster, is_of_group
 from dledger_operator.cluster.nodes import MOST_ASKED, Nodes, log_since
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
@@ -109,7 +109,7 @@ class Manager:
     """The reconcile loops of all groups, of their backups and of their operations."""
 
     def __init__(
-        self, api: Api, platform: Platform, metrics: Metrics, lease_s: Callable[[], float]
+        self, api: ApiConnection, platform: Platform, metrics: Metrics, lease_s: Callable[[], float]
     ) -> None:
         self.indexes = Indexes()
         self._cluster = Cluster(api, metrics.wrote)
@@ -237,7 +237,7 @@ class Manager:
         return None
 
 
-def registry(manager: Manager, api: Api) -> kopf.OperatorRegistry:
+def registry(manager: Manager, api: ApiConnection) -> kopf.OperatorRegistry:
     """Return the handlers that keep *manager* informed."""
     made = kopf.OperatorRegistry()
 
@@ -289,7 +289,7 @@ def settings() -> kopf.OperatorSettings:
     return made
 
 
-async def connection(api: Api) -> kopf.ConnectionInfo:
+async def connection(api: ApiConnection) -> kopf.ConnectionInfo:
     """Return how kopf reaches the API server: the same way as *api*."""
     conf = api.settings
     header = await conf.get_api_key_with_prefix("BearerToken") or ""
