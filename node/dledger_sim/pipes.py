@@ -226,8 +226,8 @@ async def connect(  # noqa: PLR0917 - bound by `wire`, then called by the loop
 def _feed(protocol: asyncio.BufferedProtocol, data: bytes) -> None:
     """Give bytes to a protocol that has its own buffer, as asyncio does."""
     while data:
-        space = protocol.get_buffer(len(data))
+        space = memoryview(protocol.get_buffer(len(data)))
         size = min(len(space), len(data))
-        memoryview(space)[:size] = data[:size]
+        space[:size] = data[:size]
         protocol.buffer_updated(size)
         data = data[size:]

@@ -22,6 +22,15 @@ EDGE_MUTANTS = (
         edge=True,
     ),
     Mutant(
+        name="what a link has lost is answered, and tried again",
+        file="calls/call.py",
+        old="                self.resume(outcome)\n            else:\n",
+        new="                self.resume(outcome)\n"
+        "                self._end(Failed(Code.UNAVAILABLE, str(outcome)))\n            else:\n",
+        why="a follower answers one request twice, and stores what it has told to be lost",
+        edge=True,
+    ),
+    Mutant(
         name="a client that gives up keeps its share of a rule",
         file="calls/call.py",
         old="        self.give_up()\n        if self.asked is not None:\n"
