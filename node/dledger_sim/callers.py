@@ -95,9 +95,9 @@ class _Caller:
 
     def start(self) -> None:
         """Begin."""
-        self.loop.run(lambda: self.loop.create_task(self.watched(self._run())))
+        self.loop.run(lambda: self.loop.create_task(self.watch(self._run())))
 
-    async def watched(self, work: Coroutine[Any, Any, None]) -> None:
+    async def watch(self, work: Coroutine[Any, Any, None]) -> None:
         """Do *work*; what it finds broken ends the run."""
         try:
             await work
@@ -146,7 +146,7 @@ class CallingSender(_Caller):
             await free.acquire()
             told = Told(number, -1)
             self.sent.append(told)
-            task = asyncio.create_task(self.watched(self._send(told)))
+            task = asyncio.create_task(self.watch(self._send(told)))
             sends.add(task)
             task.add_done_callback(sends.discard)
             task.add_done_callback(lambda _: free.release())
@@ -189,11 +189,11 @@ class CallingSender(_Caller):
         try:
             raw = await _only(self.ask(f"/{SERVICE_NAME}/SendMessage", request, self.timeout_s()))
         except grpc.aio.AioRpcError as error:
-            return _known(error)
+            return _meaning_of(error)
         response = service.SendMessageResponse.FromString(raw)
         if response.status.code == Code.OK:
             return int(response.entries[0].offset)
-        return said_by(response.status)
+        return meaning_of(response.status)
 
     async def _append(self, number: int) -> Outcome:
         record = pb.Record(message_id=self._id(number), body=self._body(number), born_at_ms=0)
@@ -201,7 +201,7 @@ class CallingSender(_Caller):
         try:
             raw = await _only(self.ask(_APPEND_PATH, request, self.timeout_s()))
         except grpc.aio.AioRpcError as error:
-            return _known(error)
+            return _meaning_of(error)
         return int(pb.AppendResponse.FromString(raw).offsets[0])
 
     def check(self, stored: dict[int, list[Place]]) -> None:
@@ -257,7 +257,7 @@ class CallingConsumer(_Caller):
             await self._receive(receive)
             if receive.failed and not receive.messages and self.rng.random() < 0.5:
                 await self._receive(receive)  # as SDKs do, with the same attempt id
-            handed = [self._taken(receive, message) for message in receive.messages]
+            handed = [self._take(receive, message) for message in receive.messages]
             if len({place for place, _ in handed}) < len(handed):
                 raise ViolationError(f"a message is twice in one answer: {handed}")
             if handed and (self.wire.cluster.calm or self.rng.random() < 0.8):
@@ -292,12 +292,12 @@ class CallingConsumer(_Caller):
                 elif answer.HasField("status") and answer.status.code != Code.OK:
                     receive.failed = answer.status.code != Code.MESSAGE_NOT_FOUND
                     if receive.failed:
-                        said_by(answer.status)
+                        meaning_of(answer.status)
         except grpc.aio.AioRpcError as error:
-            _known(error)
+            _meaning_of(error)
             receive.failed = True
 
-    def _taken(self, receive: _Receive, message: Any) -> tuple[Place, Lease]:
+    def _take(self, receive: _Receive, message: Any) -> tuple[Place, Lease]:
         system = message.system_properties
         place = (system.queue_id, system.queue_offset)
         lease = Lease(
@@ -307,7 +307,7 @@ class CallingConsumer(_Caller):
             arrived_us=self.clock.now_us,
             least_us=receive.began_us + self.options.invisible_ms * MS,
         )
-        self._deliveries.arrived(place, lease, began_us=receive.began_us)
+        self._deliveries.note(place, lease, began_us=receive.began_us)
         return place, lease
 
     async def _acknowledge(self, handed: Sequence[tuple[Place, Lease]]) -> None:
@@ -321,31 +321,31 @@ class CallingConsumer(_Caller):
         )
         for _ in range(self.rng.randint(1, self.options.tries)):
             for _, lease in handed:
-                self._deliveries.asked(lease)
+                self._deliveries.note_ack(lease)
             call = self.ask(f"/{SERVICE_NAME}/AckMessage", request, self.timeout_s())
             try:
                 response = service.AckMessageResponse.FromString(await _only(call))
             except grpc.aio.AioRpcError as error:
-                _known(error)
+                _meaning_of(error)
             else:
-                if self._told(handed, response):
+                if self._read(handed, response):
                     return
             await self.pause()
 
-    def _told(self, handed: Sequence[tuple[Place, Lease]], response: Any) -> bool:
+    def _read(self, handed: Sequence[tuple[Place, Lease]], response: Any) -> bool:
         """Note what was said of each; return whether anything was."""
         if not response.entries:
-            if isinstance(said_by(response.status), OutcomeUnknown):
+            if isinstance(meaning_of(response.status), OutcomeUnknown):
                 return False
             for _, lease in handed:
-                self._deliveries.undone(lease)
+                self._deliveries.note_refusal(lease)
             return False
         for (place, lease), entry in zip(handed, response.entries, strict=True):
             if entry.status.code not in (Code.OK, Code.INVALID_RECEIPT_HANDLE):
-                said_by(entry.status)
+                meaning_of(entry.status)
                 continue
             held = entry.status.code == Code.OK
-            self._deliveries.answered(place, lease, self.clock.now_us, held=held)
+            self._deliveries.note_answer(place, lease, self.clock.now_us, held=held)
         return True
 
 
@@ -357,7 +357,7 @@ async def _only(call: SimCall) -> bytes:
     return answers[0]
 
 
-def said_by(status: Any) -> DledgerError:
+def meaning_of(status: Any) -> DledgerError:
     """Return what a status of RocketMQ says: OutcomeUnknown, or a refusal that did nothing.
 
     Raises:
@@ -376,8 +376,8 @@ def said_by(status: Any) -> DledgerError:
     raise ViolationError(f"a good request is told {Code.Name(code)}: {words}")
 
 
-def _known(error: Any) -> DledgerError:
-    """Return what the end of a call says. Raises ViolationError: as `said_by`."""
+def _meaning_of(error: Any) -> DledgerError:
+    """Return what the end of a call says. Raises ViolationError: as `meaning_of`."""
     meant = outcome_of(error, "a node")
     if isinstance(meant, NOTHING_HAPPENED):
         return meant

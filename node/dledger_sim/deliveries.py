@@ -46,7 +46,7 @@ class Deliveries:
     acknowledged_us: dict[Place, int] = field(default_factory=dict)
     received: int = 0
 
-    def arrived(self, place: Place, lease: Lease, *, began_us: int) -> None:
+    def note(self, place: Place, lease: Lease, *, began_us: int) -> None:
         """Check a delivery of a receive that began at *began_us*. Raises ViolationError."""
         self.received += 1
         acknowledged_us = self.acknowledged_us.get(place)
@@ -73,21 +73,21 @@ class Deliveries:
                 f"{place} is delivered for the {lease.attempt}. time behind the {other.attempt}."
             )
 
-    def asked(self, lease: Lease) -> None:
+    def note_ack(self, lease: Lease) -> None:
         """Note that an acknowledgement is sent: it may be carried out from now on."""
         lease.acks += 1
         lease.is_doubtful = True
 
-    def answered(self, place: Place, lease: Lease, now_us: int, *, held: bool) -> None:
+    def note_answer(self, place: Place, lease: Lease, now_us: int, *, held: bool) -> None:
         """Check what was said of an acknowledgement. Raises ViolationError."""
         if held:
             self.acknowledged_us.setdefault(place, now_us)
             return
         if lease.acks == 1 and now_us < lease.least_us and place not in self.acknowledged_us:
             raise ViolationError(f"the lease of {place} lasts, and its handle is called stale")
-        self.undone(lease)
+        self.note_refusal(lease)
 
-    def undone(self, lease: Lease) -> None:
+    def note_refusal(self, lease: Lease) -> None:
         """Note that the newest acknowledgement did nothing."""
         if lease.acks == 1:
             lease.is_doubtful = False

@@ -354,7 +354,8 @@ class Calls:
 
     def _is_given_back(self) -> bool:
         return bool(self._wire.broken) or not any(
-            front.gateway.load().held_request_bytes or front.held for front in self._wire.fronts()
+            front.gateway.load().held_request_bytes or front.shares_out
+            for front in self._wire.fronts()
         )
 
     def check(self, process: Process) -> None:

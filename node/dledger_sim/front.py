@@ -44,10 +44,12 @@ class _Peers(Peers):
         for other in cluster.processes:
             self.endpoints[other] = _clients(other)
 
-    def connected(self, node_id: NodeId) -> bool:
+    def _is_connected(self, node_id: NodeId) -> bool:
         """Whether messages get there and back."""
         other = self._cluster.processes.get(node_id)
         return other is not None and other.is_up and self._cluster.links.talks(self._own, node_id)
+
+    connected = _is_connected
 
 
 def _clients(node: NodeId) -> ClientAddress:
@@ -93,13 +95,15 @@ class Shares:
         if is_call and not ask.again and self._asked % _REFUSED_EVERY == 0:
             raise RateLimited(f"the simulator refuses {ask.method}: nothing was done")
         self.held += 1
-        return self._left
+        return self._give_back
 
-    def _left(self) -> None:
+    def _give_back(self) -> None:
         self.held -= 1
 
-    def refused(self, ask: Ask, error: DledgerError) -> None:
+    def _note_refusal(self, ask: Ask, error: DledgerError) -> None:
         """Take note of nothing."""
+
+    refused = _note_refusal
 
 
 class Front:
@@ -138,14 +142,14 @@ class Front:
         }
 
     @property
-    def held(self) -> int:
+    def shares_out(self) -> int:
         """How many shares of the rule are out."""
         return self.shares.held if self.shares is not None else 0
 
     async def serve(self, path: str, headers: Headers, stream: Stream, *, of_member: bool) -> None:
         """Serve a call of a client, or of a member at the port for these. Raises Failed."""
         if of_member and path in self._by_grpc:
-            await _served_by_grpc(self._by_grpc[path], path, headers, stream)
+            await _serve_by_grpc(self._by_grpc[path], path, headers, stream)
             return
         handler = self._handlers[of_member][path]
         if isinstance(handler, BidiStream):
@@ -211,7 +215,7 @@ class _Context:
         raise Failed(Code(code.value[0]), details)
 
 
-async def _served_by_grpc(
+async def _serve_by_grpc(
     service: grpc.GenericRpcHandler, path: str, headers: Headers, stream: Stream
 ) -> None:
     details = _Details(path, headers)

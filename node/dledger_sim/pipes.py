@@ -80,14 +80,14 @@ class _End(asyncio.Transport):
         """End it once what was written has arrived."""
         if not self.is_over:
             self.way.send(_END)
-            self.lost(None)
+            self.on_lost(None)
 
     def abort(self) -> None:
         """End it now; the other end hears of it."""
         if not self.is_over:
             self._pipe.end(self)
 
-    def lost(self, error: Exception | None) -> None:
+    def on_lost(self, error: Exception | None) -> None:
         """Tell the protocol, soon, that it is over."""
         if not self.is_over:
             self.is_over = True
@@ -99,7 +99,7 @@ class _End(asyncio.Transport):
         if self.is_over or self.protocol is None:
             return
         if item is _END:
-            self.lost(None)
+            self.on_lost(None)
         elif isinstance(self.protocol, asyncio.BufferedProtocol):
             _feed(self.protocol, item)
         elif isinstance(self.protocol, asyncio.Protocol):
@@ -137,7 +137,7 @@ class Pipe:
         """End it at one end; the other hears of it, and nothing else that was on its way."""
         other = self.server if by is self.client else self.client
         self._kill()
-        by.lost(None)
+        by.on_lost(None)
         self._hear(other, ConnectionResetError("by the other end"))
 
     def break_off(self) -> None:
@@ -155,7 +155,7 @@ class Pipe:
     def _hear(self, end: _End, error: Exception) -> None:
         def hear() -> None:
             if end.lives:
-                end.process.loop.run(end.lost, error)
+                end.process.loop.run(end.on_lost, error)
 
         self._cluster.clock.after(self._rng.randint(1, _HEARD_WITHIN_US), hear)
 

@@ -11,7 +11,7 @@ import pytest
 
 from dledger.errors import NotLeader, OutcomeUnknown
 from dledger.rpc.rocketmq_stubs import definition
-from dledger_sim.callers import CallingSender, CallOptions, said_by
+from dledger_sim.callers import CallingSender, CallOptions, meaning_of
 from dledger_sim.checkers import ViolationError
 from dledger_sim.deliveries import Deliveries, Lease
 from dledger_sim.edge import EdgeOptions, EdgeRun
@@ -64,31 +64,31 @@ def _lease(handle: str, *, attempt: int = 1, at_us: int = 10, until_us: int = 10
 PLACE = (0, 0)
 
 
-def _again_at_once(seen: Deliveries, first: Lease) -> None:
+def _come_at_once(seen: Deliveries, first: Lease) -> None:
     del first
-    seen.arrived(PLACE, _lease("b", attempt=2, at_us=99), began_us=50)
+    seen.note(PLACE, _lease("b", attempt=2, at_us=99), began_us=50)
 
 
 def _again_behind_its_ack(seen: Deliveries, first: Lease) -> None:
-    seen.asked(first)
-    seen.answered(PLACE, first, 20, held=True)
-    seen.arrived(PLACE, _lease("b", attempt=2, at_us=500), began_us=200)
+    seen.note_ack(first)
+    seen.note_answer(PLACE, first, 20, held=True)
+    seen.note(PLACE, _lease("b", attempt=2, at_us=500), began_us=200)
 
 
 def _stale_while_it_lasts(seen: Deliveries, first: Lease) -> None:
-    seen.asked(first)
-    seen.answered(PLACE, first, 20, held=False)
+    seen.note_ack(first)
+    seen.note_answer(PLACE, first, 20, held=False)
 
 
 def _not_counted(seen: Deliveries, first: Lease) -> None:
     del first
-    seen.arrived(PLACE, _lease("b", attempt=1, at_us=500), began_us=200)
+    seen.note(PLACE, _lease("b", attempt=1, at_us=500), began_us=200)
 
 
 @pytest.mark.parametrize(
     ("does", "what"),
     [
-        (_again_at_once, "is leased to another consumer until 100 us"),
+        (_come_at_once, "is leased to another consumer until 100 us"),
         (_again_behind_its_ack, "its acknowledgement was answered"),
         (_stale_while_it_lasts, "its handle is called stale"),
         (_not_counted, "for the 1. time behind the 1."),
@@ -99,7 +99,7 @@ def test_a_delivery_that_breaks_a_promise_is_seen(
 ) -> None:
     """The checker's own test."""
     seen, first = Deliveries(), _lease("a")
-    seen.arrived(PLACE, first, began_us=0)
+    seen.note(PLACE, first, began_us=0)
 
     with pytest.raises(ViolationError, match=what):
         does(seen, first)
@@ -109,11 +109,11 @@ def test_a_message_is_missing_until_its_acknowledgement_may_be_carried_out() -> 
     """One that was refused did nothing; of one without an answer nobody knows."""
     seen, first = Deliveries(), _lease("a")
     assert seen.missing({PLACE}) == {PLACE}
-    seen.arrived(PLACE, first, began_us=0)
+    seen.note(PLACE, first, began_us=0)
     assert seen.missing({PLACE}) == {PLACE}
-    seen.asked(first)
+    seen.note_ack(first)
     assert seen.missing({PLACE}) == set()
-    seen.undone(first)
+    seen.note_refusal(first)
     assert seen.missing({PLACE}) == {PLACE}
 
 
@@ -156,11 +156,11 @@ def test_a_send_that_breaks_a_promise_is_seen(
 def test_a_status_says_whether_nothing_was_done(
     code: definition.Code.ValueType, words: str, known: bool
 ) -> None:
-    meant = said_by(definition.Status(code=code, message=words))
+    meant = meaning_of(definition.Status(code=code, message=words))
 
     assert isinstance(meant, OutcomeUnknown) is not known
 
 
 def test_a_good_request_is_never_told_of_a_bug() -> None:
     with pytest.raises(ViolationError, match="INTERNAL_ERROR"):
-        said_by(definition.Status(code=Code.INTERNAL_ERROR, message="see its log"))
+        meaning_of(definition.Status(code=Code.INTERNAL_ERROR, message="see its log"))
