@@ -282,11 +282,14 @@ class CallingConsumer(_Caller):
         )
         request.invisible_duration.FromMilliseconds(self.options.invisible_ms)
         request.long_polling_timeout.FromMilliseconds(round(wait_s * 1000))
-        receive.failed = False
+        receive.failed, has_begun = False, False
         timeout_s = wait_s + self.timeout_s()
         try:
             async for raw in self.ask(f"/{SERVICE_NAME}/ReceiveMessage", request, timeout_s):
                 answer = service.ReceiveMessageResponse.FromString(raw)
+                if answer.HasField("status") and has_begun:
+                    raise ViolationError("an answer to a receive begins twice")
+                has_begun = True
                 if answer.HasField("message"):
                     receive.messages.append(answer.message)
                 elif answer.HasField("status") and answer.status.code != Code.OK:

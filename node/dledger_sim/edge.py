@@ -86,7 +86,9 @@ class EdgeOptions:
         )
         few = tuple(replace(one, messages=min(one.messages, 50)) for one in self.senders[:1])
         senders = rng.choice((few, self.senders))
-        return replace(self, wire=wire, group=group, senders=senders, calls=CallOptions.draw(rng))
+        calls = CallOptions.draw(rng)
+        wire = replace(wire, unread=rng.choice((0.0, 0.0, 0.1)))
+        return replace(self, wire=wire, group=group, senders=senders, calls=calls)
 
     def without(self, *faults: str) -> EdgeOptions:
         """Return the same with some faults of the group turned off."""

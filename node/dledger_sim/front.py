@@ -12,7 +12,7 @@ from dledger.calls.rules import Ask, Leave
 from dledger.calls.service import handlers_of
 from dledger.common.metrics import NodeMetrics
 from dledger.door.contract import BidiStream, Code, Failed, Headers, Pairs, Stream, Unary
-from dledger.errors import DledgerError, RateLimited
+from dledger.errors import DledgerError, FaultyEntry, RateLimited
 from dledger.link.follower import RelayLinks
 from dledger.link.leader import RELAY_PATH, RelayPort
 from dledger.link.leader_link import LeaderLinks
@@ -25,7 +25,7 @@ from dledger.rocketmq.client_registry import passed_on_handler
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.server.engine import NodeEngine
 from dledger.server.gateway import Gateway
-from dledger.types import NodeId
+from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.pipes import PlainPort
 from dledger_sim.process import Process
@@ -52,6 +52,22 @@ class _Peers(Peers):
     connected = _is_connected
 
 
+class _Engine(NodeEngine):
+    """The shipped one, over a disk of which an entry cannot be read at times.
+
+    Attributes:
+        is_faulty: Whether the next entry is one.
+    """
+
+    is_faulty: Callable[[], bool] = staticmethod(lambda: False)
+
+    async def read_entry(self, index: int) -> Entry:
+        """Return a committed entry; raises as the shipped one."""
+        if self.is_faulty():
+            raise FaultyEntry(index)
+        return await super().read_entry(index)
+
+
 def _clients(node: NodeId) -> ClientAddress:
     return ClientAddress(host=node, port=PORT, tls_port=0)
 
@@ -63,9 +79,10 @@ def gateway_of(
     *,
     links: LeaderLinks,
     dial: Dial = PeerChannel,
+    is_faulty: Callable[[], bool] = lambda: False,
 ) -> Gateway:
-    """Build what clients talk to at a running process."""
-    engine = NodeEngine(
+    """Build what clients talk to at a running process; *is_faulty*: as of its engine."""
+    engine = _Engine(
         group="simulated",
         name=process.member.name,
         node_id=process.id,
@@ -73,6 +90,7 @@ def gateway_of(
         peers=_Peers(cluster, process),
         clients=_clients(process.id),
     )
+    engine.is_faulty = is_faulty
     engine.attach(process.driver)
     return Gateway(engine, config, links, metrics=_METRICS, dial=dial)
 
@@ -123,11 +141,14 @@ class Front:
         dial: Dial,
         broken: Callable[[str], None],
         *,
+        is_faulty: Callable[[], bool],
         has_rule: bool,
     ) -> None:
         self._broken = broken
         links = RelayLinks(lambda address, port: (address.rpartition(":")[0], port), None)
-        self.gateway = gateway_of(cluster, process, config, links=links, dial=dial)
+        self.gateway = gateway_of(
+            cluster, process, config, links=links, dial=dial, is_faulty=is_faulty
+        )
         self.shares = Shares() if has_rule else None
         if self.shares is not None:
             self.gateway.context.rules.append(self.shares)

@@ -37,6 +37,7 @@ class WireOptions:
         break_s: Mean life of a connection until it breaks; 0: it does not.
         mute_s: Mean life until the answers on it do not arrive any more.
         link_break_s: Mean life of a follower's link to its leader; 0: as long as both ends'.
+        unread: Part of the entries that cannot be read when a consumer is to get them.
         has_rule: Whether each request passes a rule; see `front.Shares`.
     """
 
@@ -45,6 +46,7 @@ class WireOptions:
     break_s: float = 0.0
     mute_s: float = 0.0
     link_break_s: float = 0.0
+    unread: float = 0.0
     has_rule: bool = False
 
 
@@ -88,11 +90,16 @@ class Wire:
                 self._config,
                 partial(_Channel, self, process),
                 self.broken.append,
+                is_faulty=self._is_faulty,
                 has_rule=self.options.has_rule,
             )
             self._fronts[process.id] = process.lives, front
             process.loop.run(front.gateway.start)
         return front
+
+    def _is_faulty(self) -> bool:
+        unread = 0.0 if self.cluster.calm else self.options.unread
+        return bool(unread) and self._links_rng.random() < unread
 
     def fronts(self) -> Sequence[Front]:
         """Return those that are up."""

@@ -64,4 +64,21 @@ EDGE_MUTANTS = (
         why="a consumer is told that a message is done with, and others get it again",
         edge=True,
     ),
+    Mutant(
+        name="a receive is tried again behind its first answer",
+        file="rocketmq/messaging.py",
+        old="if started or caller.forwarded or",
+        new="if caller.forwarded or",
+        why="a consumer has the same messages twice in one answer",
+        edge=True,
+    ),
+    Mutant(
+        name="a link opens each call twice",
+        file="link/calls_out.py",
+        old="        self._open(number, where, headers, body, resumes)\n        return partial",
+        new="        self._open(number, where, headers, body, resumes)\n"
+        "        self._open(number, where, headers, body, resumes)\n        return partial",
+        why="the second is refused as if nothing was done, and the first was carried out",
+        edge=True,
+    ),
 )
