@@ -22,6 +22,7 @@ GROWTH_ARGS ?=
 HOSTILE_ARGS ?=
 FUZZ_ARGS ?=
 CLIENTS_ARGS ?=
+DURATIONS_ARGS ?=
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -171,6 +172,10 @@ fuzz: $(STAMP) ## Hostile inputs to every decoder: make fuzz MINUTES=20 [FUZZ_AR
 .PHONY: clients
 clients: $(STAMP) ## Official clients of five languages: make clients [CLIENTS_ARGS="--languages node,rust"]
 	$(PY) -m e2e.clients $(CLIENTS_ARGS)
+
+.PHONY: durations
+durations: $(STAMP) ## The slowest files of tests, by what the runs on this machine noted (DURATIONS_ARGS="--top 50")
+	@$(PY) -m tests.running.durations $(DURATIONS_ARGS)
 
 .PHONY: bench-report
 bench-report: $(STAMP) ## Write docs/performance.md and its plots from bench/results

@@ -40,8 +40,8 @@ def _log_as_it_was() -> Iterator[None]:
     logging.disable(disabled)
 
 
-_TOGETHER = ("tests/operator/", "tests/pipeline/")
-"""What shares an API server, or Spark and a group: dear to start, and too large to have twice."""
+_TOGETHER = ("tests/operator/", "tests/pipeline/", "tests/sim/test_paths.py")
+"""What shares an API server, Spark and a group, or what was counted: dear to have twice."""
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -47,14 +47,14 @@ def ended_by_force(*, cpu_s: float = CPU_S, wall_s: float = WALL_S) -> Iterator[
         (signal.ITIMER_REAL, signal.SIGALRM, wall_s, f"{wall_s:.0f} s"),
     )
     before = [signal.signal(number, _raiser(what)) for _, number, _, what in timers]
+    others = [signal.setitimer(timer, limit_s, _AGAIN_S) for timer, _, limit_s, _ in timers]
     try:
-        for timer, _, limit_s, _ in timers:
-            signal.setitimer(timer, limit_s, _AGAIN_S)
         yield
     finally:
-        for (timer, number, _, _), handler in zip(timers, before, strict=True):
+        for (timer, number, _, _), handler, other in zip(timers, before, others, strict=True):
             signal.setitimer(timer, 0)
             signal.signal(number, handler)
+            signal.setitimer(timer, *other)  # such as the limit of the test that this runs in
 
 
 def _raiser(what: str) -> signal._HANDLER:

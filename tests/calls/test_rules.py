@@ -173,20 +173,26 @@ async def test_it_hears_of_what_is_refused_behind_it(group: MemoryGroup) -> None
     assert rule.seen == [("SendMessage", Rejected), ("SendMessage", Overloaded)]
 
 
-async def test_what_a_client_gives_up_is_given_back(group: MemoryGroup) -> None:
-    """A call that waits for a leader, and a poll."""
+async def test_what_a_client_gives_up_is_given_back(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A poll, a call whose command is on its way, and one that waits for a leader."""
     rule = Counting(group.nodes[0])
     async with RocketClient(group.nodes[0].port) as client:
         await client.send(message(0))
         await client.receive()
         poll = asyncio.ensure_future(client.receive(wait_s=30))
         await group.polls()
+        monkeypatch.setattr(group, "commit", lambda _: asyncio.get_running_loop().create_future())
+        sent = asyncio.ensure_future(client.send(message(1)))
+        await eventually(lambda: rule.held == 2)
+        sent.cancel()
+        await eventually(lambda: rule.held == 1)
         group.elect(None)
-        send = asyncio.ensure_future(client.send(message(1)))
-        await eventually(lambda: rule.calls["SendMessage"] == 2)
-        assert rule.held == 2
+        waits = asyncio.ensure_future(client.send(message(2)))
+        await eventually(lambda: rule.held == 2)
+        waits.cancel()
         poll.cancel()
-        send.cancel()
         await eventually(lambda: not rule.held)
 
 

@@ -24,7 +24,7 @@ ROOM_MUTANTS = (
         old="return self.reserve_bytes + self.segment_bytes + own + pending_bytes",
         new="return self.reserve_bytes + self.segment_bytes + own",
         why="several are let in where one has room",
-        checks=(_ROOM,),
+        checks=(_KEEPER, _ROOM),
     ),
     Mutant(
         name="a snapshot counts once",

@@ -288,6 +288,7 @@ async def test_a_failed_recovery_founds_nothing_and_goes_on_when_its_job_is_dele
     assert story.nodes.bootstraps == 1
 
 
+@pytest.mark.long
 async def test_a_schedule_makes_a_backup_within_its_minute(story: Story) -> None:
     """Named after the minute, owned by the group."""
     await story.up(backup={"store": STORE, "schedule": "* * * * *"})

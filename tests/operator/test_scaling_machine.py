@@ -243,10 +243,7 @@ class Scaler(RuleBasedStateMachine):
         self._mend()
         self._pass()
         was_alive, before = self._has_majority(), dict(self.members)
-        for _ in range(60):
-            self._round([0] * MOST)
-            self._promote()
-            self._pass()
+        self._come_to_rest()
         if not was_alive:
             assert self.members == before
             return
@@ -257,6 +254,24 @@ class Scaler(RuleBasedStateMachine):
             ref_of(one) for one in _manifests(self.spec)
         }
         assert self._plan([0] * MOST)[2] == ()
+
+    def _come_to_rest(self) -> None:
+        """Do fresh rounds until they change nothing: no clock of the model turns in them."""
+        still = 0
+        for _ in range(60):
+            before = self._all()
+            self._round([0] * MOST)
+            self._promote()
+            self._pass()
+            still = still + 1 if self._all() == before else 0
+            if still == 3:
+                return
+
+    def _all(self) -> tuple[object, ...]:
+        """Return all that the next fresh round depends on."""
+        group = (dict(self.members), set(self.removed), self.leader, self.term)
+        cluster = (dict(self.children), dict(self.pods), dict(self.claims))
+        return group, cluster, self.considered, self.is_growing
 
     # The model.
 

@@ -356,17 +356,11 @@ def _messages() -> Iterator[Asked]:
 
 
 def _consumers() -> Iterator[Asked]:
-    filters = definition.FilterExpression
-    polls: dict[str, dict[str, Any]] = {
-        "filter: broken": {
-            "filter_expression": filters(type=definition.FilterType.TAG, expression="a |")
-        },
-        "filter: SQL": {
-            "filter_expression": filters(type=definition.FilterType.SQL, expression="a > 1")
-        },
-        "filter: too long": {
-            "filter_expression": filters(type=definition.FilterType.TAG, expression="a" * 70_000)
-        },
+    filters, kinds = definition.FilterExpression, definition.FilterType
+    changed: dict[str, dict[str, Any]] = {
+        "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
+        "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
+        "filter: too long": {"filter_expression": filters(type=kinds.TAG, expression="a" * 70_000)},
         "batch size: 0": {"batch_size": 0},
         "invisible: 0": {"invisible_duration": {}},
         "invisible: 13 hours": {"invisible_duration": {"seconds": 13 * 3600}},
@@ -375,7 +369,7 @@ def _consumers() -> Iterator[Asked]:
         },
         "nothing new": {},
     }
-    for what, changes in polls.items():
+    for what, changes in changed.items():
         yield bad("ReceiveMessage", what, receive(**changes))
     for what, given in {
         "handle: empty": "",

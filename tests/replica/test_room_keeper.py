@@ -46,7 +46,7 @@ def _entry(index: int, size_bytes: int) -> Entry:
 
 
 def test_everything_is_taken_before_the_first_look() -> None:
-    """A node starts whatever is on its disk; the look comes within a second."""
+    """What has no disk to look at is not held up; a node looks before its first command."""
     keeper = Keeping().keeper
 
     assert keeper.room_bytes() > 1 << 40
@@ -85,6 +85,21 @@ def test_entries_on_their_way_to_the_disk_count() -> None:
 
     assert two == same == roomy - 128 * MIB
     assert keeper.room_bytes() == roomy
+
+
+def test_an_entry_is_decided_by_those_on_their_way_before_it() -> None:
+    """Each of several has room where one has."""
+    keeping = Keeping()
+    keeper = keeping.keeper
+    keeper.measured(_look(150))
+    assert keeper.decision().verdict is Verdict.TAKE
+
+    keeper.takes(5, 20 * MIB)
+    keeper.takes(6, 20 * MIB)
+    assert keeper.decision().verdict is not Verdict.TAKE
+
+    keeper.wrote(6)
+    assert keeper.decision().verdict is Verdict.TAKE
 
 
 def test_the_snapshot_counts_twice() -> None:

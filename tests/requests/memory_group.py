@@ -257,19 +257,19 @@ async def memory_group(
     server: str | None = None,
 ) -> Any:
     """Serve a group of nodes on free ports by *server*, or `client_server`; the first one leads."""
-    group, server = MemoryGroup(), server or client_server
+    group, kind = MemoryGroup(), server or client_server
     for number in range(nodes):
         engine = MemoryEngine(group, number)
-        links = None if server == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
+        links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
         gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
         node = Node(engine, gateway, links)
-        node.port = await _serve_clients(node, server)
+        node.port = await _serve_clients(node, kind)
         made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
         if tls is not None:
-            node.tls_port = await _serve_clients(node, server, tls)
+            node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:

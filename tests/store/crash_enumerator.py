@@ -12,6 +12,7 @@ that fails instead.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -380,9 +381,9 @@ class Enumerator:
 
     def _restart(self, files: PowerFiles, allowed: Allowed, *, failed: bool = False) -> None:
         """Start again on what the operating system kept; what is found is durable from then on."""
-        left: set[Image] = set()
+        left: dict[Image, None] = {}
         self.cuts += 1
-        files = files.fork(lambda files: left.update(files.images(MAX_IMAGES)))
+        files = files.fork(lambda files: left.update(dict.fromkeys(files.images(MAX_IMAGES))))
         process, found = _attempt(files, self.shape)
         self._check(left, allowed, files)
         fault = allowed.fault(found)
@@ -402,11 +403,15 @@ class Enumerator:
         return self._written.get(found.log.last_index + 1) if joined else None
 
     def _start(self, image: Image) -> Found:
-        """Start *image*, and all disks that power cuts during its start leave, and theirs."""
+        """Start *image*, and all disks that power cuts during its start leave, and theirs.
+
+        The nearest come first: with a planted mistake the disks have no end, but one that shows it
+        is near. Whatever has an order here keeps it, so that each run tries the same in a row.
+        """
         image = _renumbered(image)
-        waiting = [_Start(image, proceed=True)]
+        waiting = deque([_Start(image, proceed=True)])
         while waiting:
-            one = waiting.pop()
+            one = waiting.popleft()
             if one.image not in self._found:
                 waiting += self._start_once(one)
                 assert len(self._found) < MAX_DISKS, "starts cut short never come to rest"
@@ -416,19 +421,21 @@ class Enumerator:
 
     def _start_once(self, one: _Start) -> list[_Start]:
         """Start one disk for the first time; return what must be started to judge it."""
-        left: set[Image] = set()
-        files = self.files_type(one.image, lambda files: left.update(files.images(MAX_IMAGES)))
+        left: dict[Image, None] = {}
+        files = self.files_type(
+            one.image, lambda files: left.update(dict.fromkeys(files.images(MAX_IMAGES)))
+        )
         process, found = _attempt(files, self.shape)
-        left.update(files.images(MAX_IMAGES))
+        left.update(dict.fromkeys(files.images(MAX_IMAGES)))
         self._found[one.image] = found
         why = "a power cut during the start changed what is found"
-        others = {_renumbered(image) for image in left} - {one.image}
-        again = [_Start(image, one.proceed, found, why) for image in others]
+        others = dict.fromkeys(map(_renumbered, left))
+        again = [_Start(each, one.proceed, found, why) for each in others if each != one.image]
         lost = self._lost(found)
         if process and lost and one.proceed:
             expected = replace(found, log=found.log.followed_by([lost]))
             why = "what was lost came back behind the next entry"
-            after = {_renumbered(image) for image in _append(process, files, lost)}
+            after = dict.fromkeys(map(_renumbered, _append(process, files, lost)))
             again += [_Start(image, False, expected, why) for image in after]
         return again
 

@@ -140,7 +140,7 @@ class PowerFiles(Files):
         self.calls: list[str] = []
         self.before = before
         self.failing_call = -1
-        self._names: _Names = {path: _Inode(content) for path, content in image}
+        self._names: _Names = {path: _Inode(content) for path, content in sorted(image)}
         self._durable = dict(self._names)
         self._pending: list[tuple[Path, _Changes]] = []
         self._locks: set[Path] = set()

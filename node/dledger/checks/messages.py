@@ -14,6 +14,7 @@ from zlib import crc32
 from dledger.common.limits import (
     MAX_BODY_BYTES,
     MAX_ID_LENGTH,
+    MAX_MESSAGES,
     MAX_PROPERTIES,
     MAX_PROPERTIES_BYTES,
     MAX_REQUEST_BYTES,
@@ -90,10 +91,16 @@ def check_message_id(message_id: str) -> None:
         )
 
 
-def check_id_bytes(largest: int) -> None:
-    """Refuse message ids of which the largest has too many bytes; one of a record may be empty."""
+def check_id_size(largest: int, unit: str = "bytes") -> None:
+    """Refuse ids of records of which the largest has too many of a unit; one may be empty."""
     if largest > MAX_ID_LENGTH:
-        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} bytes")
+        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} {unit}")
+
+
+def check_count(count: int) -> None:
+    """Refuse a batch of no records, and one of too many."""
+    if not 1 <= count <= MAX_MESSAGES:
+        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
 
 
 def check_times(column: Sequence[int]) -> None:
@@ -145,7 +152,7 @@ def check_record(record: Record) -> None:
     _check_unicode(record)
     check_tag(record.tag)
     check_properties(record.properties, record.keys)
-    check_id_bytes(len(record.message_id.encode()))
+    check_id_size(len(record.message_id.encode()))
 
 
 def _check_unicode(record: Record) -> None:

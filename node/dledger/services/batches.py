@@ -14,7 +14,8 @@ from dledger.broker.command_frame import (
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.checks.messages import (
     check_body_sizes,
-    check_id_bytes,
+    check_count,
+    check_id_size,
     check_properties,
     check_tag,
     check_times,
@@ -22,7 +23,6 @@ from dledger.checks.messages import (
 )
 from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
-from dledger.common.limits import MAX_MESSAGES
 from dledger.errors import FeatureNotReady, InvalidArgument
 
 
@@ -62,8 +62,7 @@ def _only_batch(command: bytes) -> ProduceFrame:
 def _check_names(batch: ProduceFrame) -> None:
     check_name("topic", batch.topic)
     check_client_id(batch.client_id)
-    if batch.count > MAX_MESSAGES:
-        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {batch.count}")
+    check_count(batch.count)
     if batch.queue_id < NO_QUEUE:
         raise InvalidArgument(f"queue id {batch.queue_id} is neither a queue's nor {NO_QUEUE}")
 
@@ -72,7 +71,7 @@ def _check_columns(batch: ProduceFrame) -> None:
     sizes = batch.body_sizes()
     check_body_sizes(min(sizes), max(sizes))
     check_total(sum(sizes))
-    check_id_bytes(max(batch.id_sizes()))
+    check_id_size(max(batch.id_sizes()))
     check_times(batch.born_at_ms())
     batch.check_texts()
     for tag in set(batch.tags() or ()):

@@ -24,15 +24,16 @@ from dledger.calls.method import AnyMethod, Ended
 from dledger.calls.service import Service
 from dledger.checks.messages import (
     check_body_sizes,
+    check_count,
+    check_id_size,
     check_properties,
     check_tag,
     check_times,
     check_total,
 )
 from dledger.checks.names import check_client_id, check_name
-from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.door.contract import Stream
-from dledger.errors import DledgerError, InvalidArgument, MessageIdConflict, NotLeader
+from dledger.errors import DledgerError, MessageIdConflict, NotLeader
 from dledger.requests.context import RequestContext
 from dledger.rpc.channel import LEADER_KEY, NOTHING_TAKEN_KEY
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -222,9 +223,7 @@ def _messages(raw: bytes) -> int:
 
 def command_of(request: pb.AppendRequest) -> bytes:
     """Return the PRODUCE command of a checked request, or raise Refused."""
-    if not 1 <= len(request.records) <= MAX_MESSAGES:
-        count = len(request.records)
-        raise InvalidArgument(f"a batch has 1 to {MAX_MESSAGES} records, not {count}")
+    check_count(len(request.records))
     check_client_id(request.client_id)
     return encode_produce(
         _checked_columns(request.records),
@@ -244,8 +243,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
     sizes = list(map(len, bodies))
     check_body_sizes(min(sizes), max(sizes))
     check_total(sum(sizes))
-    if max(map(len, message_ids)) > MAX_ID_LENGTH:
-        raise InvalidArgument(f"message_id has at most {MAX_ID_LENGTH} characters")
+    check_id_size(max(map(len, message_ids)), "characters")
     born_at_ms = [record.born_at_ms for record in records]
     check_times(born_at_ms)
     for tag in set(tags):
