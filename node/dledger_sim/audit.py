@@ -50,10 +50,10 @@ def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
                     )
 
 
-def _queues(process: Process) -> Sequence[ConsumeQueue]:
+def _queues(process: Process, topic: str = TOPIC) -> Sequence[ConsumeQueue]:
     """Return the topic's queues; a group that committed next to nothing has not even the topic."""
     topics = process.state.broker.topics
-    return topics.queues(TOPIC) if topics.get(TOPIC) is not None else ()
+    return topics.queues(topic) if topics.get(topic) is not None else ()
 
 
 def stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
@@ -93,10 +93,10 @@ def _read(process: Process, first: int, last: int) -> tuple[Entry, ...]:
 
 
 def _messages(
-    process: Process, entries: dict[int, Entry]
+    process: Process, entries: dict[int, Entry], topic: str = TOPIC
 ) -> Iterator[tuple[Place, str, str, bytes]]:
     """Yield each message with its place, its client, its id and its body."""
-    for queue_id, queue in enumerate(_queues(process)):
+    for queue_id, queue in enumerate(_queues(process, topic)):
         offset = queue.first
         while offset < queue.end:
             position, count = queue.stretch(offset)
@@ -115,6 +115,21 @@ def numbers_stored(process: Process) -> dict[tuple[str, int], list[tuple[int, in
     for (queue_id, offset), client, _, body in _messages(process, _entries([process])):
         found[client, queue_id].append((int(body.partition(b" ")[0]), offset))
     return found
+
+
+def places_of(process: Process, topic: str) -> set[Place]:
+    """Return where a topic has messages."""
+    return {
+        (queue_id, offset)
+        for queue_id, queue in enumerate(_queues(process, topic))
+        for offset in range(queue.first, queue.end)
+    }
+
+
+def bodies_stored(process: Process, topic: str) -> dict[Place, tuple[str, bytes]]:
+    """Return the client and the body of each message of a topic."""
+    found = _messages(process, _entries([process]), topic)
+    return {place: (client, body) for place, client, _, body in found}
 
 
 def check_order(name: str, sent: Sequence[Told], stored: Sequence[tuple[int, int]]) -> None:

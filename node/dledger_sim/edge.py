@@ -8,16 +8,26 @@ ship. ``python -m dledger_sim --edge`` runs many.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 
 from dledger.errors import MessageIdConflict, MessageRejected, OutcomeUnknown
 from dledger.requests.config import GatewayConfig, StreamBounds
-from dledger_sim.audit import audit, check_order, is_refusal, numbers_stored
+from dledger_sim.audit import (
+    audit,
+    bodies_stored,
+    check_order,
+    is_refusal,
+    numbers_stored,
+    places_of,
+)
+from dledger_sim.callers import CALLED, CallingConsumer, CallingSender, CallOptions
+from dledger_sim.checkers import ViolationError
 from dledger_sim.clients import TOPIC, Maker
 from dledger_sim.cluster import Cluster
-from dledger_sim.loop import S
+from dledger_sim.deliveries import Deliveries, Place
+from dledger_sim.loop import S, generators_end_unseen
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options, draws_makes
 from dledger_sim.process import Process
@@ -28,6 +38,8 @@ _FAULTY_S = 6
 _ANSWERED_S = 120
 _WHOLE_S = 30
 _WITH_THIEVES = 0.5
+_WITH_CALLERS = 0.5
+_WITH_RULE = 0.5
 _TAKEN = (MessageIdConflict, MessageRejected)
 """What a sender is told of a message whose id was taken."""
 
@@ -41,12 +53,42 @@ class EdgeOptions:
     streams: StreamBounds
     senders: tuple[SenderOptions, ...]
     thieves: bool = False
+    calls: CallOptions | None = None
 
     @classmethod
     def of(cls, seed: int) -> EdgeOptions:
-        """Return what a seed draws."""
+        """Return what a seed draws: our producers alone, or others' calls as well."""
+        drawn, rng = cls.producing(seed), Random(f"{seed}/calls")
+        return drawn.calling(rng) if rng.random() < _WITH_CALLERS else drawn
+
+    @classmethod
+    def producing(cls, seed: int) -> EdgeOptions:
+        """Return what a seed draws for our producers."""
         drawn = cls.draw(Random(f"{seed}/edge"))
         return replace(drawn, group=replace(drawn.group, makes=draws_makes(seed)))
+
+    def calling(self, rng: Random) -> EdgeOptions:
+        """Return the same with RocketMQ's own calls, at any node.
+
+        A connection that falls silent at once would answer none of them.
+        """
+        mute_s = self.wire.mute_s and max(self.wire.mute_s, 1.0)
+        wire = replace(
+            self.wire,
+            mute_s=mute_s,
+            link_break_s=rng.choice((0.0, 0.3, 2.0)),
+            has_rule=rng.random() < _WITH_RULE,
+        )
+        group = replace(
+            self.group,
+            nodes=rng.choice((1, 3, 3, 3, 3, 5)),
+            clock_jump_s=rng.choice((0.0, 0.0, 2.0)),
+        )
+        few = tuple(replace(one, messages=min(one.messages, 50)) for one in self.senders[:1])
+        senders = rng.choice((few, self.senders))
+        calls = CallOptions.draw(rng)
+        wire = replace(wire, unread=rng.choice((0.0, 0.0, 0.1)))
+        return replace(self, wire=wire, group=group, senders=senders, calls=calls)
 
     def without(self, *faults: str) -> EdgeOptions:
         """Return the same with some faults of the group turned off."""
@@ -151,6 +193,8 @@ class Outcome:
     unknown: int
     refused: int
     conflicts: int
+    received: int
+    links: int
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -159,6 +203,8 @@ class Outcome:
             "of unknown outcome": self.unknown,
             "refused": self.refused,
             "of them by an id that was taken": self.conflicts,
+            "received": self.received,
+            "links between nodes": self.links,
             "terms": self.terms,
         }
 
@@ -175,8 +221,9 @@ class EdgeRun:
     ) -> None:
         self.options = options or EdgeOptions.of(seed)
         self.cluster = Cluster(seed, self.options.group, tell=tell)
-        config = GatewayConfig(streams=self.options.streams)
+        config = GatewayConfig(streams=self.options.streams, default_queues=2)
         self.wire = Wire(self.cluster, self.options.wire, config)
+        self.calls = Calls(self.wire, self.options.calls) if self.options.calls else None
         self.senders = [
             Sender(f"sender-{n}", self.cluster, self.wire, one, self.cluster.random(f"sender {n}"))
             for n, one in enumerate(self.options.senders)
@@ -194,6 +241,10 @@ class EdgeRun:
         Raises:
             AssertionError: A promise is broken (`ViolationError`), or an invariant of one node.
         """
+        with generators_end_unseen():
+            return self._run()
+
+    def _run(self) -> Outcome:
         cluster = self.cluster
         cluster.begin()
         cluster.within(_WHOLE_S, self._has_topic, "the group makes no topic")
@@ -201,6 +252,8 @@ class EdgeRun:
             sender.start()
         for thief in self.thieves:
             thief.start()
+        if self.calls is not None:
+            self.calls.start()
         Nemesis(cluster).start()
         maker = Maker(cluster)
         if self.options.group.makes:
@@ -212,10 +265,14 @@ class EdgeRun:
         cluster.within(
             _ANSWERED_S, lambda: all(one.is_done for one in self.senders), "sends stay unanswered"
         )
+        if self.calls is not None:
+            self.calls.end()
+        self._check_seen()
         cluster.within(_WHOLE_S, cluster.is_whole, "the nodes do not apply the same entries")
         audit(cluster.members(), [])
         self._check(cluster.members()[0])
-        told = [one for sender in self.senders for one in sender.sent]
+        senders = [*self.senders, *(self.calls.senders if self.calls else ())]
+        told = [one for sender in senders for one in sender.sent]
         return Outcome(
             seed=cluster.seed,
             terms=cluster.elections.terms,
@@ -223,13 +280,21 @@ class EdgeRun:
             unknown=sum(isinstance(one.error, OutcomeUnknown) for one in told),
             refused=sum(is_refusal(one.error) for one in told),
             conflicts=sum(isinstance(one.error, _TAKEN) for one in told),
+            received=self.calls.deliveries.received if self.calls else 0,
+            links=self.wire.links,
         )
 
     def _has_topic(self) -> bool:
         return any(one.state.broker.topics.get(TOPIC) is not None for one in self.cluster.serving())
 
+    def _check_seen(self) -> None:
+        if self.wire.broken:
+            raise ViolationError("; ".join(self.wire.broken))
+
     def _check(self, process: Process) -> None:
         """Compare each queue with what was sent to it, sender by sender."""
+        if self.calls is not None:
+            self.calls.check(process)
         stored = numbers_stored(process)
         for sender in self.senders:
             for queue_id in range(sender.options.queues):
@@ -244,3 +309,64 @@ class EdgeRun:
                 check_order(
                     f"{name}'s thief", sent, [one for one in found if one[0] >= FIRST_STOLEN]
                 )
+
+
+class Calls:
+    """All clients of a run that use RocketMQ's own calls."""
+
+    def __init__(self, wire: Wire, options: CallOptions) -> None:
+        self._wire, self._cluster = wire, wire.cluster
+        self.deliveries = Deliveries()
+        self.senders = [
+            CallingSender(f"calling-{n}", wire, options) for n in range(options.senders)
+        ]
+        self._consumers = [
+            CallingConsumer(f"consuming-{n}", wire, options, self.deliveries)
+            for n in range(options.consumers)
+        ]
+
+    def start(self) -> None:
+        """Begin to send and receive."""
+        for one in (*self.senders, *self._consumers):
+            one.start()
+
+    def end(self) -> None:
+        """Let all be sent, received and acknowledged, and nobody hold anything any more.
+
+        Raises:
+            StuckError: Something is not.
+        """
+        within = self._cluster.within
+        within(_ANSWERED_S, lambda: self._all_done(self.senders), "calls stay unanswered")
+        within(_ANSWERED_S, self._is_received, "messages are not received and acknowledged")
+        for consumer in self._consumers:
+            consumer.stop()
+        within(_ANSWERED_S, lambda: self._all_done(self._consumers), "consumers do not end")
+        within(_WHOLE_S, self._is_given_back, "rooms or shares of calls are not given back")
+
+    def _all_done(self, callers: Sequence[CallingSender | CallingConsumer]) -> bool:
+        return bool(self._wire.broken) or all(one.is_done for one in callers)
+
+    def _is_received(self) -> bool:
+        if self._wire.broken:
+            return True
+        serving = self._cluster.serving()
+        there = places_of(serving[0], CALLED) if serving else None
+        return there is not None and not self.deliveries.missing(there)
+
+    def _is_given_back(self) -> bool:
+        return bool(self._wire.broken) or not any(
+            front.gateway.load().held_request_bytes or front.shares_out
+            for front in self._wire.fronts()
+        )
+
+    def check(self, process: Process) -> None:
+        """Compare what was told with what a node has. Raises ViolationError."""
+        stored = bodies_stored(process, CALLED)
+        self.deliveries.check_stored({place: body for place, (_, body) in stored.items()})
+        for sender in self.senders:
+            found: dict[int, list[Place]] = {}
+            for place, (client, body) in stored.items():
+                if client == sender.name:
+                    found.setdefault(int(body.partition(b" ")[0]), []).append(place)
+            sender.check(found)

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import heapq
-from asyncio.events import _set_running_loop
+import sys
+from asyncio.events import _get_running_loop, _set_running_loop
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Executor
+from contextlib import contextmanager, suppress
 from contextvars import Context
 from dataclasses import dataclass
-from typing import Any, Final, TypeVar, cast
-from weakref import WeakSet
+from typing import Any, Final, TypeAlias, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 MS: Final = 1000
 S: Final = 1000 * MS
@@ -73,6 +75,11 @@ class Clock:
 
 
 T = TypeVar("T")
+Dial: TypeAlias = Callable[
+    [Callable[[], asyncio.BaseProtocol], str],
+    Awaitable[tuple[asyncio.BaseTransport, asyncio.BaseProtocol]],
+]
+"""Connects a protocol to the process of that name. Raises OSError."""
 
 
 @dataclass(slots=True)
@@ -131,6 +138,21 @@ class _Handle(asyncio.TimerHandle):
             self._callback(*self._args)
 
 
+@contextmanager
+def generators_end_unseen() -> Iterator[None]:
+    """Let asynchronous generators that begin within end without a word when nobody has them.
+
+    A process that is killed leaves some amid their work. Python would have them do the rest of it,
+    in a process that is gone. Those of processes that live are closed by whoever iterates.
+    """
+    before = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(firstiter=None, finalizer=lambda _: None)
+    try:
+        yield
+    finally:
+        sys.set_asyncgen_hooks(*before)
+
+
 class ProcessLoop:
     """The event loop of one process; of `asyncio.AbstractEventLoop` only what is asked of it.
 
@@ -138,6 +160,9 @@ class ProcessLoop:
         clock: The time that all processes share.
         job_us: Draws how long a job takes, and when within that time it runs, in microseconds.
         after_step: Called after each callback, for whoever checks.
+
+    Attributes:
+        dial: How it connects to another process; None: it cannot.
     """
 
     def __init__(
@@ -157,7 +182,8 @@ class ProcessLoop:
         self._held: deque[_Handle] = deque()
         self._jobs: dict[Executor, deque[Job]] = {}
         self._loose_jobs: list[Job] = []
-        self._tasks: WeakSet[asyncio.Task[Any]] = WeakSet()
+        self._tasks: WeakKeyDictionary[asyncio.Task[Any], None] = WeakKeyDictionary()
+        self.dial: Dial | None = None
 
     # What the simulation asks
 
@@ -184,10 +210,17 @@ class ProcessLoop:
         """End the process; returns the jobs under way that have not run, in order."""
         self._alive = False
         self._held.clear()
-        running = asyncio.current_task(self._asyncio)
-        for task in list(self._tasks):
-            if task is not running:  # it ends by itself: none of its later steps is run
-                task.get_coro().close()
+        running, outer = asyncio.current_task(self._asyncio), _get_running_loop()
+        over = {running}  # it ends by itself: none of its later steps is run
+        _set_running_loop(self._asyncio)
+        try:
+            while left := [task for task in self._tasks if task not in over]:
+                over.update(left)
+                for task in left:  # what it does now nobody sees, and what it begins is over, too
+                    with suppress(RuntimeError):
+                        task.get_coro().close()
+        finally:
+            _set_running_loop(outer)
         begun = [jobs[0] for jobs in self._jobs.values() if jobs] + self._loose_jobs
         return [job for job in begun if not job.has_run]
 
@@ -201,11 +234,12 @@ class ProcessLoop:
         if self.is_paused:
             self._held.append(handle)
             return
+        outer = _get_running_loop()  # what runs now may put something into its own loop
         _set_running_loop(self._asyncio)
         try:
             handle.call()
         finally:
-            _set_running_loop(None)
+            _set_running_loop(outer)
         if self._untaken is not None:
             raise self._untaken
         if not aside:
@@ -271,7 +305,7 @@ class ProcessLoop:
     def create_task(self, coro: Any, *, name: str | None = None, **_: Any) -> asyncio.Task[Any]:
         """Return a new task."""
         task = asyncio.Task(coro, loop=self._asyncio, name=name)
-        self._tasks.add(task)
+        self._tasks[task] = None
         return task
 
     def run_in_executor(
@@ -305,6 +339,14 @@ class ProcessLoop:
         total_us, until_run_us = self._job_us()
         self._clock.after(until_run_us, _Handle(self, job.run, (), 0.0).step_aside)
         self._clock.after(total_us, _Handle(self, report, (), 0.0).step_aside)
+
+    async def create_connection(
+        self, factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **_: object
+    ) -> tuple[asyncio.BaseTransport, asyncio.BaseProtocol]:
+        """Connect to another process. Raises OSError."""
+        if self.dial is None:
+            raise OSError(f"this process has no way to {host}:{port}")
+        return await self.dial(factory, host)
 
     def get_debug(self) -> bool:
         """Return False."""

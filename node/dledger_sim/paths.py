@@ -36,10 +36,11 @@ from dledger.requests.config import GatewayConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
+from dledger_sim.front import gateway_of
 from dledger_sim.loop import MS, S
+from dledger_sim.no_links import NoLinks
 from dledger_sim.options import Options
 from dledger_sim.process import Process
-from dledger_sim.wire import Wire, WireOptions
 
 _TOPIC: Final = "orders"
 _GROUP: Final = "billing"
@@ -213,7 +214,7 @@ class Paths:
             raise AssertionError("no leader within 10 s")
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
-        self.gateway = Wire(self.cluster, WireOptions(), GatewayConfig()).gateway_of(self.leader)
+        self.gateway = gateway_of(self.cluster, self.leader, GatewayConfig(), links=NoLinks())
         self._handlers = handlers_of(self.gateway.services())
         self._sent = 0
         self.leader.loop.run(self.gateway.start)

@@ -1,4 +1,4 @@
-"""Clients' connections in virtual time: what gRPC is to `AppendStream` and `Ledger.Produce`.
+"""Connections in virtual time: of clients to nodes, and of followers to their leader.
 
 Both ends are the shipped ones. A connection keeps its order and loses nothing while it lasts, as
 TCP does; it may break, tell nothing any more in one direction, or outlive its server unnoticed.
@@ -7,37 +7,24 @@ TCP does; it may break, tell nothing any more in one direction, or outlive its s
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Final, Self, TypeAlias, cast
+from typing import Any, Self
 
-import grpc
 import grpc.aio
 
-from dledger.calls.service import handlers_of
-from dledger.common.metrics import NodeMetrics
-from dledger.door.contract import Arrival, BidiStream, Failed, Handlers, Headers, Pairs
-from dledger.peers.handshake import ClientAddress
-from dledger.peers.peers import Peers
 from dledger.requests.config import GatewayConfig
-from dledger.server.engine import NodeEngine
-from dledger.server.gateway import Gateway
+from dledger.rpc.metadata import pairs
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.types import NodeId
+from dledger_sim import pipes
+from dledger_sim.call import Asked, SimCall
 from dledger_sim.cluster import Cluster
-from dledger_sim.loop import MS, ProcessLoop, S
-from dledger_sim.no_links import NoLinks
+from dledger_sim.front import PORT, Front
+from dledger_sim.loop import MS, ProcessLoop
 from dledger_sim.process import Process
-
-_PORT: Final = 8081
-_METHOD: Final = "/dledger.v1.Ledger/Produce"
-_LOOK_US: Final = 100 * MS
-_METRICS: Final = NodeMetrics("simulated", "simulated")
-
-Ended: TypeAlias = Exception | None
-"""Why a call is over; None: it ended well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,56 +36,97 @@ class WireOptions:
         room: Messages in one direction that were not read yet; then their sender waits.
         break_s: Mean life of a connection until it breaks; 0: it does not.
         mute_s: Mean life until the answers on it do not arrive any more.
+        link_break_s: Mean life of a follower's link to its leader; 0: as long as both ends'.
+        unread: Part of the entries that cannot be read when a consumer is to get them.
+        has_rule: Whether each request passes a rule; see `front.Shares`.
     """
 
     delay_ms: int = 2
     room: int = 4
     break_s: float = 0.0
     mute_s: float = 0.0
+    link_break_s: float = 0.0
+    unread: float = 0.0
+    has_rule: bool = False
 
 
 def address_of(node: NodeId) -> str:
     """Return where clients reach a node."""
-    return f"{node}:{_PORT}"
+    return f"{node}:{PORT}"
 
 
 class Wire:
-    """All connections of a run."""
+    """All connections of a run.
+
+    Attributes:
+        broken: What was seen that must never be.
+        links: How many links followers have had.
+    """
 
     def __init__(self, cluster: Cluster, options: WireOptions, config: GatewayConfig) -> None:
         self.cluster, self.options = cluster, options
         self.rng = cluster.random("wire")
+        self.broken: list[str] = []
+        self._links_rng = cluster.random("links")
         self._config = config
-        self._handlers: dict[tuple[NodeId, int], Handlers] = {}
-        self._calls = 0
+        self._fronts: dict[NodeId, tuple[int, Front]] = {}
+        self._calls = self._numbers = self.links = 0
 
-    def handlers_of(self, process: Process) -> Handlers:
-        """Return what serves clients at a running process, by path."""
-        life = (process.id, process.lives)
-        if life not in self._handlers:
-            self._handlers[life] = handlers_of(self.gateway_of(process).services())
-        return self._handlers[life]
+    def front_of(self, process: Process) -> Front:
+        """Return what serves at a running process; it begins with the first who asks."""
+        life, front = self._fronts.get(process.id, (0, None))
+        if front is None or life != process.lives:
+            process.loop.dial = partial(
+                pipes.connect,
+                self.cluster,
+                self._links_rng,
+                process,
+                self._take,
+                self.options.link_break_s,
+            )
+            front = Front(
+                self.cluster,
+                process,
+                self._config,
+                partial(_Channel, self, process),
+                self.broken.append,
+                is_faulty=self._is_faulty,
+                has_rule=self.options.has_rule,
+            )
+            self._fronts[process.id] = process.lives, front
+            process.loop.run(front.gateway.start)
+        return front
 
-    def gateway_of(self, process: Process) -> Gateway:
-        """Build what clients talk to at a running process."""
-        peers = Peers(process.id, cast("Any", None))
-        for other in self.cluster.processes:
-            peers.endpoints[other] = _clients(other)
-        engine = NodeEngine(
-            group="simulated",
-            name=process.member.name,
-            node_id=process.id,
-            state=process.state.broker,
-            peers=peers,
-            clients=_clients(process.id),
-        )
-        engine.attach(process.driver)
-        return Gateway(engine, self._config, NoLinks(), metrics=_METRICS)
+    def _is_faulty(self) -> bool:
+        unread = 0.0 if self.cluster.calm else self.options.unread
+        return bool(unread) and self._links_rng.random() < unread
+
+    def fronts(self) -> Sequence[Front]:
+        """Return those that are up."""
+        processes = self.cluster.processes
+        return [
+            front
+            for node, (life, front) in self._fronts.items()
+            if node in processes and processes[node].is_up and processes[node].lives == life
+        ]
+
+    def _take(self, node: NodeId) -> asyncio.BaseProtocol | None:
+        """Return what takes a connection of another node."""
+        process = self.cluster.processes.get(node)
+        if process is None or not process.is_up:
+            return None
+        self.links += 1
+        return self.front_of(process).port.take()
 
     def next_peer(self) -> str:
         """Return what a node calls the other end of the next call: each has its own connection."""
         self._calls += 1
         return f"simulated:{self._calls}"
+
+    def next_number(self) -> int:
+        """Return the number of the next call."""
+        self._numbers += 1
+        return self._numbers
 
     def connect(self, loop: ProcessLoop, address: str) -> SimConnection:
         """Return a client's way to a node."""
@@ -108,10 +136,6 @@ class Wire:
         """Draw how long a message is on its way."""
         longest_ms = 1 if self.cluster.calm else self.options.delay_ms
         return self.rng.randint(MS // 10, longest_ms * MS)
-
-
-def _clients(node: NodeId) -> ClientAddress:
-    return ClientAddress(host=node, port=_PORT, tls_port=0)
 
 
 class SimConnection:
@@ -135,280 +159,73 @@ class SimConnection:
 
     def produce(self, requests: AsyncIterable[bytes], timeout_s: float | None = None) -> SimCall:
         """Begin a stream."""
-        call = SimCall(self._wire, self._loop, self._node, requests, timeout_s)
+        asked = Asked(timeout_s=timeout_s)
+        call = SimCall(self._wire, self._loop, self._node, requests, asked)
         self._calls.append(call)
         return call
 
 
-class _Way:
-    """One direction: in order, each message some time after it was sent, few at a time."""
-
-    def __init__(self, wire: Wire, arrive: Callable[[Any], None]) -> None:
-        self._wire, self._arrive = wire, arrive
-        self._newest_us = 0
-        self.unread = 0
-        self.dead = False
-        self._room: list[Callable[[], None]] = []
-
-    @property
-    def is_full(self) -> bool:
-        return self.unread >= self._wire.options.room
-
-    def send(self, what: Any) -> None:
-        clock = self._wire.cluster.clock
-        at_us = max(clock.now_us + self._wire.delay_us(), self._newest_us)
-        self._newest_us = at_us
-        self.unread += 1
-        clock.after(at_us - clock.now_us, lambda: None if self.dead else self._arrive(what))
-
-    def read(self) -> None:
-        """Note that one was read; whoever waits for room hears of it."""
-        self.unread -= 1
-        waiting, self._room = self._room, []
-        for wake in waiting:
-            wake()
-
-    def when_room(self, wake: Callable[[], None]) -> None:
-        self._room.append(wake)
-
-
-class _Inbox:
-    """What has arrived at one end and was not taken yet."""
-
-    def __init__(self, loop: ProcessLoop) -> None:
-        self._loop = loop
-        self._items: deque[Any] = deque()
-        self._arrived = loop.create_future()
-
-    def put(self, item: Any) -> None:
-        """Take what arrives, from outside of any loop."""
-        self._items.append(item)
-        self._loop.run(self._wake)
-
-    def _wake(self) -> None:
-        if not self._arrived.done():
-            self._arrived.set_result(None)
-
-    async def get(self) -> Any:
-        while not self._items:
-            self._arrived = self._loop.create_future()
-            await self._arrived
-        return self._items.popleft()
-
-
-@dataclass(frozen=True, slots=True)
-class _End:
-    reason: Ended
-
-
-class SimCall:
-    """One stream, both ends of it; see `produce_call.Call`."""
+class _Channel(PeerChannel):
+    """A node's channel to another one's port for peers: calls that `SimCall` carries."""
 
     def __init__(
-        self,
-        wire: Wire,
-        loop: ProcessLoop,
-        node: NodeId,
-        requests: AsyncIterable[bytes],
-        timeout_s: float | None,
+        self, wire: Wire, process: Process, address: str, name: str, tls: PeerTls | None
     ) -> None:
-        self._wire, self._loop, self._node = wire, loop, node
-        self._to_client = _Way(wire, self._at_client)
-        self._to_server = _Way(wire, self._at_server)
-        self._answers = _Inbox(loop)
-        self._over = False
-        self._process: Process | None = None
-        self._life = 0
-        self._task: asyncio.Task[None] | None = None
-        self._requests: _Inbox | None = None
-        self._to_server.send(_BEGIN)
-        self._pumping = loop.create_task(self._pump(requests))
-        if timeout_s is not None:
-            loop.call_later(timeout_s, self._end, _status("DEADLINE_EXCEEDED", "too late"))
-        self._watch()
-        self._let_fail()
+        del tls
+        self.address, self.name = address, name
+        self._wire, self._process = wire, process
 
-    # -- the client's end ------------------------------------------------------------------------
+    def unary_unary(self, path: str) -> Callable[..., _PeerCall]:
+        """Return a method that takes and returns bytes."""
+        return partial(self._call, path)
 
-    async def _pump(self, requests: AsyncIterable[bytes]) -> None:
-        async for request in requests:
-            while self._to_server.is_full:
-                room = self._loop.create_future()
-                self._to_server.when_room(partial(self._loop.run, _finish, room))
-                await room
-            self._to_server.send(request)
-        self._to_server.send(_END_OF_REQUESTS)
+    unary_stream = unary_unary
 
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while True:
-            item = await self._answers.get()
-            if item is _CANCELLED:
-                raise asyncio.CancelledError
-            if isinstance(item, _End):
-                self._close()
-                if item.reason is not None:
-                    raise item.reason
-                return
-            self._to_client.read()
-            yield item
+    def _call(
+        self, path: str, request: bytes, metadata: Any = (), timeout: float | None = None
+    ) -> _PeerCall:
+        asked = Asked(
+            path=path,
+            pairs=pairs(tuple(metadata)),
+            timeout_s=timeout,
+            peer=f"ipv4:{self._process.id}:1",
+            member=self._process,
+        )
+        node = NodeId(self.address.partition(":")[0])
+        return _PeerCall(SimCall(self._wire, self._process.loop, node, one(request), asked))
 
-    def cancel(self) -> object:
-        """End it from the client's side; the server hears of it later."""
-        if not self._over:
-            self._close()
-            self._wire.cluster.clock.after(self._wire.delay_us(), self._cancel_server)
-            self._answers.put(_CANCELLED)
-        return True
+    def retire(self) -> None:
+        """Do nothing: there is no connection."""
 
-    def _close(self) -> None:
-        self._over = True
-        self._pumping.cancel()
-
-    def _end(self, reason: Ended) -> None:
-        """Let the client see that it is over."""
-        if not self._over:
-            self._answers.put(_End(reason))
-
-    def _at_client(self, item: Any) -> None:
-        if not self._over:
-            self._answers.put(item)
-
-    # -- the server's end ------------------------------------------------------------------------
-
-    def _at_server(self, item: Any) -> None:
-        if item is _BEGIN:
-            self._to_server.read()
-            self._accept()
-        elif self._is_served and self._requests is not None:
-            self._requests.put(item)
-
-    @property
-    def _is_served(self) -> bool:
-        process = self._process
-        return process is not None and process.is_up and process.lives == self._life
-
-    def _accept(self) -> None:
-        process = self._wire.cluster.processes.get(self._node)
-        if process is None or not process.is_up:
-            self._wire.cluster.clock.after(
-                self._wire.delay_us(), lambda: self._end(_status("UNAVAILABLE", "refused"))
-            )
-            return
-        self._process, self._life = process, process.lives
-        self._requests = _Inbox(process.loop)
-        process.loop.run(self._begin_serving, process)
-
-    def _begin_serving(self, process: Process) -> None:
-        self._task = process.loop.create_task(self._serve(process))
-
-    async def _serve(self, process: Process) -> None:
-        peer = self._wire.next_peer()
-        headers = Headers((), {}, peer=peer, connection=0, deadline_s=None)
-        handler, ended = self._wire.handlers_of(process)[_METHOD], None
-        if not isinstance(handler, BidiStream):
-            raise TypeError(f"{_METHOD} is no stream")
-        try:
-            await handler.serve(headers, _ServerEnd(self, process))
-        except Failed as failed:
-            ended = _status(failed.code.name, failed.message, failed.trailers)
-        self._to_client.send(_End(ended))
-
-    async def read_request(self) -> bytes | None:
-        """Return the next request; None behind the last."""
-        assert self._requests is not None, "it was accepted"  # noqa: S101
-        item = await self._requests.get()
-        if item is _END_OF_REQUESTS:
-            return None
-        self._to_server.read()
-        return bytes(item)
-
-    async def answer(self, process: Process, message: bytes) -> None:
-        """Send an answer once there is room for it."""
-        while self._to_client.is_full:
-            room = process.loop.create_future()
-            self._to_client.when_room(partial(process.loop.run, _finish, room))
-            await room
-        self._to_client.send(message)
-
-    def _cancel_server(self) -> None:
-        self._to_server.dead = True
-        if self._is_served and self._task is not None and self._process is not None:
-            self._process.loop.run(self._task.cancel)
-
-    # -- what goes wrong -------------------------------------------------------------------------
-
-    def _watch(self) -> None:
-        """Reset a connection whose server lives another life: it does not know it any more."""
-        if self._over:
-            return
-        process = self._process
-        if process is not None and process.is_up and process.lives != self._life:
-            self._break()
-        self._wire.cluster.clock.after(_LOOK_US, self._watch)
-
-    def _let_fail(self) -> None:
-        options, rng, clock = self._wire.options, self._wire.rng, self._wire.cluster.clock
-        for mean_s, fault in ((options.break_s, self._break), (options.mute_s, self._mute)):
-            if mean_s and not self._wire.cluster.calm:
-                clock.after(int(rng.expovariate(1 / mean_s) * S), fault)
-
-    def _break(self) -> None:
-        """Break the connection: what is on its way is lost, and each end hears of it some time."""
-        if self._over or self._to_client.dead:
-            return
-        self._to_client.dead = self._to_server.dead = True
-        clock, rng = self._wire.cluster.clock, self._wire.rng
-        clock.after(rng.randint(1, S // 4), lambda: self._end(_status("UNAVAILABLE", "broken")))
-        clock.after(rng.randint(1, S), self._cancel_server)
-
-    def _mute(self) -> None:
-        """Let no answer arrive any more, until the connection breaks at last."""
-        if not self._over and not self._wire.cluster.calm:
-            self._to_client.dead = True
-            after_us = self._wire.rng.randint(1, 2 * S)
-            self._wire.cluster.clock.after(after_us, self._break_muted)
-
-    def _break_muted(self) -> None:
-        self._to_client.dead = False
-        self._break()
+    async def close(self) -> None:
+        """Do nothing."""
 
 
-_BEGIN: Final = object()
-_END_OF_REQUESTS: Final = object()
-_CANCELLED: Final = object()
+class _PeerCall:
+    """A call as `grpc.aio` gives it to whoever calls."""
+
+    def __init__(self, call: SimCall) -> None:
+        self._call, self._answers = call, aiter(call)
+
+    def __hash__(self) -> int:
+        return hash(self._call)
+
+    def __eq__(self, other: object) -> bool:
+        return self is other
+
+    def __await__(self) -> Generator[Any, None, bytes]:
+        return anext(self._answers).__await__()
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self._answers
+
+    async def read(self) -> Any:
+        return await anext(self._answers, grpc.aio.EOF)
+
+    def cancel(self) -> None:
+        self._call.cancel()
 
 
-class _ServerEnd:
-    """A stream as its handler has it. Implements `contract.Stream`."""
-
-    def __init__(self, call: SimCall, process: Process) -> None:
-        self._call, self._process = call, process
-
-    async def read(self) -> bytes | None:
-        """Return the next request."""
-        return await self._call.read_request()
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        while (message := await self.read()) is not None:
-            yield message
-
-    async def send(self, message: bytes) -> None:
-        """Send an answer."""
-        await self._call.answer(self._process, message)
-
-    def send_now(self, message: bytes) -> None:
-        """Refuse: the simulated wire has to be waited for."""
-        raise NotImplementedError
-
-    def prove(self, arrival: Arrival) -> None:
-        """Tell nothing: no simulated client asks for what this is for."""
-
-
-def _status(name: str, details: str, trailing: Pairs = ()) -> Any:
-    metadata = grpc.aio.Metadata(*((key.decode(), value.decode()) for key, value in trailing))
-    return grpc.aio.AioRpcError(grpc.StatusCode[name], grpc.aio.Metadata(), metadata, details)
-
-
-def _finish(future: asyncio.Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)
+async def one(request: bytes) -> AsyncIterator[bytes]:
+    """Yield a call's one message."""
+    yield request

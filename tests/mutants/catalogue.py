@@ -7,6 +7,7 @@ from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
+from tests.mutants.edge_mutants import EDGE_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
@@ -31,6 +32,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *WITNESS_MUTANTS,
     *NODE_MUTANTS,
     *LINK_MUTANTS,
+    *EDGE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncIterator
 
 import grpc
@@ -112,20 +111,6 @@ async def test_a_send_waits_for_the_next_leader(
     assert code((await send).status) == "OK"
 
 
-async def test_without_a_leader_the_answer_comes_before_the_deadline(
-    group: MemoryGroup, follower: RocketClient
-) -> None:
-    """HA_NOT_AVAILABLE, which SDKs retry; never TOO_MANY_REQUESTS."""
-    await follower.route("t")
-    group.elect(None)
-    started = time.monotonic()
-
-    response = await follower.send(message(1), timeout_s=4.0)
-
-    assert code(response.status) == "HA_NOT_AVAILABLE"
-    assert time.monotonic() - started > 2.0
-
-
 @pytest.mark.found
 @pytest.mark.parametrize("node", [0, 1])
 async def test_without_a_leader_every_call_is_held_and_then_says_so(
@@ -155,24 +140,6 @@ async def test_without_a_leader_every_call_is_held_and_then_says_so(
         "the group has no leader at the moment: try again"
     }
     assert len(pauses) > 2 * len(answers)
-
-
-@pytest.mark.found
-async def test_a_send_that_no_leader_answers_is_not_called_undone(
-    group: MemoryGroup, follower: RocketClient, pauses: list[float]
-) -> None:
-    """It was sent to a leader before: whether it is stored, nobody knows yet."""
-    await follower.route("t")
-    group.lose_outcomes = 1_000
-    send = asyncio.create_task(follower.send(message(1), timeout_s=3.0))
-    await eventually(lambda: bool(pauses))
-    group.elect(None)
-
-    status = (await send).status
-
-    assert code(status) == "HA_NOT_AVAILABLE"
-    assert status.message.endswith("whether an earlier attempt was carried out is not known")
-    assert "nothing was done" not in status.message
 
 
 @pytest.mark.found

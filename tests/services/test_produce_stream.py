@@ -290,21 +290,6 @@ async def test_what_was_not_sent_is_not_of_unknown_outcome(group: MemoryGroup) -
     assert (type(sent), type(waited)) == (OutcomeUnknown, Unavailable)
 
 
-async def test_without_a_leader_the_outcome_is_unknown_after_the_timeout(
-    group: MemoryGroup,
-) -> None:
-    """The error says that the batch may be stored; what comes later is not held up by it."""
-    group.elect(None)
-
-    async with AppendStream(group.addresses, timeout_s=SOON_S) as stream:
-        with pytest.raises(Unavailable, match="may be stored"):
-            await stream.append(TOPIC, [b"a"], queue_id=0)
-        group.elect(0)
-        await stream.append(TOPIC, [b"b"], queue_id=0)
-
-    assert (await group.bodies(TOPIC))[-1] == b"b"
-
-
 async def test_a_stream_to_a_new_leader_waits_until_that_serves(group: MemoryGroup) -> None:
     """Every node names it already: a refusal would send the producer round in circles."""
     group.elect(1, serves=False)

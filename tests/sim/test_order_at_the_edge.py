@@ -18,7 +18,8 @@ SEEDS = int(os.environ.get("EDGE_SEEDS", "20"))
 
 def test_what_was_sent_is_stored_in_order_and_once_whatever_happens_between() -> None:
     """Random bounds and windows, stalls, leader changes, broken and silent connections."""
-    outcomes = [EdgeRun(seed).run() for seed in range(1, SEEDS + 1)]
+    seeds = range(1, SEEDS + 1)
+    outcomes = [EdgeRun(seed, EdgeOptions.producing(seed)).run() for seed in seeds]
 
     assert sum(one.acknowledged for one in outcomes) > 100 * SEEDS
     assert sum(one.terms for one in outcomes) > SEEDS
@@ -43,7 +44,9 @@ def test_messages_whose_answers_are_lost_are_stored_once() -> None:
 
 def test_a_run_is_the_same_each_time() -> None:
     """Or a seed that fails could not be looked at."""
-    assert EdgeRun(3).run() == EdgeRun(3).run()
+    drawn = EdgeOptions.producing(3)
+
+    assert EdgeRun(3, drawn).run() == EdgeRun(3, drawn).run()
 
 
 @pytest.mark.parametrize(

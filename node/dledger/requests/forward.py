@@ -14,7 +14,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 import grpc
 import grpc.aio
@@ -48,6 +48,7 @@ _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
 _TELL_S: Final = 1.0
 _T = TypeVar("_T")
+Dial: TypeAlias = Callable[[str, str, PeerTls | None], PeerChannel]
 
 
 class Relay:
@@ -59,6 +60,8 @@ class Relay:
         links: LeaderLinks,
         tls: PeerTls | None = None,
         count: Callable[[str], None] = lambda _: None,
+        *,
+        dial: Dial = PeerChannel,
     ) -> None:
         """Forward no request yet.
 
@@ -67,9 +70,10 @@ class Relay:
             links: The links to leaders; without one, requests are forwarded by gRPC calls.
             tls: The certificates for these; None: plain text.
             count: Called with `BY_LINK` or `BY_CALL` for each request that is forwarded.
+            dial: Returns the channel to a peer's address and name, with these certificates.
         """
         self._engine = engine
-        self._tls = tls
+        self._tls, self._dial = tls, dial
         self._links, self._count = links, count
         self._channels: dict[str, PeerChannel] = {}
         self._calls: dict[str, set[Any]] = {}
@@ -276,7 +280,7 @@ class Relay:
         if channel is None or channel.name != leader.name:
             if channel is not None:
                 channel.retire()
-            channel = PeerChannel(leader.address, leader.name, self._tls)
+            channel = self._dial(leader.address, leader.name, self._tls)
             self._channels[leader.address] = channel
         return channel
 

@@ -19,7 +19,7 @@ from dledger.link.leader_link import LeaderLinks
 from dledger.requests.config import GatewayConfig
 from dledger.requests.context import RequestContext
 from dledger.requests.engine import Engine
-from dledger.requests.forward import Relay
+from dledger.requests.forward import Dial, Relay
 from dledger.requests.leader_locality import WINDOW_S, LeaderLocality
 from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
@@ -36,7 +36,7 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
-from dledger.rpc.peer_tls import PeerTls
+from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
 
@@ -72,6 +72,7 @@ class Gateway:
         links: The links to leaders.
         metrics: Where responses are counted; by default in metrics that are not exported.
         peer_tls: The certificates for calls to peers; None: plain text.
+        dial: As of `Relay`.
     """
 
     def __init__(
@@ -81,11 +82,13 @@ class Gateway:
         links: LeaderLinks,
         metrics: NodeMetrics | None = None,
         peer_tls: PeerTls | None = None,
+        *,
+        dial: Dial = PeerChannel,
     ) -> None:
         self.engine, self.config = engine, config
         self.metrics = metrics or NodeMetrics(engine.group, engine.node_id)
         self.requests = self.metrics.requests
-        self.relay = Relay(engine, links, peer_tls, self.metrics.forwarded)
+        self.relay = Relay(engine, links, peer_tls, self.metrics.forwarded, dial=dial)
         self.outflow = Outflow()
         self.queue_followers = QueueFollowers()
         self.locality = LeaderLocality(engine.node_id)
