@@ -368,6 +368,8 @@ def meaning_of(status: Any) -> DledgerError:
     """
     words, code = status.message, status.code
     match code:
+        case Code.HA_NOT_AVAILABLE if words.endswith("is not known"):
+            return OutcomeUnknown(words)  # whatever the last attempt of several said
         case Code.HA_NOT_AVAILABLE if words == _NO_LEADER or "nothing was done" in words:
             return NotLeader(None)
         case Code.HA_NOT_AVAILABLE:

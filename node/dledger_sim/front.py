@@ -111,7 +111,7 @@ class Shares:
         self._asked += 1
         is_call = ask.calls == 1 and ask.messages  # a batch of a stream has none
         if is_call and not ask.again and self._asked % _REFUSED_EVERY == 0:
-            raise RateLimited(f"the simulator refuses {ask.method}: nothing was done")
+            raise RateLimited(f"the simulator refuses {ask.method}")
         self.held += 1
         return self._give_back
 

@@ -22,6 +22,14 @@ EDGE_MUTANTS = (
         edge=True,
     ),
     Mutant(
+        name="a leader refuses what a follower has tried before",
+        file="calls/pipeline.py",
+        old="isinstance(error, (Unavailable, DiskFull, RateLimited))",
+        new="isinstance(error, Unavailable)",
+        why="a message that is stored is called refused, since the leader cannot know of it",
+        checks=("tests/requests/test_forward.py",),
+    ),
+    Mutant(
         name="what a link has lost is answered, and tried again",
         file="calls/call.py",
         old="                self.resume(outcome)\n            else:\n",

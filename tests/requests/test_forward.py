@@ -225,6 +225,32 @@ async def test_a_full_disk_is_not_told_of_a_request_that_may_have_been_carried_o
     assert group.nodes[0].engine.state.topics.messages("t") == 1
 
 
+@pytest.mark.parametrize("node", [0, 1])
+async def test_a_producer_of_rocketmq_is_not_told_of_a_full_disk_either(
+    group: MemoryGroup, monkeypatch: pytest.MonkeyPatch, node: int
+) -> None:
+    """Found by the simulator, seed 314: the leader's refusal was passed on as an answer."""
+    commit = group.commit
+
+    async def lose(command: Command) -> object:
+        await commit(command)
+        group.refuse = DiskFull("no room")
+        raise LeadershipLost("by the test")
+
+    async with RocketClient(group.nodes[node].port) as client:
+        await client.route("t")
+        monkeypatch.setattr(group, "commit", lose)
+        unknown = await client.send(message(1))
+        refused = await client.send(message(2))
+
+    assert code(unknown.status) == "HA_NOT_AVAILABLE"
+    assert unknown.status.message.endswith(
+        "whether an earlier attempt was carried out is not known"
+    )
+    assert (code(refused.status), refused.status.message) == ("INTERNAL_SERVER_ERROR", "no room")
+    assert group.nodes[0].engine.state.topics.messages("t") == 1
+
+
 async def test_an_append_that_no_leader_answers_is_of_unknown_outcome(group: MemoryGroup) -> None:
     """Unless the node says that it took nothing."""
     async with Client(group.addresses[0], timeout_s=SOON_S) as client:

@@ -46,7 +46,7 @@ from dledger.calls.caller import Caller
 from dledger.calls.method import A, AnyMethod, Backend, Ended, Method, Q, Work
 from dledger.calls.rules import Asked, Rule
 from dledger.door.contract import Answer, Cancel, Code, Fail, Failed, Headers, Stream
-from dledger.errors import DledgerError, LeadershipLost, Unavailable
+from dledger.errors import DiskFull, DledgerError, LeadershipLost, RateLimited, Unavailable
 from dledger.rpc.metadata import pairs
 from dledger.rpc.status import Relayed, bug, ending, forget_frames, grpc_code_of
 
@@ -308,7 +308,8 @@ class Pipeline:
     ) -> bytes | Failed:
         """Return the answer to requests that are refused: a response, or how their call ends.
 
-        A follower must see errors to retry; what the leader refused goes on unchanged.
+        A follower must see errors to retry, and those that say that nothing was done: it alone
+        knows of an earlier attempt. What else the leader refused goes on unchanged.
         """
         ended = error if isinstance(error, Ended) else None
         if ended is not None:
@@ -321,8 +322,8 @@ class Pipeline:
         forget_frames(error)
         if asked is not None:
             asked.tell_refusal(error)
-        again = caller.forwarded and isinstance(error, Unavailable)
-        if method.refuse is not None and not (ended or again or isinstance(error, Relayed)):
+        seen = caller.forwarded and isinstance(error, (Unavailable, DiskFull, RateLimited))
+        if method.refuse is not None and not (ended or seen or isinstance(error, Relayed)):
             return self.encode(method, method.refuse(error), calls)
         if method.refuse is None and (method.stream is not None or not caller.forwarded):
             self.backend.count(method.label, grpc_code_of(error).name, calls)

@@ -105,10 +105,16 @@ def forget_frames(error: BaseException | None) -> None:
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
     """Return the error of a failed call to the leader.
 
-    It is Unavailable, Overloaded or NotTaken if the call may be retried, else `Relayed`.
+    It is Unavailable, Overloaded or NotTaken if the call may be retried; RateLimited or DiskFull,
+    which say that nothing was done, and so are no answer behind an attempt that may have been; else
+    `Relayed`.
     """
     name = by_key(error.trailing_metadata()).get(ERROR_KEY)
     sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
+    if name == errors.RateLimited.__name__:
+        return errors.RateLimited(error.details() or "")
+    if name == errors.DiskFull.__name__:
+        return errors.DiskFull(error.details() or "")
     if name == errors.Overloaded.__name__:
         return errors.Overloaded(sentence)
     if name == errors.NotTaken.__name__:
