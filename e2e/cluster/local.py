@@ -39,6 +39,7 @@ from e2e.cluster.tools import KubernetesTools
 API_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 120.0
 RUNTIME_TIMEOUT_S = 60.0
+DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 DNS_PATH = "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns"
 
 
@@ -159,8 +160,16 @@ class LocalCluster(KubernetesTools):
                 runtime.load(archive, name)
 
     def _start_node(self, node: ClusterNode) -> None:
-        kubelet = render.kubelet(self.layout, node)
-        self._spawn(f"kubelet-{node.name}", render.in_namespace(node, kubelet))
+        component, before = f"kubelet-{node.name}", _identity(DEVICE_PLUGINS)
+        self._spawn(component, render.in_namespace(node, render.kubelet(self.layout, node)))
+        # All kubelets of a machine have this one path: each removes what is there, then listens.
+        # One that does so between another's two steps ends that one.
+        self._await(
+            f"{component} to listen for device plugins",
+            lambda: _identity(DEVICE_PLUGINS) not in {None, before},
+            (component,),
+            RUNTIME_TIMEOUT_S,
+        )
         kube_proxy = render.kube_proxy(self.layout, node)
         self._spawn(f"kube-proxy-{node.name}", render.in_namespace(node, kube_proxy))
 
@@ -363,6 +372,15 @@ class LocalCluster(KubernetesTools):
         super().diagnostics(dest)
         if self.layout.logs.exists():
             shutil.copytree(self.layout.logs, dest / "components", dirs_exist_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one at the same path; None: there is none."""
+    try:
+        found = path.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_ctime_ns
 
 
 def require_root() -> None:
