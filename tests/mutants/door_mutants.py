@@ -91,8 +91,8 @@ DOOR_MUTANTS = (
     Mutant(
         name="a follower is told as a client is",
         file="calls/pipeline.py",
-        old="        again = caller.forwarded and isinstance(error, Unavailable)\n",
-        new="        again = False\n",
+        old="seen = caller.forwarded and isinstance(error, (Unavailable, DiskFull, RateLimited))",
+        new="seen = False",
         why="a follower does not try again, and each failover is seen through it",
         checks=("tests/calls/test_pipeline.py",),
     ),
