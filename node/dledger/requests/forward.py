@@ -38,9 +38,8 @@ from dledger.errors import (
 from dledger.link.leader_link import LeaderLinks, Settle
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import Passage, PassingOn
-from dledger.rpc.channel import error_of
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
-from dledger.rpc.status import Relayed, from_rpc
+from dledger.rpc.status import from_rpc
 from dledger.types import Member
 
 _RETRY_S: Final = 0.05
@@ -123,9 +122,9 @@ class Relay:
             while True:
                 try:
                     return await attempt()
-                except (Unavailable, DiskFull, RateLimited, Relayed) as error:
+                except (Unavailable, DiskFull, RateLimited) as error:
                     if not self._may_retry(caller, error):
-                        if unknown and _says_nothing_happened(error):
+                        if unknown and isinstance(error, NOTHING_HAPPENED):
                             raise _unknown(error) from error
                         raise
                     unknown = unknown or not isinstance(error, NOTHING_HAPPENED)
@@ -334,13 +333,7 @@ def _settle(outcome: asyncio.Future[bytes | DledgerError], answered: bytes | Dle
 
 
 NOTHING_HAPPENED: Final = (NotLeader, NotJoined, NotTaken, Overloaded, RateLimited, DiskFull)
-
-
-def _says_nothing_happened(error: DledgerError) -> bool:
-    """Whether *error* tells a caller that nothing was stored, so that it may send again."""
-    if isinstance(error, Relayed):
-        error = error_of(error.error, "the leader")
-    return isinstance(error, NOTHING_HAPPENED)
+"""Errors that tell a caller that nothing was stored, so that it may send again."""
 
 
 def _unknown(error: DledgerError) -> OutcomeUnknown:
