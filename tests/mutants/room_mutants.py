@@ -118,10 +118,17 @@ ROOM_MUTANTS = (
     Mutant(
         name="segments made since the last look take no room",
         file="replica/room_keeper.py",
-        old="        taken = self._allocated() - self._measured.allocated_bytes\n"
-        "        return max(",
-        new="        taken = 0\n        return max(",
+        old="self._measured.free_bytes - self._taken_since(self._measured))",
+        new="self._measured.free_bytes)",
         why="a fast writer passes both thresholds between two looks",
+        checks=(_KEEPER,),
+    ),
+    Mutant(
+        name="segments sealed since the last look cannot go",
+        file="replica/room_keeper.py",
+        old="        return look.droppable_bytes + max(0, sealed_bytes)\n",
+        new="        return look.droppable_bytes\n",
+        why="a fast writer is refused on a new disk that it filled between two looks",
         checks=(_KEEPER,),
     ),
     Mutant(

@@ -69,6 +69,22 @@ def test_a_segment_made_since_the_look_counts() -> None:
     assert keeping.keeper.decision().drop_bytes > 0
 
 
+@pytest.mark.found
+def test_a_segment_sealed_since_the_look_can_go() -> None:
+    """Found by CI: a fast writer that filled a new disk within a second was refused for one more.
+
+    At the first look no segment was sealed, so nothing seemed to make room.
+    """
+    keeping = Keeping(config=RoomConfig(segment_bytes=2 * MIB))
+    keeping.keeper.measured(_look(64, own_mib=0, total_mib=64, droppable_mib=0))
+
+    keeping.allocated_bytes = 57 * MIB
+
+    assert keeping.keeper.room_bytes() == -1
+    assert keeping.keeper.waits(100) is None
+    assert keeping.keeper.decision().drop_bytes > 0
+
+
 def test_entries_on_their_way_to_the_disk_count() -> None:
     """Until they are there: those that replace them, in their place."""
     keeping = Keeping()

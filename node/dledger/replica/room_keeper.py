@@ -260,8 +260,20 @@ class RoomKeeper:
     def _free_bytes(self) -> int:
         if self._measured is None:
             return _UNMEASURED
-        taken = self._allocated() - self._measured.allocated_bytes
-        return max(0, self._measured.free_bytes - taken)
+        return max(0, self._measured.free_bytes - self._taken_since(self._measured))
+
+    def _taken_since(self, look: Measured) -> int:
+        """Return what this node's log has made of segments since a look."""
+        return self._allocated() - look.allocated_bytes
+
+    def _droppable_bytes(self, look: Measured) -> int:
+        """Return what could go: what was sealed at the look, and all but two segments since.
+
+        Those two are the last, and a spare one. Without what came since, a fast writer would be
+        refused on a new disk that it filled between two looks: nothing was sealed at the first.
+        """
+        sealed_bytes = self._taken_since(look) - 2 * self.segment_bytes
+        return look.droppable_bytes + max(0, sealed_bytes)
 
     def _free_of(self, member: NodeId) -> int:
         """Return the free bytes of a member, less what the log has taken since it told them."""
@@ -280,7 +292,7 @@ class RoomKeeper:
             return _UNMEASURED
         if self._write_refusal is not None:
             return -1
-        taken = self._allocated() - self._measured.allocated_bytes
+        taken = self._taken_since(self._measured)
         pending = self.limits.written(size for _, size in self._pending)
         easy = self._easy_bytes - taken - pending
         if easy > 0:  # as nearly always: the room was enough at the last look, and is still
@@ -306,6 +318,7 @@ class RoomKeeper:
             return Decision(verdict=Verdict.TAKE, drop_bytes=0)
         pending = self.limits.written(size for _, size in self._pending)
         needed = self.limits.needed(self._entry_bytes, pending)
+        droppable = self._droppable_bytes(self._measured)
         asks, lacking = dict[NodeId, int](), set[NodeId]()
         for member in self._heard_of():
             disk = self._disks[member]
@@ -320,7 +333,7 @@ class RoomKeeper:
             asks[member] = now.asks(
                 self.limits,
                 percent=self._config.percent,
-                droppable_bytes=self._measured.droppable_bytes,
+                droppable_bytes=droppable,
                 needed_bytes=needed,
             )
             if free_bytes < needed:
