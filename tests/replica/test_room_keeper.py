@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from dledger.common.reports import Room
 from dledger.errors import DiskFull
-from dledger.replica.room import HAND_OVER_EVERY_S, SETTLED_S, Verdict
+from dledger.replica.room import HAND_OVER_EVERY_S, SETTLED_S, Verdict, segment_bytes_for
 from dledger.replica.room_keeper import Measured, RoomConfig
 from dledger.types import Entry, EntryKind, NodeId
 from tests.replica.room_harness import MIB, Keeping
@@ -295,3 +297,57 @@ def test_no_spare_segment_is_made_at_the_refusal_point() -> None:
 
     keeper.measured(_look(100))
     assert keeper.has_room_for_spare
+
+
+class _Disk:
+    """One node's disk, and the keeper that sees it only when it looks."""
+
+    def __init__(self, total_bytes: int) -> None:
+        most = segment_bytes_for([total_bytes], most=32 * MIB)
+        self.keeping = Keeping(config=RoomConfig(segment_bytes=most))
+        self.total_bytes, self.segment_bytes, self.segments = total_bytes, most, 0
+        self.refused = 0
+        self.look()
+
+    def look(self) -> None:
+        """What a second, or a drop, brings."""
+        used_bytes = self.segments * self.segment_bytes
+        found = Measured(
+            total_bytes=self.total_bytes,
+            free_bytes=self.total_bytes - used_bytes,
+            own_bytes=used_bytes,
+            droppable_bytes=max(0, used_bytes - self.segment_bytes),
+            allocated_bytes=self.keeping.allocated_bytes,
+        )
+        self.keeping.keeper.measured(found)
+
+    def write_segment(self) -> None:
+        """Send until a segment is full: what finds no room waits while some is made."""
+        keeper = self.keeping.keeper
+        if keeper.room_bytes() < 1:
+            self.refused += keeper.waits(1) is not None
+            dropped = -(-keeper.decision().drop_bytes // self.segment_bytes)
+            self.segments -= min(dropped, max(0, self.segments - 1))
+            self.look()
+            keeper.satisfied()
+        self.refused += keeper.room_bytes() < 1
+        self.segments += 1
+        self.keeping.allocated_bytes += self.segment_bytes
+
+
+@given(
+    st.integers(26, 43).map(lambda power: 1 << power),
+    st.lists(st.integers(0, 64), min_size=1, max_size=20),
+)
+def test_however_much_is_written_between_two_looks_nothing_is_refused(
+    total_bytes: int, segments: list[int]
+) -> None:
+    """All of the disk is the log's own, and any of it may go but the last segment."""
+    disk = _Disk(total_bytes)
+    for count in segments:
+        for _ in range(count):
+            disk.write_segment()
+        disk.look()
+
+    assert disk.refused == 0
+    assert disk.segments * disk.segment_bytes <= total_bytes
