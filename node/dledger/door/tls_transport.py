@@ -20,12 +20,13 @@ from typing import Any, Final, cast
 logger = logging.getLogger(__name__)
 
 SLICE_BYTES: Final = 16 << 10
-"""Given to OpenSSL, and taken from it, at once: its memory buffers never shrink. A record's most."""
+"""Given to OpenSSL, and taken from it, at once, as its memory buffers never shrink: a record."""
 GREETING_BYTES: Final = 32 << 10
-"""Of a client before its handshake is done. With keys for after quantum computers it sends 2 KiB."""
-BARREN_BYTES: Final = 64 << 10
-"""Of a client that carry nothing: new keys (27 bytes, and 10 us of this node each), refused
-renegotiations, padding. Each 64 bytes of data pay for one. A record on its way counts until then."""
+"""Of a client before its handshake is done. With keys against quantum computers it needs 2 KiB."""
+BARREN_BYTES: Final = 20 << 10
+"""Of a client that carry nothing: new keys (27 bytes and 10 us of this node each), renegotiations,
+which are refused, padding. 64 bytes of data pay for one. A record on its way, of at most 16.3 KiB,
+counts until it has come."""
 _PAYS: Final = 64
 _FRAMING: Final = {"TLSv1.3": 5 + 1 + 16}
 _FRAMING_BEFORE: Final = 5 + 16 + 48 + 16
