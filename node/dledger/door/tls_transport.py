@@ -31,7 +31,6 @@ _PAYS: Final = 64
 _FRAMING: Final = {"TLSv1.3": 5 + 1 + 16}
 _FRAMING_BEFORE: Final = 5 + 16 + 48 + 16
 """What a record has beside its data: head, kind, tag; before 1.3 at most head, IV, MAC, padding."""
-
 _LINGER_S: Final = 1.0
 """How long the last bytes may take to be sent before a connection is cut, as in `connection`."""
 
@@ -78,6 +77,8 @@ class TlsBytes:
             ssl.SSLError: This is not TLS, or none that is accepted.
             BrokenTls: It is a flood.
         """
+        if self.is_over:
+            return b""
         incoming = self._incoming
         size = len(data)
         incoming.write(data)
@@ -86,8 +87,7 @@ class TlsBytes:
                 return b""
             size = incoming.pending  # what came right behind the handshake
         read, pieces = self._tls.read, []
-        # OpenSSL takes whole records, and no more than one ahead of what it returns: with nothing
-        # pending, reading would only raise.
+        # OpenSSL takes one record out at a time, so with nothing pending reading would only raise.
         with contextlib.suppress(ssl.SSLWantReadError):
             while incoming.pending and not self.is_over:
                 piece = read(SLICE_BYTES)
@@ -274,8 +274,9 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
 
     def abort(self) -> None:
         """Cut the connection."""
-        self._closing = True
-        self._socket.abort()
+        if self._tls is not None:
+            self._closing = True
+            self._socket.abort()
 
     def is_closing(self) -> bool:
         """Whether nothing is sent or received any longer."""
