@@ -94,7 +94,7 @@ async def test_details_and_trailing_metadata_arrive_whatever_is_in_them() -> Non
     message = "100 % gone:\n\ttopic „Bestellungen” → \x00 é"
     async with called() as (_, channel):
         refuse = channel.unary_unary("/t/Refuse")
-        error = await failure(refuse(message.encode(), metadata=(("x-code", "5"),)))
+        error = await failure(refuse(message.encode(), metadata=(("x-mq-code", "5"),)))
 
     assert error.code() == grpc.StatusCode.NOT_FOUND
     assert error.details() == message

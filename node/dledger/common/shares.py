@@ -222,13 +222,15 @@ class Share(Generic[T]):
         """Whether the bound is exceeded, by what `resize` has added."""
         return self.taken > self.limit
 
+    def next(self) -> Entry[T] | None:
+        """Return what would go now: the oldest of who has most; None: there is nothing."""
+        return self._ranks.most().ranks.most().oldest if self._hosts else None
+
     def evict(self) -> bool:
         """End the oldest item of who has most; return False if there is none."""
-        if not self._hosts:
-            return False
-        entry = self._ranks.most().ranks.most().oldest
+        entry = self.next()
         if entry is None:
-            raise RuntimeError("a line without entries is removed")
+            return False
         self.leave(entry)
         self._on_evict(entry.item)
         return True

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from typing import Final
 
-from dledger.door.contract import Code, Failed, Handler, Headers, Pairs
+from dledger.door.bounds import Bounds
+from dledger.door.contract import Code, Failed, Handler, Headers, Pairs, kept_of
 from dledger.door.grpc_format import HEAD, http_refusal, status_fields, timeout_s
 from dledger.door.port import Port
 
@@ -36,7 +38,7 @@ def opened(
 
     Raises:
         Refused: It is not gRPC, has too much metadata, names no method, or no valid timeout; or the
-            port has too many calls.
+            port has too many calls, of which none may go.
     """
     fields = dict(pairs)
     refusal = http_refusal(fields)
@@ -44,30 +46,47 @@ def opened(
         raise Refused(refusal)
     path = fields[b":path"]
     try:
-        _check_size(port, pairs)
-        if port.calls >= port.bounds.calls:
-            raise Failed(
-                Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
-            )
+        kept, size_bytes = _kept(port.bounds, pairs)
         handler = port.handlers.get(path)
         if handler is None:
             named = path[:_NAMED_BYTES].decode("ascii", "replace")
             raise Failed(Code.UNIMPLEMENTED, f"there is no method {named}")
         timeout = fields.get(b"grpc-timeout")
         deadline_s = None if timeout is None else now_s + timeout_s(timeout)
+        if not port.has_room_for_a_call():
+            raise Failed(
+                Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
+            )
     except Failed as error:
         failure = status_fields(error.code, error.message, error.trailers)
         raise Refused((*HEAD, *failure)) from None
-    headers = Headers(pairs, fields, peer=peer, connection=connection, deadline_s=deadline_s)
+    headers = Headers(
+        None, kept, peer=peer, connection=connection, deadline_s=deadline_s, size_bytes=size_bytes
+    )
     return headers, handler
 
 
-def _check_size(port: Port, pairs: Pairs) -> None:
-    bounds, count = port.bounds, len(pairs)
-    size = len(b"".join(chain.from_iterable(pairs))) + _FIELD_BYTES * count
+def _kept(bounds: Bounds, pairs: Pairs) -> tuple[dict[bytes, bytes], int]:
+    """Return the fields that are kept, and what they count: at least what they take."""
+    count, size = len(pairs), _size(pairs)
     if size > bounds.header_list_bytes or count > bounds.header_fields:
         raise Failed(
             Code.RESOURCE_EXHAUSTED,
             f"the headers have {count} fields of {size} bytes; the limits are "
             f"{bounds.header_fields} and {bounds.header_list_bytes}",
         )
+    kept = kept_of(pairs)
+    if size > bounds.kept_header_bytes:
+        size = _size(kept.items())
+        if size > bounds.kept_header_bytes:
+            raise Failed(
+                Code.RESOURCE_EXHAUSTED,
+                f"x-mq-, authorization and the path have {size} bytes together; the limit is "
+                f"{bounds.kept_header_bytes}",
+            )
+    return kept, size
+
+
+def _size(pairs: Iterable[tuple[bytes, bytes]]) -> int:
+    texts = tuple(chain.from_iterable(pairs))
+    return sum(map(len, texts)) + _FIELD_BYTES // 2 * len(texts)

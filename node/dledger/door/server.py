@@ -11,13 +11,14 @@ import errno
 import itertools
 import logging
 import socket
-from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 from dledger.common.accepting import accept
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
+from dledger.door.places import Place, Places
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
 
@@ -60,8 +61,7 @@ class DoorServer(ClientServer):
             held=Held(bounds.held_bytes),
             needs_alpn=tls is not None,
         )
-        self._open = 0
-        self._by_host = Counter[str]()
+        self._places = Places(bounds, self._port.addresses)
         self._connections: set[Connection] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
@@ -86,7 +86,7 @@ class DoorServer(ClientServer):
     @property
     def connections(self) -> int:
         """How many connections are open, handshakes included."""
-        return self._open
+        return len(self._places)
 
     async def start(self) -> None:
         """Accept connections, on the running event loop. Raises OSError if the port is taken."""
@@ -135,41 +135,44 @@ class DoorServer(ClientServer):
                 logger.error("cannot accept a client: %s", error)
                 await asyncio.sleep(_NO_FILES_S)
                 continue
-            host = _host(address)
-            if not self._has_room(host):
+            place = self._places.enter(_host(address), loop.time())
+            if place is None:
                 connection.close()
                 continue
-            self._open += 1
-            self._by_host[host] += 1
-            task = loop.create_task(self._greet(connection, host, _peer(address)))
+            task = loop.create_task(self._greet(connection, place, _peer(address)))
+            place.end = task.cancel
             self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            task.add_done_callback(partial(self._greeted, connection, place))
 
-    def _has_room(self, host: str) -> bool:
-        return (
-            self._open < self._bounds.connections
-            and self._by_host[host] < self._bounds.connections_by_address
-        )
+    def _greeted(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+        """Close what no protocol has taken over; the task may have ended before it began."""
+        self._greetings.discard(task)
+        if not place.taken:
+            connection.close()
+            self._places.leave(place)
 
-    async def _greet(self, connection: socket.socket, host: str, peer: str) -> None:
+    async def _greet(self, connection: socket.socket, place: Place, peer: str) -> None:
         """Hand a connection over to its protocol, after its TLS handshake if it has one."""
-        made: list[Connection] = []
 
         def build() -> Connection:
             return Connection(self._port, peer, on_made=begin, on_lost=end)
 
         def begin(protocol: Connection) -> None:
-            made.append(protocol)
+            place.taken = True
             self._connections.add(protocol)
+            self._places.greeted(place)
+            place.end, place.is_idle = protocol.make_room, lambda: protocol.is_idle
 
         def end(protocol: Connection) -> None:
             self._connections.discard(protocol)
-            self._leave(host)
+            self._places.leave(place)
             if not self._connections and self._emptied and not self._emptied.done():
                 self._emptied.set_result(None)
 
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls:
+                await self._places.greet(place)
             await asyncio.get_running_loop().connect_accepted_socket(
                 build,
                 connection,
@@ -178,16 +181,6 @@ class DoorServer(ClientServer):
             )
         except OSError as error:  # as SSLError and a handshake's ConnectionAbortedError are
             logger.debug("no handshake with %s: %s", peer, error)
-        finally:
-            if not made:
-                connection.close()
-                self._leave(host)
-
-    def _leave(self, host: str) -> None:
-        self._open -= 1
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
 
 
 _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
