@@ -133,9 +133,9 @@ class RawClient:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(port: int) -> AsyncIterator[RawClient]:
-    """Connect to a port of the loopback."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def raw_client(port: int, source: str = "127.0.0.1") -> AsyncIterator[RawClient]:
+    """Connect to a port of the loopback, from one of its addresses."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, local_addr=(source, 0))
     try:
         yield RawClient(reader, writer)
     finally:

@@ -39,15 +39,14 @@ from tests.requests import memory_group as made
 _PEER: Final = "ipv4:192.0.2.1:1"
 _COMMAND: Final = encoded(Origin("client", "t", ""), [Message(message_id="1", body=b"body")])
 _PAIRS: Final = ((b":path", b"/t/T"), (b"x-mq-client-id", b"client"))
-
-
-def _client(rng: Random, name: str) -> Client:
-    return Client(_PEER, name, rng.choice((None, 0.0, 1e9)), _PAIRS[: rng.randrange(3)])
-
-
 _ROUNDS: Final = 200
 _LINKS: Final = 256
 """After so many the node is a new one, as in `doors`."""
+
+
+def _client(rng: Random, name: str) -> Client:
+    """Return whose a batch is: with a deadline that has passed, or headers, or without."""
+    return Client(_PEER, name, rng.choice((None, 0.0, 1e9)), _PAIRS[: rng.randrange(3)])
 
 
 class DoorLinks(Target):

@@ -22,6 +22,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+NO_ROOM: Final = "others need the room, and most of it is your address's; back off and retry"
+"""What somebody is told who has to go."""
 _EIGHTHS: Final = 4
 """So many leading bits of a weight tell its class."""
 _PREFIX_BITS: Final = 64

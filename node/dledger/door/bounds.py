@@ -38,9 +38,10 @@ class Bounds:
         wide_bytes: What the wide windows of one connection may have together.
         promised_bytes: What such messages of one connection may get at once; a larger one gets
             its room alone.
-        held_bytes: Of all requests of the port that have arrived and are not consumed, and of
-            headers that are kept; what comes beyond is refused.
-        unfinished_bytes: Of requests that are not whole, with `UNFINISHED_BYTES` for each.
+        held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
+            beyond is refused.
+        unfinished_bytes: Of requests that are not whole, with their headers and `UNFINISHED_BYTES`
+            for each. Who serves whole ones counts more than their headers for each.
         stream_header_bytes: Of headers of streams, polls among them, which may be open for long.
         request_s: For a request, or a message of a stream, from its first byte to its last; without
             the time for which it waits for room.
@@ -102,20 +103,9 @@ class Bounds:
 
 
 class Held:
-    """Bytes of requests in this process's memory, of all connections of a port.
+    """Bytes of requests in this process's memory, of all connections of a port."""
 
-    Attributes:
-        limit: For both together.
-        bytes: Of bodies.
-        header_bytes: Of headers.
-    """
-
-    __slots__ = ("bytes", "header_bytes", "limit")
+    __slots__ = ("bytes", "limit")
 
     def __init__(self, limit: int) -> None:
-        self.limit, self.bytes, self.header_bytes = limit, 0, 0
-
-    @property
-    def is_full(self) -> bool:
-        """Whether they are more than they may be."""
-        return self.bytes + self.header_bytes > self.limit
+        self.limit, self.bytes = limit, 0

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import ngh2
 
-from dledger.common.shares import Share
+from dledger.common.shares import NO_ROOM, Share
 from dledger.door.addresses import Address
 from dledger.door.bounds import UNFINISHED_BYTES
 from dledger.door.call import BUG, Call
@@ -30,7 +30,6 @@ from dledger.door.watch import Watch
 
 logger = logging.getLogger(__name__)
 
-NO_ROOM: Final = "others need the room, and of your address are most; back off and retry"
 _numbers: Final = itertools.count(1)
 
 
@@ -76,7 +75,6 @@ class Calls:
         self._loop = asyncio.get_running_loop()
         self._number = next(_numbers)
         self._intake = Intake(h2, port, self._loop.time)
-        self._held = port.held
         self._outgoing = Outgoing(h2, port.bounds)
         self._open: dict[int, Call] = {}
         self._half: set[int] = set()  # answered, though their clients have not sent all
@@ -201,7 +199,6 @@ class Calls:
             return
         call = self._open[stream_id] = call_of(self, stream_id, headers, handler, now_s)
         self._port.calls += 1
-        self._held.header_bytes += headers.size_bytes
         self._touched.append(call)
         if headers.deadline_s is not None:
             call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
@@ -217,7 +214,7 @@ class Calls:
                 call.ended = True
             return
         self._feed(call, event.data, ended=event.end_stream)
-        if call.is_stream or not call.ended or call.entry is not None:
+        if not event.end_stream or call.entry is not None:
             self._touched.append(call)
 
     def on_trailers(self, event: Any) -> None:
@@ -356,7 +353,6 @@ class Calls:
 
     def _over(self, call: Call) -> None:
         call.over = True
-        self._held.header_bytes -= call.headers.size_bytes
         if call.entry is not None:
             self._uncount(call)
         self.answers += 1

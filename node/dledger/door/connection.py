@@ -18,8 +18,8 @@ from typing import Any, ClassVar, Final, cast
 
 import ngh2
 
-from dledger.common.shares import Entry
-from dledger.door.calls import NO_ROOM, Calls
+from dledger.common.shares import NO_ROOM, Entry
+from dledger.door.calls import Calls
 from dledger.door.port import End, Port, configuration, goaway, settings
 from dledger.door.proofs import Proofs
 from dledger.door.watch import Verdict, Watch

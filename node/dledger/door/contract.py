@@ -9,15 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Metadata as it is on the wire: lower-case names, values of ``-bin`` names in base64."""
 DEFAULT_REQUEST_BYTES: Final = 256 << 10
-_KEPT: Final = frozenset((b"x-mq-", b"autho", b":path"))
-"""How ``x-mq-``, ``authorization`` and ``:path`` begin."""
+KEPT: Final = frozenset((b"x-mq-", b"autho", b":path"))
+"""How the names of fields begin that are kept: ``x-mq-``, ``authorization`` and ``:path``."""
+KEPT_BYTES: Final = 5
 
 
 class Code(enum.IntEnum):
@@ -132,13 +133,13 @@ class Headers:
             return None
 
 
-def kept_of(pairs: Pairs) -> dict[bytes, bytes]:
+def kept_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the fields that are kept as long as a call: somebody reads them, or the leader.
 
     Of what clients send: RocketMQ's, whose further names users of its SDKs may choose, who calls,
     and for the log of what. Known by their first five bytes, which no other field has.
     """
-    return {name: value for name, value in pairs if name[:5] in _KEPT}
+    return {name: value for name, value in pairs if name[:KEPT_BYTES] in KEPT}
 
 
 Answer: TypeAlias = Callable[[bytes], None]

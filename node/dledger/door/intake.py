@@ -54,7 +54,7 @@ class Intake:
         size = len(data)
         call.unconsumed += size
         self._held.bytes += size
-        if self._held.is_full and not self._has_room(call):
+        if self._held.bytes > self._held.limit and not self._has_room(call):
             raise Failed(
                 Code.RESOURCE_EXHAUSTED,
                 f"requests of {self._held.limit} bytes are under way; back off and retry",

@@ -89,12 +89,14 @@ class Places:
 
     def _make_room(self, newcomer: Address) -> bool:
         """End a connection of the address with most, or return False if none may go."""
+        first: Entry[Place] | None = None
         for _ in range(_LOOKS):
             entry = self._open.next()
-            if entry is None:
-                return False
+            if entry is None or entry is first:
+                break
             if entry.item.is_idle():
                 return self._open.evict()
+            first = first or entry
             self._open.resize(entry, entry.weight)  # it moves: the next is looked at
         entry = self._open.next()
         if entry is None or entry.item.address.name == newcomer.name:

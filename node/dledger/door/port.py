@@ -55,16 +55,16 @@ class Port:
         self.unfinished = Share(self.bounds.unfinished_bytes, _end)
         self.streams = Share(self.bounds.stream_header_bytes, _end)
 
-    def has_room_for_a_call(self) -> bool:
-        """Whether one more call may begin, if need be in place of another.
+    def make_room_for_a_call(self) -> bool:
+        """End a call in place of which another may begin; return False if none may go.
 
         What costs its client least goes: what nobody serves yet, then what waits for something.
         """
-        return self.calls < self.bounds.calls or self.unfinished.evict() or self.streams.evict()
+        return self.unfinished.evict() or self.streams.evict()
 
     def has_room_for_bytes(self) -> bool:
         """Whether the bytes of requests are in their bound, if need be without some other's."""
-        while self.held.is_full:
+        while self.held.bytes > self.held.limit:
             if not self.unfinished.evict():
                 return False
         return True
