@@ -128,7 +128,7 @@ async def test_it_sees_whose_a_call_is_at_each_door(at: int) -> None:
 
     At the leader the same, if a follower passed the call on: but for the address, its own words.
     """
-    async with memory_group(nodes=2, config=GatewayConfig(default_queues=1)) as group:
+    async with memory_group(nodes=2, config=RequestConfig(default_queues=1)) as group:
         seen = [Counting(each) for each in group.nodes]
         async with RocketClient(group.nodes[at].port) as client:
             await client.send(message(0))
