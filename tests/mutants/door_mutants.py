@@ -216,7 +216,7 @@ DOOR_MUTANTS = (
         name="a handshake ends the one before it",
         file="door/places.py",
         old=" or wait_s <= 0:",
-        new=" or wait_s <= _PROMPT_S:",
+        new=" or wait_s <= PROMPT_S:",
         why="a crowd behind one address never comes back after a failover",
         checks=(_SHARES,),
     ),

@@ -19,8 +19,9 @@ from dledger.door.bounds import Bounds
 
 _LOOKS: Final = 64
 """So many connections of an address are looked at for an idle one; each takes some 50 ns."""
-_PROMPT_S: Final = 0.25
-"""A handshake that is older may be a stranger's, and goes for another of its own address."""
+PROMPT_S: Final = 1.0
+"""A handshake that is older may be a stranger's, and goes for another of its own address. It takes
+two round trips, and turns of a loop that may be busy with a crowd of them."""
 
 
 class Place:
@@ -116,7 +117,7 @@ class Places:
             oldest = greetings.next()
             if oldest is None:
                 break
-            wait_s = oldest.item.since_s + _PROMPT_S - loop.time()
+            wait_s = oldest.item.since_s + PROMPT_S - loop.time()
             if oldest.item.address.name != place.address.name or wait_s <= 0:
                 greetings.evict()
                 break
