@@ -81,7 +81,7 @@ class Caller:
         *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
         connection; for a forwarded call what the follower sent says so.
         """
-        kept = headers.kept
+        kept = headers.to_keep
         client_id = kept.get(_CLIENT_ID, b"").decode("ascii", "ignore")
         deadline_s = answer_by_s(headers.deadline_s)
         if peer_port:

@@ -101,7 +101,7 @@ class Headers:
         return tuple(self._fields.items()) if self._pairs is None else self._pairs
 
     @property
-    def kept(self) -> Mapping[bytes, bytes]:
+    def to_keep(self) -> Mapping[bytes, bytes]:
         """Those that somebody reads; not to be changed."""
         return self._fields if self._pairs is None else kept_of(self._pairs)
 

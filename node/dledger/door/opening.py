@@ -66,7 +66,7 @@ def opened(
             raise Failed(Code.UNIMPLEMENTED, f"there is no method {named}")
         timeout = fields.get(b"grpc-timeout")
         deadline_s = None if timeout is None else now_s + timeout_s(timeout)
-        fields = _kept(fields)
+        fields = _to_keep(fields)
         if size_bytes > port.bounds.kept_header_bytes:
             size_bytes = _checked_size(port.bounds, fields)
         if port.calls >= port.bounds.calls and not port.make_room_for_a_call():
@@ -82,7 +82,7 @@ def opened(
     return headers, handler
 
 
-def _kept(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
+def _to_keep(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
     """Return `kept_of` *fields*, which are used for that: of most clients what is left of them."""
     for name in _OF_GRPC:
         fields.pop(name, None)

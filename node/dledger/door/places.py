@@ -85,7 +85,7 @@ class Places:
     def leave(self, place: Place) -> None:
         """Note that a connection is gone; more than once does nothing."""
         self._open.leave(place.entry)
-        self.greeted(place)
+        self.end_greeting(place)
         place.end, place.is_idle = _nothing, _yes
 
     def _make_room(self, newcomer: Address) -> bool:
@@ -107,7 +107,7 @@ class Places:
     # -- handshakes ------------------------------------------------------------------------------
 
     async def greet(self, place: Place) -> None:
-        """Begin a handshake, once there is room for it: `greeted` ends it.
+        """Begin a handshake, once there is room for it: `end_greeting` ends it.
 
         Beside others of its own address it waits, so that a crowd that comes back at once does not
         end its own; a stranger's gives way at once.
@@ -127,7 +127,7 @@ class Places:
         place.since_s = loop.time()
         place.greeting = greetings.enter(place.address.name, place)
 
-    def greeted(self, place: Place) -> None:
+    def end_greeting(self, place: Place) -> None:
         """Note that a handshake is over, in whatever way; more than once does nothing."""
         greeting, place.greeting = place.greeting, None
         if greeting is not None:

@@ -142,9 +142,11 @@ class DoorServer(ClientServer):
             task = loop.create_task(self._greet(connection, place, _peer(address)))
             place.end = task.cancel
             self._greetings.add(task)
-            task.add_done_callback(partial(self._greeted, connection, place))
+            task.add_done_callback(partial(self._on_greeted, connection, place))
 
-    def _greeted(self, connection: socket.socket, place: Place, task: asyncio.Task[None]) -> None:
+    def _on_greeted(
+        self, connection: socket.socket, place: Place, task: asyncio.Task[None]
+    ) -> None:
         """Close what no protocol has taken over; the task may have ended before it began."""
         self._greetings.discard(task)
         if not place.taken:
@@ -160,7 +162,7 @@ class DoorServer(ClientServer):
         def begin(protocol: Connection) -> None:
             place.taken = True
             self._connections.add(protocol)
-            self._places.greeted(place)
+            self._places.end_greeting(place)
             place.end, place.is_idle = protocol.make_room, lambda: protocol.is_idle
 
         def end(protocol: Connection) -> None:
