@@ -127,6 +127,9 @@ class Connection(asyncio.Protocol):
         self._note_part(0)
         self._address.may_idle(min(self._idle_bytes, _CUT_BYTES), self._loop.time())
         self._on_lost(self)
+        # They know this connection, too: in a circle, its 40 KiB would stay until the garbage
+        # collector's longest round, which may never come.
+        del self._calls, self._proofs
 
     def pause_writing(self) -> None:
         """Keep answers back: the socket is full."""
@@ -328,7 +331,8 @@ class Connection(asyncio.Protocol):
                     break
         except ngh2.NGH2Error as error:
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, str(error))
-        self._calls.wake()
+        if not self._closing:
+            self._calls.wake()
 
     def _ask_for_proof_soon(self) -> None:
         self._asking = self._loop.call_later(ASK_S, self._ask_for_proof)

@@ -21,6 +21,7 @@ from dledger.door.contract import ClientServer, Handlers
 from dledger.door.places import Place, Places
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
+from dledger.door.tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class DoorServer(ClientServer):
         )
         self._places = Places(bounds, self._port.addresses)
         self._connections: set[Connection] = set()
+        self._handshakes: set[TlsTransport] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -103,6 +105,8 @@ class DoorServer(ClientServer):
             greeting.cancel()
         if self._greetings:
             await asyncio.wait(tuple(self._greetings))
+        for handshake in tuple(self._handshakes):
+            handshake.abort()
         for connection in tuple(self._connections):
             connection.drain()
         await self._empty(grace_s)
@@ -117,7 +121,7 @@ class DoorServer(ClientServer):
 
     async def _empty(self, timeout_s: float) -> None:
         """Wait until no connection is left, but not for longer."""
-        if not self._connections:
+        if self._is_empty:
             return
         self._emptied = asyncio.get_running_loop().create_future()
         await asyncio.wait((self._emptied,), timeout=timeout_s)
@@ -154,35 +158,56 @@ class DoorServer(ClientServer):
             self._places.leave(place)
 
     async def _greet(self, connection: socket.socket, place: Place, peer: str) -> None:
-        """Hand a connection over to its protocol, after its TLS handshake if it has one."""
+        """Hand a connection over to its protocol, which may be TLS in front of it."""
 
-        def build() -> Connection:
-            return Connection(self._port, peer, on_made=begin, on_lost=end)
-
-        def begin(protocol: Connection) -> None:
+        def build() -> asyncio.Protocol:
+            protocol = self._protocol(place, peer)
             place.taken = True
-            self._connections.add(protocol)
-            self._places.end_greeting(place)
-            place.end, place.is_idle = protocol.make_room, lambda: protocol.is_idle
-
-        def end(protocol: Connection) -> None:
-            self._connections.discard(protocol)
-            self._places.leave(place)
-            if not self._connections and self._emptied and not self._emptied.done():
-                self._emptied.set_result(None)
+            return protocol
 
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            if self._tls:
+            if self._tls is not None:
                 await self._places.greet(place)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                build,
-                connection,
-                ssl=self._tls.context if self._tls else None,
-                ssl_handshake_timeout=self._bounds.handshake_s if self._tls else None,
-            )
-        except OSError as error:  # as SSLError and a handshake's ConnectionAbortedError are
-            logger.debug("no handshake with %s: %s", peer, error)
+            await asyncio.get_running_loop().connect_accepted_socket(build, connection)
+        except OSError as error:
+            logger.debug("no connection with %s: %s", peer, error)
+
+    def _protocol(self, place: Place, peer: str) -> asyncio.Protocol:
+        """Return what gets a connection's bytes: its protocol, or TLS in front of it."""
+
+        def begin(protocol: Connection) -> None:
+            self._connections.add(protocol)
+            place.end, place.is_idle = protocol.make_room, lambda: protocol.is_idle
+
+        def secure(protocol: TlsTransport) -> None:
+            self._handshakes.discard(protocol)
+            self._places.end_greeting(place)
+
+        def lose(protocol: Connection | TlsTransport) -> None:
+            self._connections.discard(protocol)
+            self._handshakes.discard(protocol)
+            self._places.leave(place)
+            if self._is_empty and self._emptied and not self._emptied.done():
+                self._emptied.set_result(None)
+
+        if self._tls is None:
+            return Connection(self._port, peer, on_made=begin, on_lost=lose)
+        forget = self._connections.discard
+        secured = TlsTransport(
+            self._tls.context,
+            Connection(self._port, peer, on_made=begin, on_lost=forget),
+            handshake_s=self._bounds.handshake_s,
+            on_open=secure,
+            on_lost=lose,
+        )
+        place.end = secured.abort
+        self._handshakes.add(secured)
+        return secured
+
+    @property
+    def _is_empty(self) -> bool:
+        return not (self._connections or self._handshakes)
 
 
 _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
