@@ -9,10 +9,17 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 import pyarrow as pa
 
 from dledger_pipeline.errors import CorruptObject
+
+MAX_OBJECT_BYTES: Final = 4 << 30
+"""No object of ours is larger, so one that is was not written by us."""
+UNVERSIONED: Final = (None, "null")
+"""Ids of versions; the second is of an object from before a bucket had versions, or while it has
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +67,7 @@ class Credentials:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     region: str = "us-east-1"
+    session_token: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
@@ -69,7 +77,8 @@ class Credentials:
         if not key or not secret:
             return None
         region = os.environ.get("AWS_REGION") or "us-east-1"
-        return cls(access_key_id=key, secret_access_key=secret, region=region)
+        token = os.environ.get("AWS_SESSION_TOKEN", "")
+        return cls(access_key_id=key, secret_access_key=secret, region=region, session_token=token)
 
 
 def check_size(name: str, size_bytes: int, max_bytes: int) -> None:
