@@ -10,20 +10,20 @@ from __future__ import annotations
 
 import hashlib
 import http.client
+import io
 import math
 import os
 import random
 import re
 import socket
 import ssl
-import threading
 import time
 import weakref
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Final
+from functools import cached_property, partial
+from typing import Any, Final
 from urllib.parse import quote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -144,11 +144,11 @@ class Requests:
         digest = hashlib.sha256(request.body or b"").hexdigest()
         began_s = time.monotonic()
         for attempt in range(1, _TRIES + 1):
-            left_s = began_s + within_s - time.monotonic()
+            until_s = min(time.monotonic() + _TRY_S, began_s + within_s)
             answer: Answer | None = None
             try:
-                with self._lend(min(_TRY_S, left_s)) as connection:
-                    answer = self._exchange(connection, request, digest)
+                with self._lend(until_s) as connection:
+                    answer = self._exchange(connection, request, digest, until_s)
             except NoAnswer:
                 if not _may_try_again(attempt, began_s, within_s):
                     raise
@@ -160,16 +160,16 @@ class Requests:
         raise AssertionError("the last try returns or raises")
 
     @contextmanager
-    def _lend(self, seconds: float) -> Iterator[http.client.HTTPConnection]:
-        """Lend a connection for one try of so many seconds; keep it if it can serve another.
+    def _lend(self, until_s: float) -> Iterator[http.client.HTTPConnection]:
+        """Lend a connection for one try that ends by then; keep it if it can serve another.
 
         Raises:
             NoAnswer: For whatever the connection raises.
         """
         connection = self._connection()
+        connection.response_class = partial(_Response, until_s=until_s)  # type: ignore[assignment]
         try:
-            with _end_after(seconds, connection):
-                yield connection
+            yield connection
         except _BROKEN as error:
             connection.close()
             raise NoAnswer(_what(error)) from None  # its words may be the server's
@@ -180,7 +180,7 @@ class Requests:
             self._idle.append(connection)
 
     def _exchange(
-        self, connection: http.client.HTTPConnection, request: Request, digest: str
+        self, connection: http.client.HTTPConnection, request: Request, digest: str, until_s: float
     ) -> Answer:
         path = self._base + quote(request.path, safe="/-_.~")
         words = "&".join(f"{_quote(k)}={_quote(v)}" for k, v in sorted(request.query.items()))
@@ -191,10 +191,12 @@ class Requests:
         pieces, body = None, request.body
         if body:
             headers["content-length"] = str(body.nbytes)
-            pieces = _pieces(body)
+            pieces = _pieces(body, until_s)
         origin = f"http://{self._authority}" if self._proxy and not self._secure else ""
         with suppress(BrokenPipeError, ConnectionResetError):  # it may have answered already
-            connection.request(request.method, f"{origin}{path}?{words}", pieces, headers)
+            connection.request(
+                request.method, f"{origin}{path}{words and f'?{words}'}", pieces, headers
+            )
         response = connection.getresponse()
         try:
             answer = _read_answer(response, request.max_bytes)
@@ -260,27 +262,50 @@ def _close(connections: list[http.client.HTTPConnection]) -> None:
         connections.pop().close()
 
 
-def _pieces(body: memoryview) -> Iterator[memoryview]:
-    """Yield a body in pieces: the time to send one is bounded, not that of them all."""
+def _pieces(body: memoryview, until_s: float) -> Iterator[memoryview]:
+    """Yield a body in pieces: each has the time of an answer, and all have one together."""
     for start in range(0, len(body), _PIECE):
+        if time.monotonic() > until_s:
+            raise TimeoutError
         yield body[start : start + _PIECE]
 
 
-@contextmanager
-def _end_after(seconds: float, connection: http.client.HTTPConnection) -> Iterator[None]:
-    """End a connection under a block that takes longer, such as one that gets a byte at a time."""
+class _Response(http.client.HTTPResponse):
+    """An answer whose last byte has a time, however slowly those before it come."""
 
-    def end() -> None:
-        with suppress(OSError, TypeError):  # it is closed, or was never open
-            socket.socket.shutdown(connection.sock, socket.SHUT_RDWR)
+    def __init__(self, sock: socket.socket, *args: Any, until_s: float, **more: Any) -> None:
+        super().__init__(_Timed(sock, until_s), *args, **more)  # type: ignore[arg-type]
 
-    timer = threading.Timer(seconds, end)
-    timer.daemon = True
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
+
+class _Timed:
+    """What an answer asks of a socket."""
+
+    def __init__(self, sock: socket.socket, until_s: float) -> None:
+        self._sock, self._until_s = sock, until_s
+
+    def makefile(self, _mode: str) -> io.BufferedReader:
+        """Return a file to read from."""
+        return io.BufferedReader(_TimedReader(self._sock, self._until_s))
+
+
+class _TimedReader(io.RawIOBase):
+    def __init__(self, sock: socket.socket, until_s: float) -> None:
+        self._sock, self._until_s = sock, until_s
+        self._raw = sock.makefile("rb", buffering=0)
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int | None:  # type: ignore[override]
+        left_s = self._until_s - time.monotonic()
+        if left_s <= 0:
+            raise TimeoutError
+        self._sock.settimeout(min(left_s, _ANSWERING_S))
+        return self._raw.readinto(buffer)
+
+    def close(self) -> None:
+        self._raw.close()
+        super().close()
 
 
 def _read_answer(response: http.client.HTTPResponse, max_bytes: int) -> Answer:
