@@ -78,9 +78,9 @@ PIPELINE_MUTANTS = (
     Mutant(
         name="a listing has as many names as it likes",
         package="pipeline",
-        file="object_store/store.py",
-        old="            if number >= MAX_NAMES:\n",
-        new="            if number < 0:\n",
+        file="object_store/stored.py",
+        old="    if number > MAX_NAMES:\n",
+        new="    if number < 0:\n",
         why="a server that lists without end fills the memory of a Job",
         checks=(_HOSTILE,),
     ),

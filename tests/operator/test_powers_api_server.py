@@ -359,8 +359,10 @@ async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted
         for made in (nodes, local):
             assert words in power.create(OPERATOR, _of_pod(made, path, value)), path
 
+    templates = nodes["spec"]["volumeClaimTemplates"]
+    two = [*templates, {**templates[0], "metadata": {"name": "wal"}}]
     template = "spec.volumeClaimTemplates.0.spec"
-    for made, path, value, words in (
+    rows: list[tuple[Manifest, str, Any, str]] = [
         (nodes, _VOLUMES, [*_claimed("config", "db"), *_claimed("tmp", "db")], "its machine"),
         (local, f"{_VOLUMES}.1", *_claimed("store", "data-db-0"), "claim of a node"),
         (restoring, f"{_VOLUMES}.1", *_claimed("data", "data-orders-1"), "claim of a node"),
@@ -368,18 +370,20 @@ async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted
         (restoring, "metadata.labels", names.job_labels("orders", "backup"), "claim of a node"),
         (nodes, f"{template}.volumeName", "somebodys", "a volume by its name"),
         (nodes, f"{template}.dataSource", {"kind": "PersistentVolumeClaim", "name": "x"}, "a copy"),
-        (nodes, "spec.volumeClaimTemplates.0.metadata.name", "wal", "a volume by its name"),
+        (nodes, "spec.volumeClaimTemplates", two, "a volume by its name"),
         (claim, "spec.volumeName", "somebodys", "a volume by its name"),
         (claim, "spec.selector", {"matchLabels": {"of": "db"}}, "a volume by its name"),
         (claim, "metadata.name", "data-db-0", "no claims but those of nodes"),
-    ):
+    ]
+    for made, path, value, words in rows:
         assert words in power.create(OPERATOR, _changed(made, path, value)), (path, value)
 
 
 def _of_pod(manifest: Manifest, path: str, value: Any) -> Manifest:
     """Return a copy with another value in the pod that it makes; None: without one."""
     changed = _changed(manifest, f"spec.template.spec.{path}", value)
-    return _without_none(changed)
+    found: Manifest = _without_none(changed)
+    return found
 
 
 def _without_none(value: Any) -> Any:

@@ -23,8 +23,7 @@ from dledger_pipeline.errors import (
     StoreRedirects,
     StoreUnavailable,
 )
-from dledger_pipeline.object_store import s3_objects, s3_requests
-from dledger_pipeline.object_store import store as stores
+from dledger_pipeline.object_store import s3_objects, s3_requests, stored
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.hostile_http import (
     CREDENTIALS,
@@ -94,27 +93,44 @@ def test_a_listing_is_read_page_by_page(server: HostileServer) -> None:
 
 
 @pytest.mark.found
-@pytest.mark.parametrize("what", ["names", "folders"])
+@pytest.mark.parametrize("sent", ["names", "folders"])
+@pytest.mark.parametrize("asked_for", ["names", "folders"])
 def test_a_listing_without_end_is_given_up_by_its_names(
-    server: HostileServer, monkeypatch: pytest.MonkeyPatch, what: str
+    server: HostileServer, monkeypatch: pytest.MonkeyPatch, asked_for: str, sent: str
 ) -> None:
     """Found: A9. Before they fill the memory, and with what to do about it."""
-    monkeypatch.setattr(stores, "MAX_NAMES", 2_500)
+    monkeypatch.setattr(stored, "MAX_NAMES", 2_500)
 
     def rule(asked: Asked) -> Answered:
         page = len(server.asked)
-        if what == "folders":
-            found = tuple(f"p/f{page}-{n}/" for n in range(1000))
-            return Answered(body=listing(after=f"t{page}", folders=found))
-        return Answered(body=listing(*(f"p/g/{page}-{n}" for n in range(1000)), after=f"t{page}"))
+        after = f"t{page}" if page < 10 else ""
+        found = tuple(f"p/g/{page}-{n}/" for n in range(1000))
+        if sent == "folders" and asked_for == "folders":
+            return Answered(body=listing(after=after, folders=found))
+        return Answered(body=listing(*(name[:-1] for name in found), after=after))
 
     server.rule = rule
     store = server.store()
 
     with pytest.raises(ListingTooLong, match=r"over 2,500 names; give dledger a bucket or a path"):
-        [*(store.folders() if what == "folders" else store.list("g"))]
+        [*(store.folders() if asked_for == "folders" else store.list("g"))]
 
     assert len(server.asked) == 3
+
+
+@pytest.mark.found
+def test_a_directory_with_too_many_names_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each kind of store has the bound."""
+    monkeypatch.setattr(stored, "MAX_NAMES", 3)
+    store = Store.open(f"file://{tmp_path}/store")
+    for number in range(4):
+        store.put(f"g{number}/data/a", b"")
+
+    for ask in (store.list, store.folders):
+        with pytest.raises(ListingTooLong, match="over 3 names"):
+            [*ask()]
 
 
 @pytest.mark.found
@@ -122,11 +138,26 @@ def test_a_listing_without_end_is_given_up_by_its_time(
     server: HostileServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Found: A9. Pages without a name count no names; how long a reader takes is its own."""
-    monkeypatch.setattr(s3_objects, "LISTING_S", 0.2)
-    server.rule = lambda _: Answered(body=listing(after="t"))
+    monkeypatch.setattr(s3_objects, "LISTING_S", 10.0)
+    now_s = _stop_clock(monkeypatch)
 
-    with pytest.raises(ListingTooLong, match="took over"):
+    def rule(_: Asked) -> Answered:
+        now_s[0] += 3
+        return Answered(body=listing(after="t" if len(server.asked) < 20 else ""))
+
+    server.rule = rule
+
+    with pytest.raises(ListingTooLong, match="took over 10 s"):
         [*server.store().list("g")]
+
+    assert len(server.asked) == 4
+
+
+def _stop_clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """Let time pass only as the test says."""
+    now_s = [time.monotonic()]
+    monkeypatch.setattr("time.monotonic", lambda: now_s[0])
+    return now_s
 
 
 def test_a_reader_may_take_its_time_between_two_pages(
@@ -298,7 +329,7 @@ def test_no_answer_is_read_beyond_its_size(server: HostileServer, chunked: bool)
     def body() -> Iterator[bytes]:
         framing = "transfer-encoding: chunked" if chunked else f"content-length: {1 << 40}"
         yield f"HTTP/1.1 200 OK\r\n{framing}\r\n\r\n".encode()
-        while True:
+        for _ in range(2_000):
             sent[0] += len(piece)
             yield b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece
 
@@ -334,7 +365,7 @@ def test_an_answer_that_comes_by_bytes_has_an_end(
 
     def drip() -> Iterator[bytes]:
         yield first
-        while True:
+        for _ in range(200):
             time.sleep(0.01)
             yield then
 

@@ -41,6 +41,7 @@ from dledger_pipeline.object_store.stored import (
     Listed,
     Removal,
     Stored,
+    check_names,
     check_size,
 )
 
@@ -157,7 +158,7 @@ class S3Objects:
 
     def _pages(self, below: str, query: Mapping[str, str]) -> Iterator[Page]:
         """Yield the pages of a listing; only waiting for them takes of its time."""
-        left_s, token = LISTING_S, ""
+        left_s, token, names = LISTING_S, "", 0
         while True:
             asked = {"list-type": "2", "prefix": self._prefix + below, **query}
             if token:
@@ -172,6 +173,8 @@ class S3Objects:
             left_s = until_s - time.monotonic()
             if page is None or (page.token and left_s <= 0):
                 raise ListingTooLong(f"{self._url}/{below}", f"it took over {LISTING_S:.0f} s")
+            names += len(page.objects) + len(page.folders)  # of both: either may be unasked for
+            check_names(f"{self._url}/{below}", names)
             yield page
             token = page.token
             if not token:

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import ListingTooLong, StoreDenied, StoreError
+from dledger_pipeline.errors import StoreDenied, StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
 from dledger_pipeline.object_store.s3_objects import S3Objects
@@ -29,6 +29,7 @@ from dledger_pipeline.object_store.stored import (
     Listed,
     Removal,
     Stored,
+    check_names,
 )
 
 T = TypeVar("T")
@@ -36,8 +37,6 @@ Data: TypeAlias = bytes | memoryview | pa.Buffer
 
 MIN_KEY_BYTES: Final = 32
 """The length of SHA-256's output; RFC 2104 discourages shorter keys of an HMAC."""
-MAX_NAMES: Final = 1_000_000
-"""In one listing: a store of ours has some thousands, and each takes a quarter of a KiB."""
 
 logger = logging.getLogger(__name__)
 
@@ -209,7 +208,7 @@ class Store:
         What others put there under a name that no object of ours can have is left out, and told.
 
         Raises:
-            ListingTooLong: There are more than `MAX_NAMES`, or it does not end.
+            ListingTooLong: There are more than `stored.MAX_NAMES`, or it does not end.
             StoreDenied, StoreUnavailable: As they say.
         """
         for listed in self._bound(self._objects.list(_checked(prefix) if prefix else ""), prefix):
@@ -220,9 +219,8 @@ class Store:
 
     def _bound(self, names: Iterator[T], prefix: str) -> Iterator[T]:
         """Yield what a listing has, as far as one of ours could go."""
-        for number, found in enumerate(names):
-            if number >= MAX_NAMES:
-                raise ListingTooLong(f"{self.url}/{prefix}", f"it has over {MAX_NAMES:,} names")
+        for number, found in enumerate(names, 1):
+            check_names(f"{self.url}/{prefix}", number)
             yield found
 
     def _tell_foreign(self, name: str) -> None:
