@@ -364,9 +364,9 @@ async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted
     template = "spec.volumeClaimTemplates.0.spec"
     rows: list[tuple[Manifest, str, Any, str]] = [
         (nodes, _VOLUMES, [*_claimed("config", "db"), *_claimed("tmp", "db")], "its machine"),
-        (local, f"{_VOLUMES}.1", *_claimed("store", "data-db-0"), "claim of a node"),
-        (restoring, f"{_VOLUMES}.1", *_claimed("data", "data-orders-1"), "claim of a node"),
-        (restoring, f"{_VOLUMES}.1", *_claimed("data", "data-db-0"), "claim of a node"),
+        (local, f"{_VOLUMES}.1", _claimed("store", "data-db-0")[0], "claim of a node"),
+        (restoring, f"{_VOLUMES}.1", _claimed("data", "data-orders-1")[0], "claim of a node"),
+        (restoring, f"{_VOLUMES}.1", _claimed("data", "data-db-0")[0], "claim of a node"),
         (restoring, "metadata.labels", names.job_labels("orders", "backup"), "claim of a node"),
         (nodes, f"{template}.volumeName", "somebodys", "a volume by its name"),
         (nodes, f"{template}.dataSource", {"kind": "PersistentVolumeClaim", "name": "x"}, "a copy"),

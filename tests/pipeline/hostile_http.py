@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.server
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ class Asked:
     path: str
     headers: dict[str, str]
     body: bytes
+    port: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,8 +59,10 @@ class HostileServer:
 
 
 @contextmanager
-def hostile_server(rule: Rule = lambda _: Answered()) -> Iterator[HostileServer]:
-    """Run a server on a free port until the block ends."""
+def hostile_server(
+    rule: Rule = lambda _: Answered(), tls: ssl.SSLContext | None = None
+) -> Iterator[HostileServer]:
+    """Run a server on a free port until the block ends; with *tls* it speaks nothing else."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -70,7 +74,13 @@ def hostile_server(rule: Rule = lambda _: Answered()) -> Iterator[HostileServer]
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("content-length", 0)))
             headers = {name.lower(): value for name, value in self.headers.items()}
-            asked = Asked(method=self.command, path=self.path, headers=headers, body=body)
+            asked = Asked(
+                method=self.command,
+                path=self.path,
+                headers=headers,
+                body=body,
+                port=self.client_address[1],
+            )
             made.asked.append(asked)
             answered = made.rule(asked)
             if answered.raw is not None:
@@ -95,7 +105,10 @@ def hostile_server(rule: Rule = lambda _: Answered()) -> Iterator[HostileServer]
             """Clients that give up are what is expected."""
 
     server = Server(("127.0.0.1", 0), Handler)
-    made = HostileServer(endpoint=f"http://127.0.0.1:{server.server_port}", rule=rule)
+    if tls:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    scheme = "https" if tls else "http"
+    made = HostileServer(endpoint=f"{scheme}://127.0.0.1:{server.server_port}", rule=rule)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()
     try:

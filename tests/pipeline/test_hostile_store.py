@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import ssl
 import stat
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +26,7 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.object_store import s3_objects, s3_requests, stored
 from dledger_pipeline.object_store.store import Store
+from e2e.cluster import pki
 from tests.pipeline.hostile_http import (
     CREDENTIALS,
     Answered,
@@ -440,6 +442,55 @@ def test_a_proxy_of_the_environment_is_asked(
     assert store.get("a").to_pybytes() == b"found"
     assert server.asked[0].path == "http://s3.invalid/bucket/p/a"
     assert server.asked[0].headers["host"] == "s3.invalid"
+
+
+@pytest.fixture
+def tls(tmp_path: Path) -> ssl.SSLContext:
+    """A server's certificate, whose authority is in the file `ca`."""
+    authority = pki.Authority("stores")
+    pair = authority.issue("store", hosts=("127.0.0.1",))
+    for name, text in (("ca", authority.pair.certificate), ("crt", pair.certificate)):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "key").write_text(pair.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "crt", tmp_path / "key")
+    return context
+
+
+def test_a_server_is_who_its_certificate_says(
+    tls: ssl.SSLContext, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the authorities of the system, or of SSL_CERT_FILE; connections are used again."""
+    monkeypatch.setattr(s3_requests, "_TRIES", 1)
+    ports = set()
+
+    def rule(asked: Asked) -> Answered:
+        ports.add(asked.port)
+        return Answered(body=asked.body or b"x" * 1_000_000)
+
+    with hostile_server(rule, tls) as server:
+        with pytest.raises(StoreUnavailable, match="its certificate is not trusted"):
+            server.store().get("a")
+        monkeypatch.setenv("SSL_CERT_FILE", str(tmp_path / "ca"))
+        store = server.store()
+
+        for _ in range(3):
+            assert store.get("a").to_pybytes() == b"x" * 1_000_000
+            store.put("a", b"y" * 1_000_000)
+
+    assert len(server.asked) == 6
+    assert len(ports) == 1
+
+
+@pytest.mark.found
+def test_what_does_not_speak_tls_is_told(server: HostileServer) -> None:
+    """And no plain word is said to it."""
+    endpoint = server.endpoint.replace("http:", "https:")
+
+    with pytest.raises(StoreUnavailable, match="it does not speak TLS with us"):
+        Store.open("s3://bucket/p", endpoint, CREDENTIALS).get("a")
+
+    assert server.asked == []
 
 
 # --- directories ---------------------------------------------------------------------------------
