@@ -8,6 +8,7 @@ begins with a dot and is not an object. Used by `store` only.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -34,6 +35,8 @@ from dledger_pipeline.errors import (
 from dledger_pipeline.object_store.stored import Listed, Removal, Stored, check_size
 
 _LOCK: Final = ".lock"
+_NO_FILE: Final = (errno.ELOOP, errno.EISDIR)
+"""Of opening a link, and a folder."""
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
@@ -163,7 +166,12 @@ class DirectoryObjects:
     def _locked(self) -> Iterator[None]:
         """Hold the lock of all writers: on a file, not on what a link or a pipe of its name is."""
         flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        descriptor = os.open(self._root / _LOCK, flags, 0o640)
+        try:
+            descriptor = os.open(self._root / _LOCK, flags, 0o640)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise StoreError(f"{self._root}/{_LOCK} is not a file") from error
+            raise
         try:
             _check_regular(descriptor, f"{self._root}/{_LOCK}")
             fcntl.flock(descriptor, fcntl.LOCK_EX)
