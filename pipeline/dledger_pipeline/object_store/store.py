@@ -211,13 +211,15 @@ class Store:
             ListingTooLong: There are more than `stored.MAX_NAMES`, or it does not end.
             StoreDenied, StoreUnavailable: As they say.
         """
-        for listed in self._bound(self._objects.list(_checked(prefix) if prefix else ""), prefix):
+        for listed in self._within_bounds(
+            self._objects.list(_checked(prefix) if prefix else ""), prefix
+        ):
             if _NAME.fullmatch(listed.name):
                 yield listed
             else:
                 self._tell_foreign(listed.name)
 
-    def _bound(self, names: Iterator[T], prefix: str) -> Iterator[T]:
+    def _within_bounds(self, names: Iterator[T], prefix: str) -> Iterator[T]:
         """Yield what a listing has, as far as one of ours could go."""
         for number, found in enumerate(names, 1):
             check_names(f"{self.url}/{prefix}", number)
@@ -238,7 +240,7 @@ class Store:
 
         A volume has others: ``lost+found``, ``.snapshot``. Raises like `listed`.
         """
-        found = self._bound(self._objects.folders(), "")
+        found = self._within_bounds(self._objects.folders(), "")
         yield from sorted(name for name in found if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
