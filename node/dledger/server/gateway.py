@@ -25,6 +25,7 @@ from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
@@ -106,12 +107,18 @@ class Gateway:
             queue_followers=self.queue_followers,
             locality=self.locality,
             broken=UnreadableMessages(engine.group, self.metrics.broken_messages),
+            unpacking=Unpacking(),
             rules=[],  # one line for each rule that every request passes
         )
         self.turns = LongPollQueue(engine)
         self.clients = ClientRegistry(engine)
         self.filters = FilterWatch(engine, self.metrics)
-        self.sender = Sender(engine, self.context.resolver, self.metrics.message_id_conflicts)
+        self.sender = Sender(
+            engine,
+            self.context.resolver,
+            self.metrics.message_id_conflicts,
+            unpacking=self.context.unpacking,
+        )
         self.receiver = Receiver(
             engine,
             self.context.resolver,
@@ -119,6 +126,7 @@ class Gateway:
             self.clients,
             broken=self.context.broken,
             outflow=self.outflow,
+            unpacking=self.context.unpacking,
         )
         self.acker = Acker(engine, self.clients.arrivals)
         self.telemetry = Telemetry(self.context.admission, self.outflow)
