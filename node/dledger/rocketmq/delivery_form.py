@@ -12,6 +12,7 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.commands import LeaseRef, Receive
+from dledger.broker.consume_queue import Payload
 from dledger.broker.message import Encoding, Message
 from dledger.broker.results import Delivery
 from dledger.broker.topics import Topic
@@ -26,7 +27,7 @@ _SMALL_FRAMES: Final = {"HTTP", "NODE_JS", "RUST", "DOTNET", "PHP"}
 belongs to it, is larger than gRPC's default; Node.js' says HTTP. The others have set it higher."""
 SMALL_FRAME_BYTES: Final = 4 << 20
 _FITS_BYTES: Final = 3 << 20
-"""A body of so much always fits: what else is in a message is below 1 MiB."""
+"""What is in a payload of so much always fits, with what the node adds to it."""
 _READS_ZLIB: Final = "CPP"
 """The one language whose client unpacks only zlib's form; see `checks.packed`."""
 
@@ -46,9 +47,9 @@ def repacked(message: Message, content: Content | None, language: str) -> Messag
     return replace(message, body=in_form(message.body, content, form))
 
 
-def is_taken(response: service.ReceiveMessageResponse, language: str) -> bool:
-    """Whether a client of that language takes a message of this size."""
-    if len(response.message.body) <= _FITS_BYTES or language not in _SMALL_FRAMES:
+def is_taken(response: service.ReceiveMessageResponse, payload: Payload, language: str) -> bool:
+    """Whether a client of that language takes a message of this size, which is in *payload*."""
+    if payload.end - payload.start <= _FITS_BYTES or language not in _SMALL_FRAMES:
         return True
     return response.ByteSize() <= SMALL_FRAME_BYTES
 

@@ -241,7 +241,7 @@ class Receiver:
             if message.encoding is not Encoding.IDENTITY:
                 message = await self._repacked(message, caller)
             response = form.response(message, delivery)
-            if not is_taken(response, caller.language):
+            if not is_taken(response, payload, caller.language):
                 withheld.append(delivery)
                 continue
             yield response
