@@ -60,9 +60,10 @@ class Unpacking:
         self._busy = False
         while self._lines and not self._busy:
             host, line = self._lines.popitem(last=False)
-            turn = line.popleft()
+            while line and not self._busy:
+                turn = line.popleft()
+                if not turn.done():
+                    self._busy = True
+                    turn.set_result(None)
             if line:
                 self._lines[host] = line
-            if not turn.done():
-                self._busy = True
-                turn.set_result(None)
