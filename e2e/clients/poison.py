@@ -17,7 +17,7 @@ import grpc.aio
 
 from dledger.client import Client
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
-from e2e.clients.poisons import LARGE, ODD, OLD_COUNT, OLD_LARGE, PACKED, REFUSED, old
+from e2e.clients.poisons import LARGE, ODD, OLD_COUNT, OLD_LARGE, PACKED, REFUSED, old_commands
 from e2e.clients.stage import QUEUES, CaseFailed, Stage, TlsGroup, User
 from e2e.harness import old_log
 from e2e.harness.dev_group import DevGroup, running
@@ -39,7 +39,7 @@ async def with_old_log(work: Path, languages: Iterable[str]) -> AsyncIterator[Tl
             for topic in topics:
                 await client.create_topic(topic, queues=QUEUES)
         port = begun.client_port
-    commands = [command for topic in topics for command in old(topic, GOOD, QUEUES)]
+    commands = [command for topic in topics for command in old_commands(topic, GOOD, QUEUES)]
     await asyncio.to_thread(old_log.write, work / "group", commands)
 
     def start() -> DevGroup:
@@ -63,7 +63,7 @@ def old_topic(language: str) -> str:
 async def poison(stage: Stage) -> None:
     """100 of 100 good messages arrive beside what doors take, and beside what they took once."""
     topic = await stage.topic("poison")
-    await _sent(stage, topic)
+    await _send_all(stage, topic)
     wrong: list[str] = []
     small = "whole_4_mib" in stage.sdk.gaps  # it takes no frame over 4 MiB, from no node
     odd = len(ODD) - small * len(LARGE)
@@ -91,7 +91,7 @@ async def poison(stage: Stage) -> None:
         raise CaseFailed("; ".join(wrong))
 
 
-async def _sent(stage: Stage, topic: str) -> None:
+async def _send_all(stage: Stage, topic: str) -> None:
     """Send the odd among the good, to the leader and through a follower; what is refused is not."""
     every = stage.at.group.endpoints
     async with channel_to(every[0]) as one, channel_to(every[1]) as other:
@@ -102,7 +102,7 @@ async def _sent(stage: Stage, topic: str) -> None:
                 if text is not None:
                     await _send(sends[number % 2], topic, text)
             for send in sends if each.refused else [sends[number % 2]]:
-                said = await _told(send, each.request(topic, number))
+                said = await _ask(send, each.request(topic, number))
                 if said != (each.refused or "OK"):
                     raise CaseFailed(f"{each.name}: {said}, not {each.refused or 'OK'}")
         for text in good:
@@ -121,12 +121,12 @@ async def _send(send: Any, topic: str, text: str) -> None:
     message = definition.Message(
         topic=definition.Resource(name=topic), body=text.encode(), system_properties=system
     )
-    said = await _told(send, service.SendMessageRequest(messages=[message]).SerializeToString())
+    said = await _ask(send, service.SendMessageRequest(messages=[message]).SerializeToString())
     if said != "OK":
         raise CaseFailed(f"a good message: {said}")
 
 
-async def _told(send: Any, raw: bytes) -> str:
+async def _ask(send: Any, raw: bytes) -> str:
     """Return the code, of RocketMQ or of gRPC, that answers a request."""
     try:
         answer = await send(raw, metadata=(("x-mq-client-id", "poison"),), timeout=30.0)

@@ -221,12 +221,12 @@ _OLD_BODIES: Final[Sequence[bytes]] = (
     *PACKED.values(),
 )
 OLD_COUNT: Final = len(_OLD_BODIES) + 4
-"""How many messages of `old` are no good ones."""
+"""How many messages of `old_commands` are no good ones."""
 OLD_LARGE: Final = 2
 """How many of these are in frames of more than 4 MiB."""
 
 
-def old(topic: str, good: Sequence[str], queues: int) -> list[bytes]:
+def old_commands(topic: str, good: Sequence[str], queues: int) -> list[bytes]:
     """Return commands as doors of versions before would have put them into the log.
 
     Each has a poison between good ones, as they come when a queue is read.

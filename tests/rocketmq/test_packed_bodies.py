@@ -91,6 +91,27 @@ def test_what_is_not_what_it_says_is_refused_with_a_code(what: str) -> None:
     assert Code.Name(raised.value.code) == refused
 
 
+@given(
+    body=st.sampled_from([HELLO, zlib.compress(b"hello"), gzip.compress(bytes(300_000))]),
+    place=st.integers(0, 400),
+    other=st.integers(0, 255),
+    ends=st.binary(max_size=12),
+)
+def test_a_damaged_body_is_refused_or_is_one(
+    body: bytes, place: int, other: int, ends: bytes
+) -> None:
+    """Whatever the bytes, nothing else is raised; and what is let in, Python unpacks."""
+    damaged = bytearray(body + ends)
+    damaged[place % len(damaged)] = other
+
+    try:
+        found = content_of(bytes(damaged))
+    except Rejected:
+        return
+    unpacked = gzip.decompress(in_form(bytes(damaged), found, Form.GZIP))
+    assert len(unpacked) == found.size_bytes
+
+
 def test_the_largest_body_fits_packed() -> None:
     """4 MiB come out, of 4 KiB and of more than 4 MiB alike."""
     assert content_of(gzip.compress(bytes(LIMIT))).size_bytes == LIMIT

@@ -142,7 +142,7 @@ def _content_of(body: bytes, at_most: int) -> Content:
     unpacking = zlib.decompressobj(wbits=_ZLIB_BITS[form])
     size_bytes, crc, adler = 0, 0, 1
     try:
-        for found in _unpacked(unpacking, memoryview(body)):
+        for found in _unpack(unpacking, memoryview(body)):
             size_bytes += len(found)
             if size_bytes > at_most:
                 raise _Larger
@@ -156,7 +156,7 @@ def _content_of(body: bytes, at_most: int) -> Content:
     return Content(form=form, size_bytes=size_bytes, crc=crc, adler=adler)
 
 
-def _unpacked(unpacking: _Unpacking, body: memoryview) -> Iterator[bytes]:
+def _unpack(unpacking: _Unpacking, body: memoryview) -> Iterator[bytes]:
     """Yield what comes out, part by part. Raises zlib.error, and Rejected for what is behind it."""
     for start in range(0, len(body), _INPUT_BYTES):
         given: bytes | memoryview = body[start : start + _INPUT_BYTES]

@@ -33,7 +33,7 @@ class Unpacking:
     async def _content_of(self, body: bytes, host: str) -> Content:
         await self._turn(host)
         work = asyncio.get_running_loop().run_in_executor(None, content_of, body)
-        work.add_done_callback(self._done)  # not when who asked gives up: it goes on until then
+        work.add_done_callback(self._on_done)  # not when who asked gives up: it goes on until then
         return await asyncio.shield(work)
 
     async def _turn(self, host: str) -> None:
@@ -50,7 +50,7 @@ class Unpacking:
                 self._next()
             raise
 
-    def _done(self, work: asyncio.Future[Content]) -> None:
+    def _on_done(self, work: asyncio.Future[Content]) -> None:
         if not work.cancelled():
             work.exception()  # who asked may be gone, and it is then nobody's
         self._next()

@@ -32,7 +32,7 @@ _READS_ZLIB: Final = "CPP"
 """The one language whose client unpacks only zlib's form; see `checks.packed`."""
 
 
-def repacked(message: Message, content: Content | None, language: str) -> Message:
+def repack(message: Message, content: Content | None, language: str) -> Message:
     """Return a message with a packed body as a client of that language unpacks it.
 
     Args:

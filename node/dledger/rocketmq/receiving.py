@@ -46,7 +46,7 @@ from dledger.rocketmq.delivery_form import (
     SMALL_FRAME_BYTES,
     DeliveryForm,
     is_taken,
-    repacked,
+    repack,
 )
 from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
 from dledger.rocketmq.receipts import Receipts
@@ -239,7 +239,7 @@ class Receiver:
                 broken.append(LeaseRef(queue_id, offset, received.receive_id))
                 continue
             if message.encoding is not Encoding.IDENTITY:
-                message = await self._repacked(message, caller)
+                message = await self._repack(message, caller)
             response = form.response(message, delivery)
             if not is_taken(response, payload, caller.language):
                 withheld.append(delivery)
@@ -250,13 +250,13 @@ class Receiver:
         if withheld:
             await self._give_back(poll.command, received.receive_id, withheld, caller.language)
 
-    async def _repacked(self, message: Message, caller: Caller) -> Message:
+    async def _repack(self, message: Message, caller: Caller) -> Message:
         """Return a message whose body is packed as it says, or that does not say so."""
         try:
             content = await self._unpacking.content_of(message.body, caller.host)
         except Rejected:
             content = None
-        return repacked(message, content, caller.language)
+        return repack(message, content, caller.language)
 
     async def _give_back(
         self, command: Receive, receive_id: int, deliveries: Sequence[Delivery], language: str
