@@ -127,7 +127,7 @@ async def _cases(
                     found.add(await one(name, away.CASES[name], stage))
 
 
-async def _poisoned(commands: Mapping[str, Sequence[str]], work: Path, found: Found) -> None:
+async def _run_poison(commands: Mapping[str, Sequence[str]], work: Path, found: Found) -> None:
     async with with_old_log(work / _POISON, commands) as at:
         for language, command in commands.items():
             found.add(await one(_POISON, poison, _stage(language, command, at, work, tls=False)))
@@ -203,7 +203,7 @@ async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, w
     if commands and set(names) - {_FAILOVER, _SWALLOWED, _POISON}:
         await _cases(names, commands, work, found)
     if commands and _POISON in names:
-        await _poisoned(commands, work, found)
+        await _run_poison(commands, work, found)
     if _SWALLOWED in names:
         await _swallowed(commands, work, found)
     if _FAILOVER in names:

@@ -70,7 +70,7 @@ class Poison:
         return raw.replace(_BAD_TEXT.encode(), _NO_TEXT) if self.is_bytes else bytes(raw)
 
 
-def _packed(name: str, body: bytes, code: str = "MESSAGE_CORRUPTED") -> Poison:
+def _says_gzip(name: str, body: bytes, code: str = "MESSAGE_CORRUPTED") -> Poison:
     return Poison(name=name, body=body, system={"body_encoding": _GZIP}, refused=code)
 
 
@@ -90,19 +90,19 @@ def _digest(kind: int, checksum: str) -> definition.Digest:
 
 
 REFUSED: Final[Sequence[Poison]] = (
-    _packed("GZIP over four bytes", b"evil"),
-    _packed("GZIP over one byte", b"\x1f"),
-    _packed("GZIP over its magic alone", b"\x1f\x8b"),
-    _packed("GZIP over the magic of LZ4", b"\x04\x22\x4d\x18 and more"),
-    _packed("GZIP over the magic of Zstandard", b"\x28\xb5\x2f\xfd and more"),
-    _packed("a gzip cut short", gzip.compress(b"x" * 1000)[:-4]),
-    _packed("a gzip with a wrong sum", gzip.compress(b"hello")[:-8] + bytes(8)),
-    _packed("something behind a gzip", gzip.compress(b"hello") + b"more"),
-    _packed("two gzips", gzip.compress(b"hello") * 2),
-    _packed("a gzip with a name", _NAMED),
-    _packed("a gzip of nothing", gzip.compress(b""), "MESSAGE_BODY_EMPTY"),
-    _packed("64 MiB in a gzip", _BOMB, "MESSAGE_BODY_TOO_LARGE"),
-    _packed("64 MiB in zlib's form", zlib.compress(bytes(64 * _MIB)), "MESSAGE_BODY_TOO_LARGE"),
+    _says_gzip("GZIP over four bytes", b"evil"),
+    _says_gzip("GZIP over one byte", b"\x1f"),
+    _says_gzip("GZIP over its magic alone", b"\x1f\x8b"),
+    _says_gzip("GZIP over the magic of LZ4", b"\x04\x22\x4d\x18 and more"),
+    _says_gzip("GZIP over the magic of Zstandard", b"\x28\xb5\x2f\xfd and more"),
+    _says_gzip("a gzip cut short", gzip.compress(b"x" * 1000)[:-4]),
+    _says_gzip("a gzip with a wrong sum", gzip.compress(b"hello")[:-8] + bytes(8)),
+    _says_gzip("something behind a gzip", gzip.compress(b"hello") + b"more"),
+    _says_gzip("two gzips", gzip.compress(b"hello") * 2),
+    _says_gzip("a gzip with a name", _NAMED),
+    _says_gzip("a gzip of nothing", gzip.compress(b""), "MESSAGE_BODY_EMPTY"),
+    _says_gzip("64 MiB in a gzip", _BOMB, "MESSAGE_BODY_TOO_LARGE"),
+    _says_gzip("64 MiB in zlib's form", zlib.compress(bytes(64 * _MIB)), "MESSAGE_BODY_TOO_LARGE"),
     Poison(name="an unknown encoding", system={"body_encoding": 99}, refused="BAD_REQUEST"),
     Poison(
         name="a wrong digest",
@@ -163,8 +163,8 @@ LARGE: Final[Sequence[Poison]] = (
 """What is in frames of more than 4 MiB, which some clients do not take."""
 
 ODD: Final[Sequence[Poison]] = (
-    *(_packed(name, body, "") for name, body in PACKED.items()),
-    _packed("4 MiB in a gzip", gzip.compress(b"seven 7" * 500_000), ""),
+    *(_says_gzip(name, body, "") for name, body in PACKED.items()),
+    _says_gzip("4 MiB in a gzip", gzip.compress(b"seven 7" * 500_000), ""),
     Poison(name="ids of one letter", system={"message_id": "x"}),
     Poison(name="an id of 255", system={"message_id": "i" * 255}),
     Poison(name="an id as long as theirs, and none", system={"message_id": "\0 /%ß" + "z" * 29}),

@@ -26,7 +26,7 @@ def write(data: Path, commands: Sequence[bytes]) -> None:
     All nodes have stopped. Who lacks the end of the longest log gets that first: so the entries are
     the same everywhere, and committed as soon as somebody leads.
     """
-    logs = [_opened(each.parent) for each in sorted(data.glob(f"*/{LOG_DIRECTORY}"))]
+    logs = [_open(each.parent) for each in sorted(data.glob(f"*/{LOG_DIRECTORY}"))]
     assert logs, f"no logs below {data}"
     longest = max(logs, key=lambda log: log.last_index)
     last, term = longest.last_index, longest.term(longest.last_index)
@@ -40,7 +40,7 @@ def write(data: Path, commands: Sequence[bytes]) -> None:
         log.close()
 
 
-def _opened(directory: Path) -> CommitLog:
+def _open(directory: Path) -> CommitLog:
     files = RealFiles()
     identity = load_identity(files, directory)
     assert identity is not None, directory
