@@ -21,7 +21,9 @@ from dledger.checks.messages import (
     check_tag,
     check_times,
     check_total,
+    check_trace,
 )
+from dledger.checks.packed import check_small
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -49,12 +51,20 @@ class Origin(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """A checked request; *line* is the one in which its command waits."""
+    """A checked request.
+
+    Attributes:
+        size_bytes: Of its bodies.
+        line: The one in which its command waits.
+        unchecked: The bodies that are still to be looked into, since that takes long
+            (`requests.unpacking`); the request is not to be stored before.
+    """
 
     origin: Origin
     messages: Sequence[Message]
     size_bytes: int
     line: str
+    unchecked: Sequence[bytes] = ()
 
 
 def checked(request: service.SendMessageRequest, client_id: str, line: str) -> Sending:
@@ -68,13 +78,19 @@ def checked(request: service.SendMessageRequest, client_id: str, line: str) -> S
     sender = checked_client_id(client_id)
     topic = topic_of(request.messages)
     messages: list[Message] = []
+    unchecked: list[bytes] = []
     size_bytes = 0
     for each in request.messages:
-        messages.append(message_of(each))
-        size_bytes += len(each.body)
+        message = message_of(each)
+        messages.append(message)
+        size_bytes += len(message.body)
+        if message.encoding is not Encoding.IDENTITY:
+            unchecked.append(message.body)
     check_total(size_bytes)
+    if unchecked:
+        unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
-    return Sending(Origin(sender, topic, host), messages, size_bytes, line)
+    return Sending(Origin(sender, topic, host), messages, size_bytes, line, unchecked)
 
 
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
@@ -137,6 +153,7 @@ def message_of(message: definition.Message) -> Message:
     check_tag(tag)
     properties = dict(message.user_properties)
     check_properties(properties, keys)
+    check_trace(system.trace_context)
     return Message(
         message_id=message_id,
         body=body,

@@ -93,6 +93,7 @@ class Producing:
     ) -> None:
         self._engine, self._resolver = context.engine, context.resolver
         self._production, self._connection = context.production, connection
+        self._unpacking, self._host = context.unpacking, connection.rpartition(":")[0]
         self._bounds = context.config.streams
         self._answered, self._ask = answered, ask
         self._under_way: deque[_Batch] = deque()
@@ -191,6 +192,8 @@ class Producing:
         stops = False
         try:
             checked = checked_batch(command)
+            if packed := checked.packed_bodies():
+                await self._unpacking.check(packed, self._host)
             messages, producer = checked.count, checked.client_id
         except Refused as error:
             refused, stops = error, batch.joined
