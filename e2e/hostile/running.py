@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import ssl
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -20,19 +21,28 @@ from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.tasks import meanwhile
 from e2e.harness.waiting import came_true
 from e2e.hostile.attacks import ATTACKS
-from e2e.hostile.judging import RECOVERY_S, Seen, lines
+from e2e.hostile.judging import (
+    A_TLS_CONNECTION_MIB,
+    GROWTH_MIB,
+    LEFT_MIB,
+    LEFT_S,
+    LIMIT_MIB,
+    RECOVERY_S,
+    Seen,
+    lines,
+)
 from e2e.hostile.scene import Scene, memory_mib
 from e2e.hostile.victim import Victim, at_work
+from e2e.hostile.ways import WAYS
 
 ROOT: Final = Path(__file__).parents[2]
 CALM_S: Final = 4.0
-ATTACK_S: Final = 8.0
 AFTERWARDS_S: Final = 3.0
 _CACHED_MIB: Final = 64
 """A little more than `CommitLog` keeps (48 MiB)."""
 _LEAST_S: Final = 2.0
 """A shorter attack is watched as long: what it left goes on."""
-_LONGEST_S: Final = 90.0
+_LONGEST_S: Final = 150.0
 _DRAIN_S: Final = 20.0
 _SAMPLE_S: Final = 0.1
 
@@ -67,24 +77,57 @@ class Memory:
         pairs = zip(self.first, self.highest, strict=True)
         return [None if first is None else round(high - first, 1) for first, high in pairs]
 
+    def left(self) -> list[float | None]:
+        """Return by how much each is larger now; who was killed by the attack is not."""
+        now = [memory_mib(pid) or 0.0 for pid in self.pids]
+        pairs = zip(self.first, now, strict=True)
+        return [None if first is None else round(one - first, 1) for first, one in pairs]
 
-async def attacked(name: str, data: Path) -> list[Check]:
+    def is_back(self) -> bool:
+        """Whether all have given back what they may not keep."""
+        return all(each is not None and each <= LEFT_MIB for each in self.left())
+
+
+async def attacked(name: str, way: str, data: Path) -> list[Check]:
     """Make an attack on a new group; return its lines and those of the promise."""
-    async with running(data, ["leader_follows_clients=false"]) as group:
+    known, how = ATTACKS[name], WAYS[way]
+    settings = ["leader_follows_clients=false", *how.settings]
+    async with running(data, settings, under=_limits(known.files)) as group:
         state = await group.until_whole()
         scene = Scene(
-            endpoints=group.endpoints,
+            endpoints=group.tls_endpoints if how.tls else group.endpoints,
             tls_endpoints=group.tls_endpoints,
             admins=group.admins,
             pids=state["pids"],
             leader=int(state["leader"]),
-            seconds=ATTACK_S,
+            seconds=known.seconds,
+            tls=how.tls,
+            trusted=await asyncio.to_thread(_certificates, group) if how.tls else "",
+            sources=how.sources,
         )
-        async with at_work(scene.endpoints, scene.leader) as victim:
-            return await _around(name, scene, victim, group)
+        async with at_work(scene, group.endpoints) as victim:
+            return await _around(name, f"{name}/{way}", scene, victim, group)
 
 
-async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> list[Check]:
+def _limits(files: int) -> tuple[str, ...]:
+    """Return what runs a group under its limits, by process: private memory, and files."""
+    limits = [f"--data={LIMIT_MIB << 20}", *([f"--nofile={files}"] if files else [])]
+    return ("prlimit", *limits, "--")
+
+
+def _certificates(group: DevGroup) -> str:
+    """Return what the nodes show; each has made its own."""
+    found = []
+    for endpoint in group.tls_endpoints:
+        host, _, port = endpoint.partition(":")
+        found.append(ssl.get_server_certificate((host, int(port))))
+    return "".join(found)
+
+
+async def _around(
+    name: str, case: str, scene: Scene, victim: Victim, group: DevGroup
+) -> list[Check]:
+    known = ATTACKS[name]
     await asyncio.to_thread(_fill_caches, scene)
     calm_s = time.monotonic() + 1
     await asyncio.sleep(1 + CALM_S)
@@ -96,22 +139,28 @@ async def _around(name: str, scene: Scene, victim: Victim, group: DevGroup) -> l
         ended_s = time.monotonic()
         await asyncio.sleep(RECOVERY_S)
     after_s = time.monotonic()
-    new_client = await _new_client(scene, group)
+    new_client = await _new_client(scene)
     await asyncio.sleep(AFTERWARDS_S)
+    await came_true(memory.is_back, ended_s + LEFT_S - time.monotonic())
     sent = victim.acknowledged()
     await came_true(lambda: sent <= set(victim.received), _DRAIN_S)
     seen = Seen(
         calm_rate=victim.rate(calm_s, began_s),
         attacked_rate=victim.rate(began_s, ended_s),
+        calm_deliveries=victim.deliveries(calm_s, began_s),
+        attacked_deliveries=victim.deliveries(began_s, ended_s),
         acknowledged=frozenset(sent),
         stored=await victim.stored(),
         received=frozenset(victim.received),
-        restarts=group.deaths() - died - ATTACKS[name].kills,
+        restarts=group.deaths() - died - known.kills,
         growth_mib=memory.growth(),
+        left_mib=memory.left(),
+        allowed_mib=GROWTH_MIB + (A_TLS_CONNECTION_MIB * known.connections if scene.tls else 0),
         refusals=victim.refusals(after_s),
         new_client=new_client,
     )
-    return [*own, *lines(name, seen)]
+    own = [replace(line, what=f"{case}: {line.what.removeprefix(f'{name}: ')}") for line in own]
+    return [*own, *lines(case, seen)]
 
 
 def _fill_caches(scene: Scene) -> None:
@@ -132,12 +181,11 @@ async def _made(name: str, scene: Scene) -> list[Check]:
     return [Check(**row) for row in json.loads(told)]
 
 
-async def _new_client(scene: Scene, group: DevGroup) -> str:
+async def _new_client(scene: Scene) -> str:
     """Return what a client that comes now is told; "" if it is served."""
-    endpoint = group.leader_endpoint
 
     def send() -> str:
-        with scene.channel(endpoint) as channel:
+        with scene.channel(scene.endpoints[scene.leader]) as channel:
             said = scene.send(channel, "victim-later", "a-new-client", b"x")
         return "" if said == "OK" else said
 
