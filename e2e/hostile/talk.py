@@ -26,7 +26,7 @@ class Talk(asyncio.Protocol):
         closed: Whether the other end, or the network, has ended it.
         seen: Frames by kind.
         reason: What its last GOAWAY said.
-        ended: Streams that were ended, since `take_ended`.
+        ended: Streams that were reset, as those without a body are, since `take_ended`.
     """
 
     def __init__(self) -> None:
@@ -71,9 +71,7 @@ class Talk(asyncio.Protocol):
                 self.write(frames.frame(frames.PING, frames.ACK, 0, one.payload))
             elif one.kind == frames.GOAWAY:
                 self.reason = one.payload[8:]
-            elif one.kind == frames.RST_STREAM or (
-                one.kind in (frames.HEADERS, frames.DATA) and one.flags & frames.END_STREAM
-            ):
+            elif one.kind == frames.RST_STREAM:
                 self.ended += 1
             self.told(one)
 
