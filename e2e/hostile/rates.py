@@ -23,6 +23,8 @@ from e2e.hostile.talk import Talk, by_talks, dial
 _CONNECTIONS: Final = 4
 _A_PIECE: Final = 64
 """Calls or frames that are written at once."""
+_STREAMS: Final = 192
+"""Calls under way on one: fewer than a port allows."""
 _OPEN: Final = 32
 """Connections of a churn that are open at a time."""
 
@@ -83,7 +85,7 @@ async def refused_calls(scene: Scene) -> list[Check]:
         flags = END_HEADERS | END_STREAM
         return b"".join(frame(HEADERS, flags, n, get if n & 2 else unknown) for n in streams)
 
-    return await _flood(scene, "b06: refused calls", piece)
+    return await _flood(scene, "b06: refused calls", piece, _STREAMS)
 
 
 @by_talks
@@ -98,29 +100,67 @@ async def empty_frames(scene: Scene) -> list[Check]:
     def piece(number: int) -> bytes:
         return kinds[number % len(kinds)] * _A_PIECE
 
-    return await _flood(scene, "b06f: frames", piece)
+    return await _flood(scene, "b06f: frames", piece, 0)
 
 
-async def _flood(scene: Scene, what: str, piece: Callable[[int], bytes]) -> list[Check]:
-    """Let four connections send piece after piece; one that is ended is begun again."""
-    counts, end_s = [0, 0], asyncio.get_running_loop().time() + scene.seconds
+class _Asker(Talk):
+    """One that knows how many of its calls were answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered = 0
+        self.more = asyncio.Event()
+
+    def told(self, one: frames.Frame) -> None:
+        """Count an end."""
+        if one.kind == HEADERS and one.flags & END_STREAM:
+            self.answered += 1
+            self.more.set()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wake whoever waits."""
+        super().connection_lost(exc)
+        self.more.set()
+
+    async def until_answered(self, count: int) -> None:
+        """Wait for so many ends, or for this one's."""
+        while self.answered < count and not self.closed:
+            self.more.clear()
+            await self.more.wait()
+
+
+async def _flood(
+    scene: Scene, what: str, piece: Callable[[int], bytes], under_way: int
+) -> list[Check]:
+    """Let four connections send piece after piece, with at most so many calls without an answer.
+
+    One that is ended is begun again; 0: nothing is answered.
+    """
+    counts, reasons = [0, 0], set[bytes]()
+    end_s = asyncio.get_running_loop().time() + scene.seconds
 
     async def one(number: int) -> None:
         while asyncio.get_running_loop().time() < end_s:
-            talk: Talk | None = await dial(scene, scene.leader, number)
+            talk: _Asker | None = await dial(scene, scene.leader, number, _Asker)
             if talk is None:
                 await asyncio.sleep(0.01)
                 continue
             counts[1] += 1
             for turn in itertools.count():
                 await talk.room()
+                if under_way:
+                    await talk.until_answered((turn + 1) * _A_PIECE - under_way)
                 if talk.closed or asyncio.get_running_loop().time() >= end_s:
                     break
                 talk.write(piece(turn))
                 counts[0] += _A_PIECE
                 await asyncio.sleep(0)
+            reasons.add(talk.reason)
             talk.close()
 
-    await asyncio.gather(*(one(number) for number in range(_CONNECTIONS)))
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(scene.seconds + 1):
+            await asyncio.gather(*(one(number) for number in range(_CONNECTIONS)))
     sent, made = counts
-    return [held(what, f"{sent} on {made} connections", "some", sent > 0)]
+    told = b" | ".join(sorted(reasons)).decode("ascii", "replace")
+    return [held(what, f"{sent} on {made} connections {told}".rstrip(), "some", sent > 0)]
