@@ -20,7 +20,7 @@ from e2e.hostile.judging import held
 from e2e.hostile.scene import Scene
 from e2e.hostile.talk import Talk, by_talks, dial
 
-_CONNECTIONS: Final = 4
+_CONNECTIONS: Final = 32
 _A_PIECE: Final = 64
 """Calls or frames that are written at once."""
 _STREAMS: Final = 192
@@ -132,7 +132,7 @@ class _Asker(Talk):
 async def _flood(
     scene: Scene, what: str, piece: Callable[[int], bytes], under_way: int
 ) -> list[Check]:
-    """Let four connections send piece after piece, with at most so many calls without an answer.
+    """Let some connections send piece after piece, with at most so many calls without an answer.
 
     One that is ended is begun again; 0: nothing is answered.
     """
