@@ -102,7 +102,7 @@ ATTACKS: Final[dict[str, GroupAttack]] = {
     "b12t": _long(rooms.telemetry_streams, connections=rooms.TELEMETRY_CONNECTIONS),
     "b12p": _long(rooms.waiting_polls, connections=rooms.POLL_CONNECTIONS),
     "b12k": _long(rooms.polls_at_a_failover, connections=rooms.FOLLOWER_CONNECTIONS, kills=1),
-    "b13": GroupAttack(conversations.malformed),
+    "b13": GroupAttack(conversations.wrong_conversations),
     "c01": _long(crowds.behind_one_address, ONE, connections=crowds.CLIENTS),
     "c02": _long(crowds.after_a_failover, ONE, connections=crowds.POLLERS, kills=1),
 }

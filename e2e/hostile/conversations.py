@@ -88,7 +88,7 @@ class _Asked(Talk):
         self.said = ""
         self.answered = asyncio.Event()
 
-    def told(self, one: Frame) -> None:
+    def on_frame(self, one: Frame) -> None:
         """Note the first end."""
         if one.kind == frames.RST_STREAM:
             self._note(f"RST {int.from_bytes(one.payload[:4], 'big')}")
@@ -108,27 +108,27 @@ class _Asked(Talk):
 
 
 @by_talks
-async def malformed(scene: Scene) -> list[Check]:
+async def wrong_conversations(scene: Scene) -> list[Check]:
     """B13: 43 conversations that are wrong in one place each."""
-    asked = {name: _opened(block, body) for name, (block, body) in _BLOCKS.items()}
-    sound = _opened(frames.headers(_PATH), _EMPTY)
+    asked = {name: _call(block, body) for name, (block, body) in _BLOCKS.items()}
+    sound = _call(frames.headers(_PATH), _EMPTY)
     asked |= {name: sound + after for name, after in _AFTER.items()}
     said = {}
     for name, data in asked.items():
-        said[name] = await _said(scene, data)
+        said[name] = await _ask(scene, data)
     silent = sorted(name for name, how in said.items() if not how)
     value = ", ".join(silent) or f"{len(said)} of {len(said)}"
     return [held("b13: conversations that end by name", value, "all", not silent)]
 
 
-def _opened(block: bytes, body: bytes | None) -> bytes:
+def _call(block: bytes, body: bytes | None) -> bytes:
     """Return a call: its headers, and its body if it has one."""
     if body is None:
         return frame(HEADERS, END_HEADERS | END_STREAM, 1, block)
     return frame(HEADERS, END_HEADERS, 1, block) + frame(frames.DATA, END_STREAM, 1, body)
 
 
-async def _said(scene: Scene, data: bytes) -> str:
+async def _ask(scene: Scene, data: bytes) -> str:
     """Return how the node ended a conversation; "" if it did not."""
     talk = await dial(scene, scene.leader, 0, _Asked)
     if talk is None:

@@ -103,7 +103,7 @@ class Crowd:
     def _note(self, how: str) -> None:
         self.refused.append((time.monotonic(), how))
 
-    def told(self, since_s: float = 0.0) -> str:
+    def tell(self, since_s: float = 0.0) -> str:
         """Return what was refused since then, by how often."""
         counts = Counter(how for at_s, how in self.refused if at_s >= since_s)
         return ", ".join(f"{how} {n}" for how, n in counts.most_common(4)) or "0"
@@ -128,9 +128,9 @@ async def behind_one_address(scene: Scene) -> list[Check]:
         held("c01: messages delivered", len(crowd.delivered), "all",
              len(crowd.delivered) >= CLIENTS),
         held("c01: polls under way", polls, "8,000", polls >= _QUEUES * CLIENTS * 0.98),
-        held("c01: refused", crowd.told(), "none", not crowd.refused),
+        held("c01: refused", crowd.tell(), "none", not crowd.refused),
         held("c01: polls answered empty at once", crowd.early, "none", not crowd.early),
-        held("c01: leaders", leaders.told(), "one", len(leaders.seen) == 1),
+        held("c01: leaders", leaders.tell(), "one", len(leaders.seen) == 1),
     ]  # fmt: skip
 
 
@@ -156,18 +156,18 @@ async def after_a_failover(scene: Scene) -> list[Check]:
         await asyncio.sleep(max(0.0, RECOVERY_S - back_s))
         sent = await asyncio.to_thread(_send, scene, others)
         await came_true(lambda: sent <= crowd.delivered, RECOVERY_S)
-        late, missing = crowd.told(killed_s + RECOVERY_S), len(sent - crowd.delivered)
+        late, missing = crowd.tell(killed_s + RECOVERY_S), len(sent - crowd.delivered)
         waiting = crowd.waiting
     return [
         held("c02: polls before", before, f"{polls:,}", before >= polls),
         at_most("c02: polls under way again after", round(back_s, 1), RECOVERY_S, "s"),
         held("c02: polls then", waiting, f"{polls:,}", waiting >= polls * 0.98),
-        held("c02: refused within 10 s", crowd.told(), "some", True),
+        held("c02: refused within 10 s", crowd.tell(), "some", True),
         held("c02: refused later", late, "none", late == "0"),
         held("c02: polls answered empty at once", crowd.early, "none", not crowd.early),
         held("c02: messages then", f"{len(sent) - missing} of {len(sent)}", "all",
              bool(sent) and not missing),
-        held("c02: leaders", leaders.told(), "one", len(leaders.seen) == 1),
+        held("c02: leaders", leaders.tell(), "one", len(leaders.seen) == 1),
     ]  # fmt: skip
 
 
@@ -206,6 +206,6 @@ class Leaders:
                 if status.role == "leader":
                     self.seen[node, status.term] = None
 
-    def told(self) -> str:
+    def tell(self) -> str:
         """Return them in the order in which they came."""
         return ", ".join(f"node {node} in term {term}" for node, term in self.seen) or "none"

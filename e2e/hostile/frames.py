@@ -73,12 +73,12 @@ def literal(name: bytes, value: bytes) -> bytes:
     return b"\x00" + _text(name) + _text(value)
 
 
-def tabled(name: bytes, value: bytes) -> bytes:
+def put_in_table(name: bytes, value: bytes) -> bytes:
     """Return a field that the other end keeps in its table, as the newest."""
     return b"\x40" + _text(name) + _text(value)
 
 
-def referred(index: int) -> bytes:
+def refer_to(index: int) -> bytes:
     """Return a field of the table: some bytes, however long it is."""
     return _integer(index, 7, 0x80)
 

@@ -121,7 +121,7 @@ def encodings(scene: Scene) -> list[Check]:
             with contextlib.suppress(grpc.RpcError):
                 found = scene.receive(channel, topic, group, client="reader", invisible_s=10)
                 try:
-                    bodies = [_decoded(each) for each in found]
+                    bodies = [_decode(each) for each in found]
                 except OSError:
                     raised += 1
                     continue
@@ -134,7 +134,7 @@ def encodings(scene: Scene) -> list[Check]:
     return [held("b11: good messages delivered", value, "100", len(good) == 100)]
 
 
-def _decoded(message: Any) -> bytes:
+def _decode(message: Any) -> bytes:
     """Return a body as SDKs do; what raises spoils the whole answer. Raises OSError."""
     if message.system_properties.body_encoding == definition.Encoding.GZIP:
         return gzip.decompress(message.body)

@@ -111,7 +111,7 @@ class _Asker(Talk):
         self.answered = 0
         self.more = asyncio.Event()
 
-    def told(self, one: frames.Frame) -> None:
+    def on_frame(self, one: frames.Frame) -> None:
         """Count an end."""
         if one.kind == HEADERS and one.flags & END_STREAM:
             self.answered += 1

@@ -18,7 +18,7 @@ from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.checks import Check
 from e2e.harness.rocketmq_calls import code_name, receive_request
 from e2e.hostile import frames
-from e2e.hostile.frames import END_HEADERS, HEADERS, NEWEST, POST, frame, referred, tabled
+from e2e.hostile.frames import END_HEADERS, HEADERS, NEWEST, POST, frame, put_in_table, refer_to
 from e2e.hostile.judging import held
 from e2e.hostile.scene import ROCKET, Scene, caller
 from e2e.hostile.talk import STREAMS, Talk, by_talks, close_all, dial_all, until
@@ -64,7 +64,7 @@ def _now_s() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _told(talks: Iterable[Talk]) -> str:
+def _tell(talks: Iterable[Talk]) -> str:
     """Return how many are left, and what the others were told."""
     known = list(talks)
     reasons = sorted({each.reason.decode("ascii", "replace") for each in known if each.reason})
@@ -76,10 +76,10 @@ def _told(talks: Iterable[Talk]) -> str:
 async def header_memory(scene: Scene) -> list[Check]:
     """B01: 32,768 calls, of 110 fields each, which are one byte each on the wire."""
     path = ROCKET.encode() + b"SendMessage"
-    large = tabled(b"a", b"x" * 100)
-    first = POST + tabled(b":path", path) + tabled(b":authority", b"x")
-    first += tabled(b"content-type", b"application/grpc") + large + referred(NEWEST) * 109
-    again = POST + referred(65) + referred(64) + referred(63) + referred(NEWEST) * 110
+    large = put_in_table(b"a", b"x" * 100)
+    first = POST + put_in_table(b":path", path) + put_in_table(b":authority", b"x")
+    first += put_in_table(b"content-type", b"application/grpc") + large + refer_to(NEWEST) * 109
+    again = POST + refer_to(65) + refer_to(64) + refer_to(63) + refer_to(NEWEST) * 110
     talks: list[_Caller] = await dial_all(scene, [scene.leader], HEADER_CONNECTIONS, _Caller)
     end_s = _now_s() + scene.seconds
     for each in talks:
@@ -87,23 +87,23 @@ async def header_memory(scene: Scene) -> list[Check]:
         await asyncio.sleep(0)
     await until(end_s)
     close_all(talks)
-    return [held("b01: connections", _told(talks), "some", bool(talks))]
+    return [held("b01: connections", _tell(talks), "some", bool(talks))]
 
 
 @by_talks
 async def all_calls(scene: Scene) -> list[Check]:
     """B02: all calls of each port are held by calls whose body never comes, 15 bytes each."""
     path = ROCKET.encode() + b"SendMessage"
-    first = POST + tabled(b":path", path) + tabled(b":authority", b"x")
-    first += tabled(b"content-type", b"application/grpc")
-    again = POST + referred(64) + referred(63) + referred(62)
+    first = POST + put_in_table(b":path", path) + put_in_table(b":authority", b"x")
+    first += put_in_table(b"content-type", b"application/grpc")
+    again = POST + refer_to(64) + refer_to(63) + refer_to(62)
     nodes = range(len(scene.endpoints))
     talks: list[_Caller] = await dial_all(scene, nodes, CALL_CONNECTIONS, _Caller)
     for each in talks:
         each.begin(STREAMS, first, again)
         await asyncio.sleep(0)
     end_s, made = _now_s() + scene.seconds, len(talks) * STREAMS
-    new = asyncio.create_task(_new_clients(scene, end_s - _SETTLE_S - 2))
+    new = asyncio.create_task(_ask_new_clients(scene, end_s - _SETTLE_S - 2))
     while _now_s() < end_s:
         left = int(_AGAIN_A_S * _TURN_S)
         for each in talks:
@@ -114,18 +114,18 @@ async def all_calls(scene: Scene) -> list[Check]:
         await asyncio.sleep(_TURN_S)
     close_all(talks)
     return [
-        held("b02: calls begun", f"{made}, {_told(talks)}", "some", made > 0),
+        held("b02: calls begun", f"{made}, {_tell(talks)}", "some", made > 0),
         *await new,
     ]  # fmt: skip
 
 
-async def _new_clients(scene: Scene, at_s: float) -> list[Check]:
+async def _ask_new_clients(scene: Scene, at_s: float) -> list[Check]:
     """Ask each node as a client that comes now."""
     await until(at_s)
-    return await asyncio.to_thread(_asked_anew, scene)
+    return await asyncio.to_thread(_send_to_each, scene)
 
 
-def _asked_anew(scene: Scene) -> list[Check]:
+def _send_to_each(scene: Scene) -> list[Check]:
     lines = []
     for node, endpoint in enumerate(scene.endpoints):
         with scene.channel(endpoint) as channel:
@@ -154,10 +154,10 @@ async def held_bytes(scene: Scene) -> list[Check]:
                 + b"".join(frame(frames.DATA, 0, number, piece) for piece in pieces)
             )
         await asyncio.sleep(0)
-    new = await _new_clients(scene, end_s - _SETTLE_S)
+    new = await _ask_new_clients(scene, end_s - _SETTLE_S)
     await until(end_s)
     close_all(talks)
-    return [held("b03: connections", _told(talks), "some", bool(talks)), *new]
+    return [held("b03: connections", _tell(talks), "some", bool(talks)), *new]
 
 
 @by_talks
@@ -173,9 +173,9 @@ async def filled_connections(scene: Scene) -> list[Check]:
     began_s = _now_s()
     talks: list[Talk] = await dial_all(scene, [scene.leader], FILLED_CONNECTIONS, Filled)
     await until(max(began_s + scene.seconds, _now_s() + _SETTLE_S))
-    new = await _new_clients(scene, 0)
+    new = await _ask_new_clients(scene, 0)
     close_all(talks)
-    return [held("b04: connections", _told(talks), "some", bool(talks)), *new]
+    return [held("b04: connections", _tell(talks), "some", bool(talks)), *new]
 
 
 @by_talks
@@ -184,10 +184,10 @@ async def all_connections(scene: Scene) -> list[Check]:
     nodes = range(len(scene.endpoints))
     talks: list[Talk] = await dial_all(scene, nodes, IDLE_CONNECTIONS)
     end_s = _now_s() + scene.seconds
-    new = await _new_clients(scene, end_s - _SETTLE_S)
+    new = await _ask_new_clients(scene, end_s - _SETTLE_S)
     await until(end_s)
     close_all(talks)
-    return [held("b10: connections", _told(talks), "some", bool(talks)), *new]
+    return [held("b10: connections", _tell(talks), "some", bool(talks)), *new]
 
 
 @by_talks
@@ -212,7 +212,7 @@ async def telemetry_streams(scene: Scene) -> list[Check]:
     await until(end_s)
     close_all(talks)
     return [
-        held("b12t: connections", _told(talks), "some", bool(talks)),
+        held("b12t: connections", _tell(talks), "some", bool(talks)),
         held("b12t: Telemetry of a client that comes meanwhile", said, "OK", said == "OK"),
     ]
 
@@ -267,7 +267,7 @@ async def _polls(
     lines = [await asyncio.to_thread(_waits, scene, node, name)]
     await until(end_s)
     close_all(talks)
-    return [held(f"{name}: connections", _told(talks), "some", bool(talks)), *lines]
+    return [held(f"{name}: connections", _tell(talks), "some", bool(talks)), *lines]
 
 
 def _make_topic(scene: Scene, name: str) -> None:

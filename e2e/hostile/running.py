@@ -77,7 +77,7 @@ class Memory:
         pairs = zip(self.first, self.highest, strict=True)
         return [None if first is None else round(high - first, 1) for first, high in pairs]
 
-    def left(self) -> list[float | None]:
+    def growth_now(self) -> list[float | None]:
         """Return by how much each is larger now; who was killed by the attack is not."""
         now = [memory_mib(pid) or 0.0 for pid in self.pids]
         pairs = zip(self.first, now, strict=True)
@@ -85,7 +85,7 @@ class Memory:
 
     def is_back(self) -> bool:
         """Whether all have given back what they may not keep."""
-        return all(each is not None and each <= LEFT_MIB for each in self.left())
+        return all(each is not None and each <= LEFT_MIB for each in self.growth_now())
 
 
 async def attacked(name: str, way: str, data: Path) -> list[Check]:
@@ -154,7 +154,7 @@ async def _around(
         received=frozenset(victim.received),
         restarts=group.deaths() - died - known.kills,
         growth_mib=memory.growth(),
-        left_mib=memory.left(),
+        left_mib=memory.growth_now(),
         allowed_mib=GROWTH_MIB + (A_TLS_CONNECTION_MIB * known.connections if scene.tls else 0),
         refusals=victim.refusals(after_s),
         new_client=new_client,

@@ -73,9 +73,9 @@ class Talk(asyncio.Protocol):
                 self.reason = one.payload[8:]
             elif one.kind == frames.RST_STREAM:
                 self.ended += 1
-            self.told(one)
+            self.on_frame(one)
 
-    def told(self, one: frames.Frame) -> None:
+    def on_frame(self, one: frames.Frame) -> None:
         """For those that want to know more."""
 
     def take_ended(self, most: int) -> int:
@@ -136,10 +136,10 @@ def by_talks(work: Callable[[Scene], Any]) -> Callable[[Scene], Any]:
     """Let an attack that awaits stand among those that do not."""
 
     @functools.wraps(work)
-    def made(scene: Scene) -> Any:
+    def attack(scene: Scene) -> Any:
         return asyncio.run(work(scene))
 
-    return made
+    return attack
 
 
 async def until(end_s: float) -> None:

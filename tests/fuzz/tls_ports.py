@@ -40,7 +40,7 @@ class TlsPorts(Target):
         for name in ("asyncio", "dledger.door"):
             logging.getLogger(name).addHandler(self._log)
         pair = self_signed("door", "127.0.0.1")
-        self._server = self._loop.run_until_complete(_started(TlsCertificate(pair.chain, pair.key)))
+        self._server = self._loop.run_until_complete(_start(TlsCertificate(pair.chain, pair.key)))
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._context.check_hostname, self._context.verify_mode = False, ssl.CERT_NONE
 
@@ -76,7 +76,7 @@ class TlsPorts(Target):
         tls = self._context.wrap_bio(incoming, outgoing, server_hostname="x")
         said = "no handshake"
         try:
-            if await _greeted(tls, incoming, outgoing, wire):
+            if await _greet(tls, incoming, outgoing, wire):
                 said = "spoken"
                 tls.write(plain or b"x")
                 await wire.send(outgoing.read())
@@ -94,12 +94,12 @@ class TlsPorts(Target):
             said += ", ended"
         finally:
             writer.transport.abort() if how[3] & 64 else writer.close()
-        await _came_true(lambda: not self._server.connections)
+        await _wait_for(lambda: not self._server.connections)
         await asyncio.sleep(0)
         return said, how[3] & 56, wire.spoilt
 
 
-async def _started(certificate: TlsCertificate) -> DoorServer:
+async def _start(certificate: TlsCertificate) -> DoorServer:
     server = DoorServer(
         "127.0.0.1:0", Seen().handlers(1 << 20), bounds=NARROW, tls=certificate
     )  # fmt: skip
@@ -107,7 +107,7 @@ async def _started(certificate: TlsCertificate) -> DoorServer:
     return server
 
 
-async def _came_true(holds: Callable[[], bool]) -> None:
+async def _wait_for(holds: Callable[[], bool]) -> None:
     """Wait until *holds*, or until it should have."""
     with contextlib.suppress(AssertionError):
         await eventually(holds, "the port lets go", _ROOM_S)
@@ -146,7 +146,7 @@ class _Wire:
             return b""
 
 
-async def _greeted(tls: Any, incoming: Any, outgoing: Any, wire: _Wire) -> bool:
+async def _greet(tls: Any, incoming: Any, outgoing: Any, wire: _Wire) -> bool:
     """Shake hands; return whether that was done. Raises OSError, as SSLError is one."""
     while True:
         try:
