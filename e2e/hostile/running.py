@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
+import grpc
+
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from e2e.cluster.shell import run
@@ -43,6 +45,7 @@ _CACHED_MIB: Final = 64
 _LEAST_S: Final = 2.0
 """A shorter attack is watched as long: what it left goes on."""
 _LONGEST_S: Final = 150.0
+_FILL_S: Final = 60.0
 _DRAIN_S: Final = 20.0
 _SAMPLE_S: Final = 0.1
 
@@ -165,13 +168,23 @@ async def _around(
 
 def _fill_caches(scene: Scene) -> None:
     """Write more than a node keeps of the newest entries, so that this is no growth later."""
+    end_s = time.monotonic() + _FILL_S
     with scene.channel(scene.endpoints[scene.leader]) as channel:
         scene.create_topic(channel, "before", 1)
         for number in range(_CACHED_MIB):
             columns = Columns(
                 message_ids=[f"{number}"], bodies=[os.urandom(1 << 20)], born_at_ms=[0]
             )
-            scene.produce(channel, encode_produce(columns, client_id="before", topic="before"))
+            command = encode_produce(columns, client_id="before", topic="before")
+            while not _is_produced(scene, channel, command) and time.monotonic() < end_s:
+                time.sleep(_SAMPLE_S)  # on a busy machine there may be no leader for a moment
+
+
+def _is_produced(scene: Scene, channel: grpc.Channel, command: bytes) -> bool:
+    try:
+        return bool(scene.produce(channel, command))
+    except grpc.RpcError:
+        return False
 
 
 async def _made(name: str, scene: Scene) -> list[Check]:
