@@ -93,6 +93,7 @@ ATTACKS: Final[dict[str, GroupAttack]] = {
     "b02": _long(rooms.all_calls, connections=rooms.CALL_CONNECTIONS),
     "b03": _long(rooms.held_bytes, connections=rooms.BYTE_CONNECTIONS),
     "b04": _long(rooms.filled_connections, connections=rooms.FILLED_CONNECTIONS),
+    "b04w": _long(rooms.used_connections, connections=rooms.FILLED_CONNECTIONS),
     "b04h": _long(rates.hellos, TLS),
     "b06": _long(rates.refused_calls),
     "b06c": _long(rates.connections),

@@ -20,7 +20,7 @@ from e2e.harness.rocketmq_calls import code_name, receive_request
 from e2e.hostile import frames
 from e2e.hostile.frames import END_HEADERS, HEADERS, NEWEST, POST, frame, put_in_table, refer_to
 from e2e.hostile.judging import held
-from e2e.hostile.scene import ROCKET, Scene, caller
+from e2e.hostile.scene import ROCKET, Scene, caller, field_of
 from e2e.hostile.talk import STREAMS, Talk, by_talks, close_all, dial_all, until
 
 HEADER_CONNECTIONS: Final = 128
@@ -162,9 +162,23 @@ async def held_bytes(scene: Scene) -> list[Check]:
 
 @by_talks
 async def filled_connections(scene: Scene) -> list[Check]:
-    """B04: 2,000 connections, each filled with 240 KB once and silent from then on."""
-    filling = frame(frames.UNKNOWN, 0, 0, bytes(16_000)) * 15
+    """B04: 2,000 connections, each filled with 240 KB of empty frames and silent from then on."""
+    return await _fill(scene, "b04", frame(frames.UNKNOWN, 0, 0, bytes(16_000)) * 15)
 
+
+@by_talks
+async def used_connections(scene: Scene) -> list[Check]:
+    """B04: 2,000 connections, each with a Heartbeat of 60 KB and silent from then on."""
+    body = field_of(1_000, bytes(60_000))
+    pieces = (frames.message(body)[at : at + 16_384] for at in range(0, len(body) + 5, 16_384))
+    *parts, last = [*pieces]
+    block = frames.headers(b"Heartbeat", ((b"x-mq-client-id", b"filler"),))
+    call = frame(HEADERS, END_HEADERS, 1, block)
+    call += b"".join(frame(frames.DATA, 0, 1, part) for part in parts)
+    return await _fill(scene, "b04w", call + frame(frames.DATA, frames.END_STREAM, 1, last))
+
+
+async def _fill(scene: Scene, name: str, filling: bytes) -> list[Check]:
     class Filled(Talk):
         def connection_made(self, transport: asyncio.BaseTransport) -> None:
             super().connection_made(transport)
@@ -175,7 +189,7 @@ async def filled_connections(scene: Scene) -> list[Check]:
     await until(max(began_s + scene.seconds, _now_s() + _SETTLE_S))
     new = await _ask_new_clients(scene, 0)
     close_all(talks)
-    return [held("b04: connections", _tell(talks), "some", bool(talks)), *new]
+    return [held(f"{name}: connections", _tell(talks), "some", bool(talks)), *new]
 
 
 @by_talks
