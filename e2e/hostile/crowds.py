@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import os
+import random
 import signal
 import time
 from collections import Counter
@@ -31,7 +32,10 @@ _WAIT_S: Final = 20.0
 _EARLY_S: Final = 10.0
 """An empty answer that comes earlier is no long poll."""
 _AGAIN_S: Final = 0.5
-"""An SDK's pause after what was refused."""
+"""An SDK's pause after a poll that was refused."""
+_DIAL_AGAIN_S: Final = (1.0, 1.6, 2.56, 4.1)
+"""gRPC's pauses between tries to connect, which it spreads by a fifth."""
+_SPREAD: Final = 0.2
 _COME_S: Final = 40.0
 _SAMPLE_S: Final = 0.25
 
@@ -60,29 +64,34 @@ class Crowd:
 
     async def client(self, number: int) -> None:
         """Be one client until cancelled: it dials again when it is left, at the next node."""
+        rng, failed = random.Random(number), 0
         for turn in range(1_000):
             node = self.nodes[(number + turn) % len(self.nodes)] if turn else self.nodes[0]
             make = functools.partial(Honest, f"crowd@{number}")
             one: Honest | None = await dial(self.scene, node, 0, make)
+            served = False
             if one is None:
                 self._note("connection refused")
-                await asyncio.sleep(_AGAIN_S)
-                continue
-            try:
-                await self._work(one, number)
-            except Ended as error:
-                self._note(str(error))
-                await asyncio.sleep(_AGAIN_S)
-            finally:
-                one.close()
+            else:
+                try:
+                    await self._greet(one, number)
+                    served = True
+                    await asyncio.gather(*(self._poll(one, queue) for queue in range(_QUEUES)))
+                except Ended as error:
+                    self._note(str(error))
+                finally:
+                    one.close()
+            failed = 0 if served else failed + 1
+            if failed:
+                pause_s = _DIAL_AGAIN_S[min(failed, len(_DIAL_AGAIN_S)) - 1]
+                await asyncio.sleep(pause_s * rng.uniform(1 - _SPREAD, 1 + _SPREAD))
 
-    async def _work(self, one: Honest, number: int) -> None:
+    async def _greet(self, one: Honest, number: int) -> None:
         self._count("Telemetry", await one.greet("crowd"))
         self._count("QueryRoute", await one.route(_TOPIC))
         if number not in self.sent:
             self._count("SendMessage", await one.send(_TOPIC, f"c{number}"))
             self.sent.add(number)
-        await asyncio.gather(*(self._poll(one, queue) for queue in range(_QUEUES)))
 
     async def _poll(self, one: Honest, queue: int) -> None:
         while not one.closed.done():
