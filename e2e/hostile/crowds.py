@@ -36,7 +36,7 @@ _AGAIN_S: Final = 0.5
 _DIAL_AGAIN_S: Final = (1.0, 1.6, 2.56, 4.1)
 """gRPC's pauses between tries to connect, which it spreads by a fifth."""
 _SPREAD: Final = 0.2
-_COME_S: Final = 40.0
+_COME_S: Final = 90.0
 _SAMPLE_S: Final = 0.25
 
 

@@ -44,7 +44,7 @@ _CACHED_MIB: Final = 64
 """A little more than `CommitLog` keeps (48 MiB)."""
 _LEAST_S: Final = 2.0
 """A shorter attack is watched as long: what it left goes on."""
-_LONGEST_S: Final = 150.0
+_LONGEST_S: Final = 300.0
 _FILL_S: Final = 60.0
 _DRAIN_S: Final = 20.0
 _SAMPLE_S: Final = 0.1
