@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from dledger.errors import MessageIdConflict, MessageRejected, OutcomeUnknown
-from dledger.requests.config import GatewayConfig, StreamBounds
+from dledger.requests.config import RequestConfig, StreamBounds
+from dledger.server.node_report import load_of
 from dledger_sim.audit import (
     audit,
     bodies_stored,
@@ -221,7 +222,7 @@ class EdgeRun:
     ) -> None:
         self.options = options or EdgeOptions.of(seed)
         self.cluster = Cluster(seed, self.options.group, tell=tell)
-        config = GatewayConfig(streams=self.options.streams, default_queues=2)
+        config = RequestConfig(streams=self.options.streams, default_queues=2)
         self.wire = Wire(self.cluster, self.options.wire, config)
         self.calls = Calls(self.wire, self.options.calls) if self.options.calls else None
         self.senders = [
@@ -356,7 +357,7 @@ class Calls:
 
     def _is_given_back(self) -> bool:
         return bool(self._wire.broken) or not any(
-            front.gateway.load().held_request_bytes or front.shares_out
+            load_of(front.parts).held_request_bytes or front.shares_out
             for front in self._wire.fronts()
         )
 

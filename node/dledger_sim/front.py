@@ -1,4 +1,4 @@
-"""What clients and other nodes talk to at a running node: the shipped gateway, ports and links."""
+"""What clients and other nodes talk to at a running node: the shipped services, ports and links."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from dledger.link.leader import RELAY_PATH, RelayPort
 from dledger.link.leader_link import LeaderLinks
 from dledger.peers.handshake import ClientAddress
 from dledger.peers.peers import Peers
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.forward import Dial
 from dledger.requests.passing_on import PASSED_ON_PATH
 from dledger.rocketmq.client_registry import passed_on_handler
 from dledger.rpc.peer_tls import PeerChannel
+from dledger.server.client_tasks import ClientTasks
 from dledger.server.engine import NodeEngine
-from dledger.server.gateway import Gateway
+from dledger.server.wiring import ClientParts, services_of, wire
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
 from dledger_sim.pipes import PlainPort
@@ -72,15 +73,15 @@ def _clients(node: NodeId) -> ClientAddress:
     return ClientAddress(host=node, port=PORT, tls_port=0)
 
 
-def gateway_of(
+def wire_process(
     cluster: Cluster,
     process: Process,
-    config: GatewayConfig,
+    config: RequestConfig,
     *,
     links: LeaderLinks,
     dial: Dial = PeerChannel,
     is_faulty: Callable[[], bool] = lambda: False,
-) -> Gateway:
+) -> ClientParts:
     """Build what clients talk to at a running process; *is_faulty*: as of its engine."""
     engine = _Engine(
         group="simulated",
@@ -92,7 +93,7 @@ def gateway_of(
     )
     engine.is_faulty = is_faulty
     engine.attach(process.driver)
-    return Gateway(engine, config, links, metrics=_METRICS, dial=dial)
+    return wire(engine, config, links, metrics=_METRICS, dial=dial)
 
 
 class Shares:
@@ -128,7 +129,8 @@ class Front:
     """One life of a process, as seen from outside.
 
     Attributes:
-        gateway: What serves clients and followers.
+        parts: What serves clients and followers.
+        tasks: What runs behind that.
         port: Where followers' links come in.
         shares: The rule that each request passes; None: there is none.
     """
@@ -137,7 +139,7 @@ class Front:
         self,
         cluster: Cluster,
         process: Process,
-        config: GatewayConfig,
+        config: RequestConfig,
         dial: Dial,
         broken: Callable[[str], None],
         *,
@@ -146,20 +148,21 @@ class Front:
     ) -> None:
         self._broken = broken
         links = RelayLinks(lambda address, port: (address.rpartition(":")[0], port), None)
-        self.gateway = gateway_of(
+        self.parts = wire_process(
             cluster, process, config, links=links, dial=dial, is_faulty=is_faulty
         )
+        self.tasks = ClientTasks(self.parts)
         self.shares = Shares() if has_rule else None
         if self.shares is not None:
-            self.gateway.context.rules.append(self.shares)
+            self.parts.context.rules.append(self.shares)
         clients, members = (
-            handlers_of(self.gateway.services(peer_port=peer_port)) for peer_port in (False, True)
+            handlers_of(services_of(self.parts, peer_port=peer_port)) for peer_port in (False, True)
         )
         self._handlers = {False: clients, True: members}
         self.port = PlainPort()
         self._by_grpc = {
             RELAY_PATH: RelayPort(members, self.port).handler(),
-            PASSED_ON_PATH: passed_on_handler(self.gateway.clients),
+            PASSED_ON_PATH: passed_on_handler(self.parts.messaging.clients),
         }
 
     @property

@@ -2,7 +2,7 @@
 
     python -m dledger_sim paths [--top 20] [--json]
 
-A leader and two followers with the shipped gateway, driver, disk, log and peer codec, in virtual
+A leader and two followers with the shipped services, driver, disk, log and peer codec, in virtual
 time: no clock, no thread and no socket takes part, so a figure is the same on each machine and in
 each run. It leaves out HTTP/2 and the sockets. An entry is a call of a function, or a resumption of
 a generator or coroutine, in package ``dledger``. In any thread: the disk's are the simulator's
@@ -32,11 +32,13 @@ from dledger.calls.service import handlers_of
 from dledger.door.contract import Arrival, BidiStream, Code, Headers, Pairs, Unary
 from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.server.client_tasks import ClientTasks
+from dledger.server.wiring import services_of
 from dledger.types import Entry, NodeId
 from dledger_sim.cluster import Cluster
-from dledger_sim.front import gateway_of
+from dledger_sim.front import wire_process
 from dledger_sim.loop import MS, S
 from dledger_sim.no_links import NoLinks
 from dledger_sim.options import Options
@@ -214,10 +216,10 @@ class Paths:
             raise AssertionError("no leader within 10 s")
         self.leader = self.cluster.serving()[0]
         self.followers = [one.id for one in self.cluster.processes.values() if one != self.leader]
-        self.gateway = gateway_of(self.cluster, self.leader, GatewayConfig(), links=NoLinks())
-        self._handlers = handlers_of(self.gateway.services())
+        self.parts = wire_process(self.cluster, self.leader, RequestConfig(), links=NoLinks())
+        self._handlers = handlers_of(services_of(self.parts))
         self._sent = 0
-        self.leader.loop.run(self.gateway.start)
+        self.leader.loop.run(ClientTasks(self.parts).start)
         self.pass_s(1)
         self._do(self._found())
 

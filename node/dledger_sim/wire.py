@@ -15,7 +15,7 @@ from typing import Any, Self
 
 import grpc.aio
 
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.metadata import pairs
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.types import NodeId
@@ -63,7 +63,7 @@ class Wire:
         links: How many links followers have had.
     """
 
-    def __init__(self, cluster: Cluster, options: WireOptions, config: GatewayConfig) -> None:
+    def __init__(self, cluster: Cluster, options: WireOptions, config: RequestConfig) -> None:
         self.cluster, self.options = cluster, options
         self.rng = cluster.random("wire")
         self.broken: list[str] = []
@@ -94,7 +94,7 @@ class Wire:
                 has_rule=self.options.has_rule,
             )
             self._fronts[process.id] = process.lives, front
-            process.loop.run(front.gateway.start)
+            process.loop.run(front.tasks.start)
         return front
 
     def _is_faulty(self) -> bool:

@@ -17,9 +17,10 @@ from dledger.calls.rules import Ask, Leave
 from dledger.client import Client, Record
 from dledger.door.contract import Code
 from dledger.errors import DledgerError, NotLeader, Overloaded, RateLimited
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import Rejected
+from dledger.server.wiring import services_of
 from tests.requests import memory_group as made
 from tests.requests.memory_group import MemoryGroup, Node, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
@@ -38,7 +39,7 @@ class Counting:
         self.held, self.most, self.joined = 0, 0, 0
         self.seen: list[tuple[str, type[DledgerError]]] = []
         self._refuses = refuses
-        node.gateway.context.rules.append(self)
+        node.parts.context.rules.append(self)
 
     def admit(self, ask: Ask) -> Leave | None:
         if ask.caller.forwarded:
@@ -70,7 +71,7 @@ async def test_each_method_asks_it_and_tells_it_of_the_refusal(at: int) -> None:
     async with memory_group(nodes=2) as group:
         node = group.nodes[at]
         rule, ends = Counting(node, refuses=True), set[str]()
-        services = node.gateway.services()
+        services = services_of(node.parts)
         labels = {each.path: each.label for one in services for each in one.methods.values()}
         async with grpc.aio.insecure_channel(f"127.0.0.1:{node.port}") as channel:
             for path in labels:
@@ -91,7 +92,7 @@ async def test_messages_that_come_together_are_counted_one_by_one(
     at: int, client_server: str
 ) -> None:
     """Valid ones, so that a door has them in batches; what it held for each is given back."""
-    async with memory_group(nodes=2, config=GatewayConfig(default_queues=1)) as group:
+    async with memory_group(nodes=2, config=RequestConfig(default_queues=1)) as group:
         node, leader = group.nodes[at], Counting(group.nodes[0])
         rule = leader if at == 0 else Counting(node)
         async with RocketClient(node.port) as client:

@@ -15,9 +15,10 @@ import pytest
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.server.node_report import load_of
 from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
@@ -39,10 +40,10 @@ class World:
 
     def held(self) -> list[int]:
         """Return what requests hold at the nodes; all zero while there are none."""
-        gateways = [node.gateway for node in self.group.nodes]
-        loads = [gateway.load() for gateway in gateways]
+        parts = [node.parts for node in self.group.nodes]
+        loads = [load_of(each) for each in parts]
         return [
-            *(gateway.context.admission.taken for gateway in gateways),
+            *(each.context.admission.taken for each in parts),
             *(load.waiting_polls for load in loads),
             *(load.held_request_bytes for load in loads),
         ]
@@ -71,7 +72,7 @@ async def world(request: pytest.FixtureRequest, client_server: str) -> AsyncIter
     """The client is at the leader, or at a follower; its topic is there."""
     del client_server
     async with (
-        memory_group(2, GatewayConfig(default_queues=1)) as group,
+        memory_group(2, RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[request.param].port) as client,
     ):
         await client.send(message(0))
@@ -143,7 +144,7 @@ async def test_a_reader_that_is_cancelled_follows_no_longer(world: World) -> Non
 
 async def test_telemetry_that_is_cancelled_runs_no_longer(world: World) -> None:
     """The node forgets which connection is its client's own."""
-    telemetry = world.group.nodes[world.at].gateway.telemetry
+    telemetry = world.group.nodes[world.at].parts.messaging.telemetry
     async with world.client.telemetry():
         ((peer,),) = telemetry._peers.values()
         assert telemetry.runs_on("client-1", peer)
@@ -157,7 +158,7 @@ async def test_a_producers_stream_that_is_cancelled_holds_nothing(
 ) -> None:
     """Once the outcome of its batch is known, which waits."""
     world.stop_the_log(monkeypatch)
-    production = world.group.nodes[0].gateway.context.production
+    production = world.group.nodes[0].parts.context.production
     call = world.client.channel.stream_stream(PRODUCE)()
     await call.write(_batches(1))
     await world.taken()
@@ -228,7 +229,7 @@ async def test_a_stopping_server_ends_what_waits(world: World) -> None:
     await world.group.polls(at=0)
     node = world.group.nodes[world.at]
 
-    node.gateway.drain()
+    node.tasks.drain()
     stopping = asyncio.ensure_future(node.servers[0].stop(5))
 
     status, messages, _ = await poll

@@ -15,7 +15,7 @@ from dledger.calls.rules import Ask, Leave
 from dledger.client import Client, Record
 from dledger.common.limits import MAX_BODY_BYTES
 from dledger.errors import DiskFull, DledgerError, UnknownTopic
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
@@ -52,7 +52,7 @@ async def world(request: pytest.FixtureRequest, client_server: str) -> AsyncIter
     """The client is at the leader, or at a follower; its topic is there."""
     del client_server
     async with (
-        memory_group(2, GatewayConfig(default_queues=1)) as group,
+        memory_group(2, RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[request.param].port) as client,
     ):
         await client.send(message(0, body=b"0"))
@@ -214,8 +214,8 @@ async def test_a_request_that_is_too_large_ends_alone(world: World) -> None:
 
     assert code(refused.status) == "PAYLOAD_TOO_LARGE"
     assert code(sent.status) == "OK"
-    gateways = [node.gateway for node in world.group.nodes]
-    await eventually(lambda: not any(each.context.admission.taken for each in gateways))
+    parts = [node.parts for node in world.group.nodes]
+    await eventually(lambda: not any(each.context.admission.taken for each in parts))
 
 
 async def test_a_refusal_has_its_name_in_the_trailers(world: World) -> None:
@@ -290,7 +290,7 @@ class Seeing:
 
     def __init__(self, group: MemoryGroup, at: int) -> None:
         self.callers: list[Any] = []
-        group.nodes[at].gateway.context.rules.append(self)
+        group.nodes[at].parts.context.rules.append(self)
 
     @property
     def kept(self) -> Any:

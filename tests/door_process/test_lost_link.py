@@ -11,7 +11,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from tests.requests import memory_group as made
 from tests.requests.linked_door import LinkedDoor
 from tests.requests.memory_group import MemoryGroup
@@ -26,7 +26,7 @@ async def served(
     """A node, its one door, and a client of that, whose first message is stored."""
     monkeypatch.setattr(made, "client_server", made.DOOR)
     async with (
-        made.memory_group(config=GatewayConfig(default_queues=1)) as group,
+        made.memory_group(config=RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         (door,) = [each for each in group.nodes[0].servers if isinstance(each, LinkedDoor)]
@@ -47,7 +47,7 @@ async def test_a_batch_of_a_lost_door_gives_its_room_back(monkeypatch: pytest.Mo
         monkeypatch.setattr(group, "_commit_batch", lambda: stuck.append(None))
         sending = asyncio.ensure_future(client.send(message(1)))
         await eventually(lambda: bool(stuck))
-        admission = group.nodes[0].gateway.context.admission
+        admission = group.nodes[0].parts.context.admission
         taken = admission.taken
         door.node_end.link.abort("lost")
         await eventually(lambda: admission.taken == 0)

@@ -14,8 +14,9 @@ from dledger.door_process.frames import SendBatch
 from dledger.door_process.node_end import Settle
 from dledger.errors import Overloaded
 from dledger.link.frames import Resumes
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.server.door_batches import DoorBatches
+from dledger.server.node_report import load_of
 from tests.requests import memory_group as made
 from tests.requests.linked_door import LinkedDoor
 from tests.requests.memory_group import WAIT_S
@@ -51,7 +52,7 @@ def _door() -> Any:
 def refusing(group: Any) -> tuple[LinkedDoor, _Refusing]:
     node = group.nodes[0]
     (door,) = [each for each in node.servers if isinstance(each, LinkedDoor)]
-    batches = _Refusing(node.gateway)
+    batches = _Refusing(node.parts)
     door.node_end._batches = batches
     return door, batches
 
@@ -64,7 +65,7 @@ def test_what_one_connection_sends_is_stored_in_its_order(steps: list[str]) -> N
 
 
 async def _in_order(steps: list[str]) -> None:
-    config = GatewayConfig(default_queues=1)
+    config = RequestConfig(default_queues=1)
     async with (
         asyncio.timeout(WAIT_S),
         made.memory_group(config=config) as group,
@@ -95,7 +96,7 @@ async def _in_order(steps: list[str]) -> None:
 async def test_batches_are_taken_again_once_what_was_passed_on_is_over() -> None:
     """Else one refusal would leave a busy connection on the dearer way."""
     async with (
-        made.memory_group(config=GatewayConfig(default_queues=1)) as group,
+        made.memory_group(config=RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         await client.send(message(0))
@@ -111,7 +112,7 @@ async def test_batches_are_taken_again_once_what_was_passed_on_is_over() -> None
 async def test_a_busy_connection_goes_back_to_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Though it has calls under way all the time: their outcomes come one by one."""
     async with (
-        made.memory_group(config=GatewayConfig(default_queues=1)) as group,
+        made.memory_group(config=RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         await client.send(message(0))
@@ -146,7 +147,7 @@ async def test_a_follower_is_asked_for_no_batches() -> None:
     """Its door knows that it does not lead, and passes calls on."""
     async with made.memory_group(2) as group, RocketClient(group.nodes[1].port) as client:
         door = next(each for each in group.nodes[1].servers if isinstance(each, LinkedDoor))
-        batches = _Refusing(group.nodes[1].gateway)
+        batches = _Refusing(group.nodes[1].parts)
         door.node_end._batches = batches
         sent = await client.send(message(1))
 
@@ -157,13 +158,13 @@ async def test_a_follower_is_asked_for_no_batches() -> None:
 async def test_an_overloaded_engine_gets_the_calls_again() -> None:
     """One by one, until there is room or the client's time is over."""
     async with (
-        made.memory_group(config=GatewayConfig(default_queues=1)) as group,
+        made.memory_group(config=RequestConfig(default_queues=1)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         await client.send(message(0))
         group.refuse = Overloaded("for a moment")
         sending = asyncio.ensure_future(client.send(message(1)))
-        await eventually(lambda: group.nodes[0].gateway.load().held_request_bytes > 0)
+        await eventually(lambda: load_of(group.nodes[0].parts).held_request_bytes > 0)
         assert not sending.done()
         group.refuse = None
 

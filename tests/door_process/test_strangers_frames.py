@@ -23,6 +23,7 @@ from dledger.link.connection import Link
 from dledger.link.frames import HEADER, Kind, Opening, Resumes, opening, packed
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
+from dledger.server.wiring import services_of
 from tests.requests import memory_group as made
 from tests.requests.memory_group import MemoryGroup
 from tests.waiting import eventually
@@ -44,13 +45,13 @@ def an_opening(**other: Any) -> Opening:
 async def linked() -> AsyncIterator[tuple[MemoryGroup, NodeEnd, socket.socket, list[str]]]:
     """A node's end, and the socket that a door would have."""
     async with made.memory_group() as group:
-        gateway = group.nodes[0].gateway
-        services = gateway.services()
+        parts = group.nodes[0].parts
+        services = services_of(parts)
         lost: list[str] = []
         end = NodeEnd(
             [ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))],
             tuple(handlers_of(services)),
-            DoorBatches(gateway),
+            DoorBatches(parts),
             Bounds(),
             on_ready=lambda: None,
             on_pong=lambda _: None,
@@ -101,7 +102,7 @@ async def test_what_is_no_frame_ends_the_link(name: str) -> None:
         await eventually(lambda: bool(lost))
 
         assert len(end) == 0, started
-        await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)
+        await eventually(lambda: group.nodes[0].parts.context.admission.taken == 0)
         assert len(group.log) == 0
 
 
@@ -142,4 +143,4 @@ async def _all_is_given_back(group: MemoryGroup, end: NodeEnd, lost: list[str]) 
     """Return when the link has ended, and holds nothing of its node."""
     await eventually(lambda: bool(lost))
     await eventually(lambda: len(end) == 0)
-    await eventually(lambda: group.nodes[0].gateway.context.admission.taken == 0)
+    await eventually(lambda: group.nodes[0].parts.context.admission.taken == 0)

@@ -30,7 +30,7 @@ from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
-from dledger.server.gateway import Gateway
+from dledger.server.wiring import ClientParts, services_of
 from tests.door.conversations import Wire
 from tests.fuzz.mutation import mutated
 from tests.fuzz.target import Broken, Target
@@ -59,18 +59,18 @@ class DoorLinks(Target):
 
     async def _start(self) -> None:
         self._made = made.memory_group()
-        gateway = (await self._made.__aenter__()).nodes[0].gateway
-        self._end, self._admission = self._ends_of(gateway)
+        parts = (await self._made.__aenter__()).nodes[0].parts
+        self._end, self._admission = self._ends_of(parts)
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
+    def _ends_of(self, parts: ClientParts) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         """Return what makes the node's end of a link, and the room for what comes over it."""
-        services = gateway.services()
+        services = services_of(parts)
         port = ServedPort(handlers=handlers_of(services), resumed=resumed_of(services))
 
         def end() -> NodeEnd:
-            return NodeEnd([port], tuple(port.handlers), DoorBatches(gateway), Bounds())
+            return NodeEnd([port], tuple(port.handlers), DoorBatches(parts), Bounds())
 
-        return end, gateway.context.admission
+        return end, parts.context.admission
 
     async def _stop(self) -> None:
         await self._made.__aexit__(None, None, None)
@@ -145,11 +145,11 @@ class RelayLinks(DoorLinks):
 
     name = "relay-links"
 
-    def _ends_of(self, gateway: Gateway) -> tuple[Callable[[], CallsIn], AdmissionControl]:
+    def _ends_of(self, parts: ClientParts) -> tuple[Callable[[], CallsIn], AdmissionControl]:
         replication = ReplicationPort(lambda *_: None, lambda _: None)
         return RelayPort(
-            handlers_of(gateway.services(peer_port=True)), replication
-        ).end, gateway.context.peer_intake
+            handlers_of(services_of(parts, peer_port=True)), replication
+        ).end, parts.context.peer_intake
 
     def _may_end(self, data: bytes) -> bool:
         try:

@@ -25,6 +25,7 @@ from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.port import Port
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
+from dledger.server.wiring import services_of
 from dledger_sim.loop import MS, S
 from dledger_sim.paths import Paths, ack_request, message_in, receive_request
 
@@ -70,7 +71,7 @@ class Client(asyncio.Transport):
     def __init__(self, paths: Paths) -> None:
         super().__init__()
         self._clock, self._loop = paths.cluster.clock, paths.leader.loop
-        handlers = handlers_of(paths.gateway.services())
+        handlers = handlers_of(services_of(paths.parts))
         bounds = Bounds()
         port = Port(
             handlers={path.encode(): handler for path, handler in handlers.items()},

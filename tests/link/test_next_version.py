@@ -18,7 +18,7 @@ from dledger.link import follower as following
 from dledger.link import frames, offer
 from dledger.link.frames import HEADER, Kind, packed
 from dledger.replica.proposals import Command
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.server.config import NATIVE
 from tests.requests import memory_group as made
 from tests.requests.memory_group import MemoryGroup
@@ -99,7 +99,7 @@ class Group:
         """How many requests went the general way."""
         node = self.members.nodes[1]
         own = {"group": "orders", "node": node.engine.node_id, "way": "call"}
-        value = node.gateway.metrics.registry.get_sample_value(
+        value = node.parts.context.metrics.registry.get_sample_value(
             "dledger_forwarded_requests_total", own
         )
         return int(value or 0)
@@ -116,7 +116,7 @@ class Group:
 
 @asynccontextmanager
 async def _made() -> AsyncIterator[Group]:
-    config = GatewayConfig(default_queues=1)
+    config = RequestConfig(default_queues=1)
     async with (
         made.memory_group(2, config) as members,
         RocketClient(members.nodes[1].port) as client,

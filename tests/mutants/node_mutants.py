@@ -11,6 +11,7 @@ _STALE = "tests/replica/test_stale_completion.py"
 _JOINING = "tests/server/test_bootstrap.py"
 _ATTEMPTS = "tests/broker/test_attempts.py"
 _EDGE = "tests/sim/test_order_at_the_edge.py"
+_ACTIVE_TIME = "tests/broker/test_active_time.py"
 _DEDUPE = "tests/broker/test_deduplication.py"
 _FEATURES = "tests/broker/test_features.py"
 _MIXED = "tests/system/test_mixed_versions.py"
@@ -127,10 +128,18 @@ NODE_MUTANTS = (
     Mutant(
         name="an outage is an hour of silence",
         file="broker/active_time.py",
-        old="max(min(log_ms - self.log_ms, self._max_step_ms), 0)",
-        new="max(log_ms - self.log_ms, 0)",
+        old="self.ms += min(self._max_step_ms, step_ms)",
+        new="self.ms += step_ms",
         why="after an outage, or with a leader whose wall clock is ahead, retries are stored twice",
         checks=(_DEDUPE, _UNUSED_GROUPS),
+    ),
+    Mutant(
+        name="what would be after an outage is after an hour of silence",
+        file="broker/active_time.py",
+        old="max(min(log_ms - self.log_ms, self._max_step_ms), 0)",
+        new="max(log_ms - self.log_ms, 0)",
+        why="a leader goes by another age than the command that it makes of it",
+        checks=(_ACTIVE_TIME,),
     ),
     Mutant(
         name="who is silent goes, however few they are",

@@ -25,14 +25,6 @@ REPLICA_MUTANTS = (
         checks=(_PACE,),
     ),
     Mutant(
-        name="a new leader applies like a follower",
-        file="replica/apply_pace.py",
-        old="follows = state.role is Role.FOLLOWER and state.leader is not None",
-        new="follows = state.leader is not None",
-        why="it serves nobody until it has 16 KiB to apply",
-        checks=(_PACE,),
-    ),
-    Mutant(
         name="what found no room goes behind what came later",
         file="replica/persistence.py",
         old="self._batches[:0] = batches",

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, Final, TypeAlias, cast
 
@@ -32,11 +33,12 @@ from dledger.errors import (
     Refused,
     Unavailable,
 )
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.server.config import GRPC, NATIVE
+from dledger.server.node_report import load_of
 from dledger.services.admin import AdminServicer
 from dledger.types import NodeId
 from tests.refusals import asked
@@ -112,7 +114,7 @@ def begun(client: Wire, call: Asked, place: str = LEADER) -> Heard:
 @contextlib.asynccontextmanager
 async def nodes(server: str, **config: Any) -> AsyncIterator[Asking]:
     """Serve two nodes with a topic, a consumer group and a secret; the first leads."""
-    settings = GatewayConfig(**{"default_queues": 2} | config)
+    settings = RequestConfig(**{"default_queues": 2} | config)
     async with memory_group(2, settings, server=server) as group:
         for command in (
             CreateTopic(name=TOPIC, type="NORMAL", queues=2),
@@ -393,7 +395,7 @@ async def full_rooms(server: str) -> Answers:
             async with wire(asking.port(place)) as client:
                 begun(client, bad("SendMessage", "", asked.large()))
                 node = asking.group.nodes[(LEADER, FOLLOWER).index(place)]
-                admission = node.gateway.context.admission
+                admission = node.parts.context.admission
                 await eventually(lambda a=admission: a.taken > 4 << 20)  # type: ignore[misc]
                 calls = [
                     good(rpc, "its connection's share of the room is taken")
@@ -440,7 +442,7 @@ async def given_up(server: str) -> Answers:
         for place in (LEADER, FOLLOWER):
             async with nodes(server) as asking:
                 undecided = _decide_nothing(asking.group)
-                load = asking.group.nodes[0].gateway.load
+                load = partial(load_of, asking.group.nodes[0].parts)
                 async with wire(asking.port(place)) as client:
                     call = good(rpc, "given up by its client")
                     heard = begun(client, call)
@@ -456,7 +458,7 @@ async def leaving_nodes(server: str) -> Answers:
     """Nodes that drain, and then stop, with calls under way and new ones."""
     async with nodes(server) as asking:
         for node in asking.group.nodes:
-            node.gateway.drain()
+            node.tasks.drain()
         polls = [
             bad(
                 "ReceiveMessage",

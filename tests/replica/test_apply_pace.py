@@ -85,11 +85,23 @@ async def test_who_waits_for_an_entry_waits_for_no_heartbeat(group: Quiet) -> No
     leader, follower = await group.led()
     committed = await _commit(leader, follower, "a", "b")
 
-    async with asyncio.timeout(1):
+    async with asyncio.timeout(5):
         await follower.driver.wait_applied(committed, 10)
         waiting = asyncio.ensure_future(follower.driver.wait_applied(committed + 1, 10))
         await asyncio.sleep(0)
         await leader.driver.propose(command("c"), grows=True)
+        await waiting
+
+
+async def test_who_waits_for_a_later_entry_waits_for_no_heartbeat_either(group: Quiet) -> None:
+    """What is applied before it ends no wait."""
+    leader, follower = await group.led()
+    committed = await _commit(leader, follower, "a", "b")
+
+    async with asyncio.timeout(5):
+        waiting = asyncio.ensure_future(follower.driver.wait_applied(committed + 2, 10))
+        await _commit(leader, follower, "c", "d")
+        await leader.driver.propose(command("e"), grows=True)
         await waiting
 
 

@@ -30,7 +30,7 @@ async def test_a_batch_takes_what_fits_into_an_entry() -> None:
 
 
 async def test_a_command_larger_than_an_entry_goes_alone() -> None:
-    """It is bounded by the gateway, not here."""
+    """It is bounded by the services, not here."""
     queue = ProposalQueue(10 * MAX_ENTRY_BYTES)
     large, small = proposal(bytes(2 * MAX_ENTRY_BYTES)), proposal()
     queue.push(large)

@@ -21,7 +21,7 @@ from dledger.door_process.supervisor import methods_of
 from dledger.link.calls_in import ServedPort
 from dledger.link.connection import Link
 from dledger.server.door_batches import DoorBatches
-from dledger.server.gateway import Gateway
+from dledger.server.wiring import ClientParts
 
 
 class LinkedDoor:
@@ -29,7 +29,7 @@ class LinkedDoor:
 
     def __init__(
         self,
-        gateway: Gateway,
+        parts: ClientParts,
         services: Sequence[Service],
         *,
         tls: TlsCertificate | None = None,
@@ -40,7 +40,7 @@ class LinkedDoor:
         self.node_end = NodeEnd(
             [ServedPort(handlers=handlers, resumed=resumed_of(services))],
             tuple(handlers),
-            batches or DoorBatches(gateway),
+            batches or DoorBatches(parts),
             bounds,
             on_ready=lambda: None,
             on_pong=lambda _: None,

@@ -20,6 +20,7 @@ from dledger.broker.state import BrokerState
 from dledger.calls.grpc_server import by_grpc
 from dledger.calls.service import handlers_of
 from dledger.client import Client
+from dledger.common.metrics import NodeMetrics
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, LeadershipLost, NotLeader
@@ -27,10 +28,12 @@ from dledger.link.follower import RelayLinks
 from dledger.link.leader import RelayPort
 from dledger.peers.replication_port import ReplicationPort
 from dledger.replica.proposals import Command, closed
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.engine import ClientEndpoint
+from dledger.server.client_tasks import ClientTasks
 from dledger.server.config import GRPC, NATIVE
-from dledger.server.gateway import Gateway
+from dledger.server.node_report import load_of
+from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
@@ -160,10 +163,11 @@ class MemoryEngine:
 
 @dataclass
 class Node:
-    """An engine, its gateway and its ports."""
+    """An engine, what serves clients there, and its ports."""
 
     engine: MemoryEngine
-    gateway: Gateway
+    parts: ClientParts
+    tasks: ClientTasks
     links: RelayLinks | None = None
     servers: list[Any] = field(default_factory=list)
     port: int = 0
@@ -198,7 +202,7 @@ class MemoryGroup:
     async def polls(self, count: int = 1, *, at: int | None = None) -> None:
         """Return when that many consumers and readers wait for a message, at one node or any."""
         nodes = self.nodes if at is None else [self.nodes[at]]
-        await eventually(lambda: sum(node.gateway.load().waiting_polls for node in nodes) == count)
+        await eventually(lambda: sum(load_of(node.parts).waiting_polls for node in nodes) == count)
 
     async def linked(self) -> None:
         """Return when each follower that keeps a link to the leader has it."""
@@ -252,7 +256,7 @@ class MemoryGroup:
 @asynccontextmanager
 async def memory_group(
     nodes: int = 1,
-    config: GatewayConfig | None = None,
+    config: RequestConfig | None = None,
     tls: tuple[bytes, bytes] | None = None,
     server: str | None = None,
 ) -> Any:
@@ -261,28 +265,29 @@ async def memory_group(
     for number in range(nodes):
         engine = MemoryEngine(group, number)
         links = None if kind == GRPC else RelayLinks(lambda _, port: (HOST, port), None)
-        gateway = Gateway(engine, config or GatewayConfig(), links or NoLinks())
-        node = Node(engine, gateway, links)
+        metrics = NodeMetrics(engine.group, engine.node_id)
+        parts = wire(engine, config or RequestConfig(), links or NoLinks(), metrics)
+        node = Node(engine, parts, ClientTasks(parts), links)
         node.port = await _serve_clients(node, kind)
-        made = [TopicAdminServicer(engine, gateway.context.resolver).handler()]
+        made = [TopicAdminServicer(engine, parts.context.resolver).handler()]
         if links is not None:
             made.append(await _links_port(node))
-        node.peer_port = await _serve(node, (*node.gateway.peer_services(), *made))
+        node.peer_port = await _serve(node, (*forwarded_services_of(node.parts), *made))
         if tls is not None:
             node.tls_port = await _serve_clients(node, kind, tls)
         group.nodes.append(node)
     group.elect(0)
     for node in group.nodes:
-        node.gateway.start()
+        node.tasks.start()
     await group.linked()
     try:
         yield group
     finally:
         for node in group.nodes:
-            node.gateway.drain()
+            node.tasks.drain()
             for each in node.servers:
                 await each.stop(0.2)
-            await node.gateway.close()
+            await node.tasks.close()
 
 
 async def _links_port(node: Node) -> Any:
@@ -291,7 +296,7 @@ async def _links_port(node: Node) -> Any:
     port.bind(HOST, 0)
     await port.start()
     node.servers.append(_Stopped(port))
-    return RelayPort(handlers_of(node.gateway.services(peer_port=True)), port).handler()
+    return RelayPort(handlers_of(services_of(node.parts, peer_port=True)), port).handler()
 
 
 class _Stopped:
@@ -306,14 +311,14 @@ class _Stopped:
 
 
 async def _serve_clients(node: Node, kind: str, tls: tuple[bytes, bytes] | None = None) -> int:
-    services = node.gateway.services(tls=tls is not None)
+    services = services_of(node.parts, tls=tls is not None)
     if kind == GRPC:
         credentials = None if tls is None else grpc.ssl_server_credentials([tls])
         return await _serve(node, [by_grpc(each) for each in services], credentials)
     certificate = None if tls is None else TlsCertificate(chain=tls[1], key=tls[0])
     server: Any
     if kind == DOOR:
-        server = LinkedDoor(node.gateway, services, tls=certificate)
+        server = LinkedDoor(node.parts, services, tls=certificate)
     else:
         server = DoorServer("127.0.0.1:0", handlers_of(services), tls=certificate)
     await server.start()

@@ -51,7 +51,7 @@ def raw(
 
 def broken(group: MemoryGroup) -> float:
     """Return how often a message was left out."""
-    metrics = group.nodes[0].gateway.metrics
+    metrics = group.nodes[0].parts.context.metrics
     labels = {"group": "orders", "node": group.nodes[0].engine.node_id}
     return metrics.registry.get_sample_value("dledger_broken_messages_total", labels) or 0.0
 

@@ -65,7 +65,7 @@ async def test_forwarded_requests_are_counted_by_their_way(
     way = "call" if group.nodes[1].links is None else "link"
     counted = [
         {
-            each: node.gateway.metrics.registry.get_sample_value(
+            each: node.parts.context.metrics.registry.get_sample_value(
                 "dledger_forwarded_requests_total",
                 {"group": "orders", "node": node.engine.node_id, "way": each},
             )
@@ -282,7 +282,7 @@ async def test_a_closing_node_does_not_call_a_lost_receive_empty(
 ) -> None:
     """Told of nothing new, an SDK would not repeat its attempt; told of a failure, it does."""
     await follower.send(message(1))
-    group.nodes[1].gateway.drain()
+    group.nodes[1].tasks.drain()
     group.lose_outcomes = 1
 
     status, got, _ = await follower.receive(attempt_id="x", auto_renew=True)
@@ -299,7 +299,7 @@ async def test_a_closing_node_that_asked_nobody_has_nothing_new(
     """Without a leader there was nothing handed out: the SDK goes on at the next node at once."""
     await follower.route("t")
     group.elect(None)
-    group.nodes[1].gateway.drain()
+    group.nodes[1].tasks.drain()
 
     status, _, _ = await follower.receive(wait_s=5)
 

@@ -21,10 +21,11 @@ from google.protobuf.message import Message
 
 from dledger.common.limits import MAX_BODY_BYTES
 from dledger.errors import DiskFull, NotLeader, Overloaded
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.channel import OPTIONS
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import service
+from dledger.server.node_report import load_of
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, message
 from tests.waiting import eventually
@@ -101,7 +102,7 @@ async def given_up(group: MemoryGroup, call: Way) -> None:
         await waiting.wait()
         under_way.cancel()
         await asyncio.wait((under_way,))
-        await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+        await eventually(lambda: not load_of(group.nodes[0].parts).held_request_bytes)
     finally:
         group._commit_batch = commit
         group._commit_batch()
@@ -156,7 +157,7 @@ def _bytes_of(each: object) -> bytes:
 @contextlib.asynccontextmanager
 async def called() -> AsyncIterator[Callers]:
     """One node, and its callers."""
-    async with memory_group(config=GatewayConfig(default_queues=1)) as group:
+    async with memory_group(config=RequestConfig(default_queues=1)) as group:
         port = group.nodes[0].port
         async with (
             RocketClient(port) as rocket,
@@ -182,7 +183,7 @@ async def test_what_has_ended_leaves_no_body_behind(
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                     await ending(group, partial(way, callers))
                 group.refuse = None
-            await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+            await eventually(lambda: not load_of(group.nodes[0].parts).held_request_bytes)
             await asyncio.sleep(0)
 
         assert bodies(found, callers.requests) == []
@@ -198,7 +199,7 @@ async def test_no_server_keeps_a_body_of_what_has_ended() -> None:
                 with contextlib.suppress(grpc.aio.AioRpcError, asyncio.CancelledError):
                     await ending(group, partial(way, timeout_s=0.5))
                 group.refuse = None
-            await eventually(lambda: not group.nodes[0].gateway.load().held_request_bytes)
+            await eventually(lambda: not load_of(group.nodes[0].parts).held_request_bytes)
             await asyncio.sleep(0)
 
         assert bodies(found, callers.requests) == []

@@ -6,7 +6,7 @@ import pytest
 
 from dledger.broker.commands import CreateGroup, ExpireGroups
 from dledger.replica.retention import RetentionPolicy
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.topic_resolver import TopicResolver, use_is_said_ms
 from tests.broker.log import Log
 from tests.requests.part_of_engine import PartOfEngine
@@ -43,7 +43,7 @@ class Leader(PartOfEngine):
 async def test_a_group_that_polls_keeps_its_place(poll_s: int, phase_s: int) -> None:
     """found: E6. A use was said once an hour, the least that an unused group may be kept."""
     leader, policy = Leader(), RetentionPolicy(hours=0, group_hours=1)
-    resolver = TopicResolver(leader, GatewayConfig(group_retention_hours=1))
+    resolver = TopicResolver(leader, RequestConfig(group_retention_hours=1))
     start_ms = leader.log.now_ms
     leader.log.create()
     leader.log.create(topic="busy", group="other")

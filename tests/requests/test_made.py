@@ -20,14 +20,14 @@ from dledger.cli.main import main as command_line
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import InvalidArgument, RateLimited, Refused, UnknownGroup, UnknownTopic
 from dledger.requests import topic_resolver
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.rocketmq_stubs import definition, service
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 
 pytestmark = pytest.mark.found
-_STRICT = GatewayConfig(auto_create_topics=False)
-_FEW = GatewayConfig(made_at_once=3, made_per_s=0.0)
+_STRICT = RequestConfig(auto_create_topics=False)
+_FEW = RequestConfig(made_at_once=3, made_per_s=0.0)
 
 
 @pytest.fixture
@@ -164,7 +164,7 @@ async def test_very_many_polls_of_a_deleted_topic_are_not_woken_in_one_turn(
     strict: MemoryGroup,
 ) -> None:
     """The event loop has votes and heartbeats to see to in between."""
-    turns, engine = strict.nodes[0].gateway.turns, strict.nodes[0].engine
+    turns, engine = strict.nodes[0].parts.turns, strict.nodes[0].engine
     async with RocketClient(strict.nodes[0].port) as client, AsyncExitStack() as stack:
         polls = [asyncio.ensure_future(client.receive(wait_s=30)) for _ in range(90)]
         stack.push_async_callback(asyncio.wait, polls)
@@ -246,14 +246,14 @@ async def test_whoever_deletes_a_topic_is_told_that_clients_use_it(
         await client.append("t", [b"a"])
         used = await one.describe_topic("t")
         await one.delete_topic(used)
-        assert list(group.nodes[0].gateway.context.resolver._used_s) == []
+        assert list(group.nodes[0].parts.context.resolver._used_s) == []
         await client.append("t", [b"b"])
         again = await one.describe_topic("t")
         monkeypatch.setattr(topic_resolver, "IN_USE_S", 0.0)
         later = await one.describe_topic("t")
 
     assert [each.in_use for each in (unused, used, again, later)] == [False, True, True, False]
-    assert used.made_again_queues == again.queues == GatewayConfig().default_queues
+    assert used.made_again_queues == again.queues == RequestConfig().default_queues
 
 
 async def test_what_a_refused_client_is_told_to_type_makes_its_topic(strict: MemoryGroup) -> None:
@@ -512,7 +512,7 @@ async def test_another_client_with_telemetry_of_its_own_ends_no_client() -> None
 
 async def test_another_client_does_not_keep_a_client_alive(group: MemoryGroup) -> None:
     """Calls on another connection count neither while the owner's come, nor for ever after."""
-    port, clients = group.nodes[0].port, group.nodes[0].gateway.clients
+    port, clients = group.nodes[0].port, group.nodes[0].parts.messaging.clients
     async with RocketClient(port) as owner, RocketClient(port) as other:
         async with owner.telemetry():
             await owner.call("Heartbeat", service.HeartbeatRequest())

@@ -114,7 +114,7 @@ async def test_readers_that_do_not_read_keep_nobody_from_reading(
     group: MemoryGroup,
 ) -> None:
     """found: S4. They hold what there is room for; then their connections are closed in turn."""
-    outflow = group.nodes[0].gateway.outflow
+    outflow = group.nodes[0].parts.context.outflow
     async with Client(group.addresses[0]) as client:
         await client.create_topic("big", queues=1)
         for _ in range(8):

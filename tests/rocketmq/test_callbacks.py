@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
 from dledger.errors import DiskFull, DledgerError, Overloaded
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.rocketmq_stubs import service
 from dledger.server.config import NATIVE
+from dledger.server.node_report import load_of
 from tests.requests import memory_group as made
 from tests.requests.memory_group import WAIT_S, MemoryGroup
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
@@ -40,7 +41,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[str]:
 @asynccontextmanager
 async def served() -> AsyncIterator[tuple[MemoryGroup, Any]]:
     """One node, and a client of it."""
-    config = GatewayConfig(default_queues=1)
+    config = RequestConfig(default_queues=1)
     async with (
         made.memory_group(config=config) as group,
         RocketClient(group.nodes[0].port) as client,
@@ -50,10 +51,10 @@ async def served() -> AsyncIterator[tuple[MemoryGroup, Any]]:
 
 def held(group: MemoryGroup) -> tuple[int, ...]:
     """Return what requests hold at the node; all zero while there are none."""
-    gateway = group.nodes[0].gateway
-    admission = gateway.context.admission
+    parts = group.nodes[0].parts
+    admission = parts.context.admission
     counts = (admission.taken, admission.waiting, len(admission._connections))
-    return (*counts, gateway.load().held_request_bytes, len(gateway.sender._batches))
+    return (*counts, load_of(parts).held_request_bytes, len(parts.messaging.sender._batches))
 
 
 def coroutines(monkeypatch: pytest.MonkeyPatch) -> list[str]:

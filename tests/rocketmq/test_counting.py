@@ -27,7 +27,7 @@ def asked(request: pytest.FixtureRequest) -> int:
 
 
 def _counted(group: MemoryGroup, node: int) -> dict[tuple[str, str], float]:
-    (family,) = group.nodes[node].gateway.requests._counter.collect()
+    (family,) = group.nodes[node].parts.context.metrics.requests._counter.collect()
     counts = [sample for sample in family.samples if sample.name == "dledger_requests_total"]
     return {(each.labels["method"], each.labels["code"]): each.value for each in counts}
 

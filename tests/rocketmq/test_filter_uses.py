@@ -106,7 +106,7 @@ async def test_the_end_of_a_filter_is_told(
         await client.receive(expression="a")
 
     assert "topic t with filter 'b' no more" in caplog.text
-    assert _value(group.nodes[0].gateway.metrics, "dledger_filter_ended_messages_total") == 1
+    assert _value(group.nodes[0].parts.context.metrics, "dledger_filter_ended_messages_total") == 1
 
 
 async def test_a_filter_that_waits_for_a_slower_one_is_told(
@@ -127,4 +127,4 @@ async def test_a_filter_that_waits_for_a_slower_one_is_told(
 
     await eventually(lambda: "waits for a slower one" in caplog.text)
     assert caplog.text.count("waits for a slower one") == 1
-    assert _value(group.nodes[0].gateway.metrics, "dledger_filter_waits_total") >= 1
+    assert _value(group.nodes[0].parts.context.metrics, "dledger_filter_waits_total") >= 1

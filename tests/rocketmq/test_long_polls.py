@@ -28,7 +28,7 @@ from dledger.broker.results import Received
 from dledger.calls.caller import Caller
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError, LeadershipLost
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unreadable import UnreadableMessages
@@ -70,7 +70,7 @@ class _World(PartOfEngine):
         self.turns = LongPollQueue(self)
         self.receiver = receiving.Receiver(
             self,
-            TopicResolver(self, GatewayConfig()),
+            TopicResolver(self, RequestConfig()),
             self.turns,
             ClientRegistry(self),
             broken=UnreadableMessages(

@@ -47,7 +47,10 @@ async def test_an_answer_that_died_in_a_follower_comes_again(
     group: MemoryGroup, follower: RocketClient
 ) -> None:
     """The leader gave it away; what the follower does not say, nobody knows."""
-    clients, answers = group.nodes[0].gateway.clients, group.nodes[1].gateway.relay._answers
+    clients, answers = (
+        group.nodes[0].parts.messaging.clients,
+        group.nodes[1].parts.context.relay._answers,
+    )
     await answers.close()  # it says so when the test asks
     await follower.send(message(1), message(2))
     assert await _offsets(follower, batch=1) == [0]
@@ -70,7 +73,7 @@ async def test_a_follower_says_which_answers_it_passed_on(
     """By itself, within a second; then they are renewed as long as their client lives."""
     await follower.send(message(1))
     assert await _offsets(follower) == [0]
-    clients = group.nodes[0].gateway.clients
+    clients = group.nodes[0].parts.messaging.clients
 
     await eventually(lambda: bool(clients.arrivals._arrived))
     for _ in range(4):
@@ -94,7 +97,7 @@ async def test_a_leader_that_dies_in_the_middle_of_an_answer_leaves_no_half(
     ) -> AsyncIterator[Any]:
         async for each in whole(receiver, poll, received, receipts):
             yield each
-            if receiver is group.nodes[0].gateway.receiver:
+            if receiver is group.nodes[0].parts.messaging.receiver:
                 group.elect(2)
                 raise LeadershipLost("died, says the test")
 

@@ -25,7 +25,7 @@ def conflicts(group: MemoryGroup) -> float:
     """Return how many conflicts the nodes have counted."""
     counted = 0.0
     for node in group.nodes:
-        sample = node.gateway.metrics.registry.get_sample_value(
+        sample = node.parts.context.metrics.registry.get_sample_value(
             "dledger_message_id_conflicts_total",
             {"group": "orders", "node": node.engine.node_id},
         )

@@ -45,7 +45,7 @@ class World:
 
     @property
     def clients(self) -> ClientRegistry:
-        return self.nodes.nodes[0].gateway.clients
+        return self.nodes.nodes[0].parts.messaging.clients
 
     def consumer(self) -> RocketClient:
         """Return the same consumer on a new connection, straight to its node."""
@@ -53,7 +53,7 @@ class World:
 
     async def looks(self) -> None:
         """Let the follower report, and the leader renew."""
-        await self.nodes.nodes[self.at].gateway.relay._answers.tell()
+        await self.nodes.nodes[self.at].parts.context.relay._answers.tell()
         await self.clients.renew()
 
     async def poll(self, client: RocketClient, queue_id: int = 0) -> list[int]:
@@ -62,17 +62,17 @@ class World:
 
     async def leased(self) -> None:
         """Return when a poll was answered, as far as the log knows."""
-        groups = self.nodes.nodes[0].gateway.engine.state.groups
+        groups = self.nodes.nodes[0].parts.context.engine.state.groups
         await eventually(lambda: groups.exists("g") and groups.backlog("g", "t").held > 0)
 
     async def moving(self) -> None:
         """Return when they know of an answer that still moves."""
-        answers = self.nodes.nodes[self.at].gateway.relay._answers
+        answers = self.nodes.nodes[self.at].parts.context.relay._answers
         await eventually(lambda: bool(self.clients.arrivals._moving) or any(answers._out.values()))
 
     async def known(self) -> None:
         """Return when the leader, or the follower, has the proof of an answer."""
-        answers = self.nodes.nodes[self.at].gateway.relay._answers
+        answers = self.nodes.nodes[self.at].parts.context.relay._answers
         await eventually(lambda: bool(self.clients.arrivals._arrived) or any(answers._out.values()))
 
 
@@ -95,8 +95,8 @@ async def world(request: pytest.FixtureRequest, server: str) -> AsyncIterator[Wo
         ):
             world = World(nodes, at, between, producer)
             for each in nodes.nodes:  # they report and renew when the test asks
-                await each.gateway.clients.close()
-                await each.gateway.relay._answers.close()
+                await each.parts.messaging.clients.close()
+                await each.parts.context.relay._answers.close()
             await producer.send(message(1, BODY), message(2, BODY))
             try:
                 yield world

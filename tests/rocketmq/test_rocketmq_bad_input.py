@@ -12,7 +12,7 @@ import pytest
 from dledger.checks import messages as rules
 from dledger.client import Client
 from dledger.errors import DiskFull, Overloaded
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rocketmq.telemetry import MAX_STREAMS
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -25,7 +25,7 @@ from tests.requests.rocketmq_client import RocketClient, code, message
 async def strict_client() -> AsyncIterator[RocketClient]:
     """A client of a node that creates nothing on demand."""
     async with (
-        memory_group(config=GatewayConfig(auto_create_topics=False)) as group,
+        memory_group(config=RequestConfig(auto_create_topics=False)) as group,
         RocketClient(group.nodes[0].port) as client,
     ):
         yield client
@@ -65,7 +65,7 @@ async def test_a_group_is_made_on_its_first_use_though_topics_are_not() -> None:
     found: sdks 4.
     """
     async with (
-        memory_group(config=GatewayConfig(auto_create_topics=False)) as group,
+        memory_group(config=RequestConfig(auto_create_topics=False)) as group,
         RocketClient(group.nodes[0].port) as client,
         Client(group.addresses[0]) as native,
     ):
@@ -299,7 +299,7 @@ async def test_a_mistake_of_ours_is_an_internal_error_and_logged(
 ) -> None:
     """The client gets a status rather than a broken call; the log has the details."""
     await client.route("t")
-    group.nodes[0].gateway.engine.submit = None  # type: ignore[assignment]  # such a mistake
+    group.nodes[0].parts.context.engine.submit = None  # type: ignore[assignment]  # such a mistake
 
     response = await client.send(message(1))
 
@@ -380,7 +380,7 @@ async def test_what_is_not_implemented_is_answered_unread(
 @pytest.mark.found
 async def test_refused_client_ids_are_not_remembered(group: MemoryGroup) -> None:
     """found: S13. 10,000 of them were 100 MiB."""
-    clients = group.nodes[0].gateway.clients
+    clients = group.nodes[0].parts.messaging.clients
     # gRPC itself refuses some calls, by chance, whose metadata is over 8 KiB in all
     for client_id in ("x" * 7000, "x" * 256, "good"):
         async with RocketClient(group.nodes[0].port, client_id=client_id) as client:

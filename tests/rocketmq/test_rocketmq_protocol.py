@@ -290,7 +290,7 @@ async def test_a_live_push_consumer_keeps_its_messages(
     """They are renewed while its client is heard from; a silent client's are given to others."""
     await client.send(message(1))
     await client.receive(auto_renew=True)
-    clients = group.nodes[0].gateway.clients
+    clients = group.nodes[0].parts.messaging.clients
     await eventually(lambda: bool(clients.arrivals._arrived))
 
     await clients.renew()
@@ -320,7 +320,7 @@ async def test_what_never_arrived_comes_again_though_its_client_lives(
     group.lose_outcomes = 1
     _, (got,), _ = await client.receive(auto_renew=True, batch=1)
     assert got.system_properties.queue_offset == 1
-    clients = group.nodes[0].gateway.clients
+    clients = group.nodes[0].parts.messaging.clients
     await eventually(lambda: bool(clients.arrivals._arrived))
 
     for _ in range(2):
@@ -340,7 +340,7 @@ async def test_a_nack_is_not_renewed_though_its_client_lives(
     _, (got,), _ = await client.receive(auto_renew=True)
     await client.change(got.system_properties.receipt_handle, 10)
 
-    await group.nodes[0].gateway.clients.renew()
+    await group.nodes[0].parts.messaging.clients.renew()
     group.clock_skew_ms += 10_001
 
     _, (again,), _ = await client.receive(auto_renew=True)
@@ -453,7 +453,7 @@ async def test_draining_ends_streams_and_polls(client: RocketClient, group: Memo
     poll = asyncio.create_task(client.receive(wait_s=2 * WAIT_S))
     await group.polls()
 
-    group.nodes[0].gateway.drain()
+    group.nodes[0].tasks.drain()
 
     async with asyncio.timeout(WAIT_S):
         status, _, _ = await poll

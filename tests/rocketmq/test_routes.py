@@ -125,13 +125,13 @@ async def test_who_lacks_an_address_asks_the_leader(
     follower = group.nodes[1]
     monkeypatch.setattr(follower.engine, "knows_members", lambda: False)
     asked: list[str] = []
-    begin = follower.gateway.relay.begin
+    begin = follower.parts.context.relay.begin
 
     def noted(path: str, *rest: Any) -> Any:
         asked.append(path)
         return begin(path, *rest)
 
-    monkeypatch.setattr(follower.gateway.relay, "begin", noted)
+    monkeypatch.setattr(follower.parts.context.relay, "begin", noted)
     async with RocketClient(follower.port) as client:
         answer = await client.route("t")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.server.client_certificate import self_signed
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.waiting import eventually
@@ -152,7 +152,7 @@ async def test_a_producer_does_not_notice_a_change_of_leader(
 
 async def test_the_sdk_names_what_was_refused(tmp_path: Path) -> None:
     """A producer is told that its topic does not exist."""
-    async with memory_group(config=GatewayConfig(auto_create_topics=False)) as group:
+    async with memory_group(config=RequestConfig(auto_create_topics=False)) as group:
         report = await _tell("refused", _endpoints(group), tmp_path)
 
     assert "nowhere" in report["raised"]

@@ -164,7 +164,7 @@ def _caller(client_id: str = "client-1") -> Caller:
 
 async def _sent_at_once(group: MemoryGroup, *numbers: int) -> list[Any]:
     """Send messages of one client in one turn of the loop."""
-    sender = group.nodes[0].gateway.sender
+    sender = group.nodes[0].parts.messaging.sender
     requests = [service.SendMessageRequest(messages=[message(number)]) for number in numbers]
     return await asyncio.gather(*(sender.send(request, _caller()) for request in requests))
 
@@ -221,7 +221,7 @@ async def test_acks_of_a_group_share_a_command_and_have_their_own_outcomes(
         )
         for each in (fresh, stale)
     ]
-    acker = group.nodes[0].gateway.acker
+    acker = group.nodes[0].parts.messaging.acker
 
     begun = [acker.begin_ack(request, _caller()) for request in requests]
     answers = [each.response(await each.result) or pytest.fail("no answer") for each in begun]

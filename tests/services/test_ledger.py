@@ -18,7 +18,7 @@ from dledger.errors import (
     Unavailable,
     UnknownTopic,
 )
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.waiting import eventually
@@ -125,7 +125,7 @@ async def test_following_ends_when_the_node_closes(group: MemoryGroup, client: C
     await group.polls()
 
     for node in group.nodes:
-        node.gateway.drain()
+        node.tasks.drain()
 
     with pytest.raises(Unavailable):
         await later
@@ -185,7 +185,7 @@ async def test_reading_beyond_the_end_is_refused(client: Client) -> None:
 async def test_an_unknown_topic_is_named() -> None:
     """When topics are not created on demand; and always when it is only read."""
     async with (
-        memory_group(2, config=GatewayConfig(auto_create_topics=False)) as group,
+        memory_group(2, config=RequestConfig(auto_create_topics=False)) as group,
         Client(f"127.0.0.1:{group.nodes[1].port}") as client,
     ):
         with pytest.raises(UnknownTopic, match="'nowhere'"):

@@ -32,7 +32,7 @@ from dledger.errors import (
     Unavailable,
 )
 from dledger.replica.proposals import Command
-from dledger.requests.config import GatewayConfig, StreamBounds
+from dledger.requests.config import RequestConfig, StreamBounds
 from dledger.rpc.channel import error_of
 from dledger.rpc.metadata import by_key
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -86,7 +86,7 @@ async def group() -> AsyncIterator[MemoryGroup]:
 @asynccontextmanager
 async def serving(**bounds: int) -> AsyncIterator[MemoryGroup]:
     """Serve three nodes with a topic, which let so little of a stream be under way."""
-    config = GatewayConfig(streams=StreamBounds(**bounds))
+    config = RequestConfig(streams=StreamBounds(**bounds))
     async with memory_group(3, config) as group:
         async with Client(f"127.0.0.1:{group.nodes[0].port}") as client:
             await client.create_topic(TOPIC, queues=2)
@@ -697,8 +697,8 @@ class _Requests:
 
 def _answers_of(group: MemoryGroup, requests: _Requests, **bounds: int) -> AsyncGenerator[bytes]:
     """Return the answers of a stream at the leader, with such bounds, without gRPC between."""
-    config = GatewayConfig(streams=StreamBounds(**bounds))
-    context = replace(group.nodes[0].gateway.context, config=config)
+    config = RequestConfig(streams=StreamBounds(**bounds))
+    context = replace(group.nodes[0].parts.context, config=config)
     stream = Producing(context, lambda _: None, "stream")
     messages = partial(AdmissionControl().message, "stream", requests.read, "Produce")
     return stream.answers(messages)

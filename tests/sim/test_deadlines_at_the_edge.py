@@ -1,6 +1,6 @@
 """What waits for a deadline, in virtual time: a group without a leader answers before it, in words.
 
-By the shipped gateways, links and producers, at a follower whose group has lost the others.
+By the shipped services, links and producers, at a follower whose group has lost the others.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import pytest
 
 from dledger.client.append_stream import AppendStream
 from dledger.errors import Unavailable
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.types import Record
 from dledger_sim.call import Asked, SimCall
@@ -33,7 +33,7 @@ class World:
     def __init__(self) -> None:
         self.cluster = Cluster(1, replace(Options(), clients=0, segment_bytes=4 << 20))
         self.cluster.calm = self.cluster.links.calm = True
-        self.wire = Wire(self.cluster, WireOptions(room=1000), GatewayConfig())
+        self.wire = Wire(self.cluster, WireOptions(room=1000), RequestConfig())
         self.loop = ProcessLoop(self.cluster.clock, job_us=lambda: (1, 1))
         self.cluster.begin()
         self.cluster.within(30, self._has_topic, "no topic")

@@ -13,7 +13,7 @@ import pytest
 
 from dledger.client import Client, Record, SpoolingProducer
 from dledger.errors import DiskFull, InvalidArgument, Refused, UnknownTopic
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from tests.requests.memory_group import SOON_S, MemoryGroup, memory_group
 
 DEADLINE_S = 20
@@ -22,7 +22,7 @@ DEADLINE_S = 20
 @pytest.fixture
 async def group() -> AsyncIterator[MemoryGroup]:
     """Three nodes; node 0 leads; topics are made beforehand."""
-    async with memory_group(3, GatewayConfig(auto_create_topics=False)) as group:
+    async with memory_group(3, RequestConfig(auto_create_topics=False)) as group:
         async with Client(addresses(group)[0]) as client:
             await client.create_topic("orders", queues=1)
         yield group

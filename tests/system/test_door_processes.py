@@ -17,6 +17,7 @@ import pytest
 from dledger.door_process import supervisor
 from dledger.door_process.supervisor import DoorProcesses
 from dledger.server.client_certificate import self_signed
+from dledger.server.node_report import load_of
 from e2e.harness.ports import free_port_range
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.system.live_nodes import LiveNodes
@@ -141,7 +142,7 @@ async def test_a_killed_door_costs_its_connections_alone(live: LiveNodes) -> Non
         answers = [await each for each in sends]
         waiting.cancel()
 
-    admission = live.nodes[leader]._gateway.context.admission
+    admission = live.nodes[leader]._parts.context.admission
     assert killed
     assert {code(each.status) for each in answers} == {"OK"}
     async with live.client(leader) as reader:
@@ -207,7 +208,7 @@ async def test_a_stopping_node_drains_through_its_doors(
         await client.send(message(1))
         await client.receive(batch=1)
         waiting = asyncio.ensure_future(client.receive(queue_id=0, wait_s=20))
-        await eventually(lambda: live.nodes[0]._gateway.load().waiting_polls == 1)
+        await eventually(lambda: load_of(live.nodes[0]._parts).waiting_polls == 1)
         await live.stop(0)
         status, _, _ = await waiting
 

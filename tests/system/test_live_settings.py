@@ -46,7 +46,7 @@ async def test_topics_are_made_on_first_use_as_the_file_says(
     unfounded: LiveNodes, node: Node
 ) -> None:
     """And not, once it says so."""
-    resolver = node._gateway.context.resolver
+    resolver = node._parts.context.resolver
     async with unfounded.client(0) as client:
         await client.append("one", [b"1"], queue_id=0)
         said["auto_create_topics"] = False

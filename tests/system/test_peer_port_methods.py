@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from dledger.rpc.callers import MAY_CALL, may_call, member
+from dledger.server.wiring import forwarded_services_of, services_of
 from tests.system.live_nodes import LiveNodes
 
 
@@ -19,9 +20,11 @@ async def test_every_method_of_the_peer_port_is_in_the_table_and_none_other(
     try:
         node = nodes.nodes[0]
         served = {path for service in node._peer_services() for path in service._method_handlers}
-        passed_on = node._gateway.peer_services()[-1]
+        passed_on = forwarded_services_of(node._parts)[-1]
         served |= set(passed_on._method_handlers)
-        served |= {path for each in node._gateway.services(peer_port=True) for path in each.methods}
+        served |= {
+            path for each in services_of(node._parts, peer_port=True) for path in each.methods
+        }
     finally:
         await nodes.stop()
 

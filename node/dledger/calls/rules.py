@@ -1,8 +1,9 @@
 """What a node asks about each request before it serves it: limits of rate, shares, rights.
 
-A rule is one object, added in one place, `server.gateway`; it sees each request at each port of the
-node, whichever server, service or form of call that came by. None of them stands in the pipeline
-itself. Called by `pipeline`, and for each batch of a producer's stream by `services.producing`.
+A rule is one object, added in one place, `server.wiring.rules`; it sees each request at each port
+of the node, whichever server, service or form of call that came by. None of them stands in the
+pipeline itself. Called by `pipeline`, and for each batch of a producer's stream by
+`services.producing`.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ class StreamBounds:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GatewayConfig:
+class RequestConfig:
     """Settings of the client protocol.
 
     Attributes:

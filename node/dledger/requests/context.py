@@ -11,7 +11,7 @@ from dledger.calls.method import Backend
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.rules import Rule
 from dledger.common.metrics import NodeMetrics
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.engine import Engine
 from dledger.requests.forward import Relay
 from dledger.requests.leader_locality import LeaderLocality
@@ -24,7 +24,7 @@ from dledger.requests.unreadable import UnreadableMessages
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RequestContext:
-    """One per node, created by the gateway and passed to every service of its ports.
+    """One per node, built by `server.wiring` and passed to every service of its ports.
 
     Attributes:
         engine: The node.
@@ -44,7 +44,7 @@ class RequestContext:
     """
 
     engine: Engine
-    config: GatewayConfig
+    config: RequestConfig
     metrics: NodeMetrics
     relay: Relay
     admission: AdmissionControl

@@ -3,7 +3,8 @@
 An SDK uses one node of its route, and does not know which one leads. If that node is a follower,
 each request costs a second RPC. So a leader counts the nodes through which requests arrive, and if
 nearly all come through one follower for long enough, it transfers leadership there. See
-docs/adr/0005. Pure: the gateway counts, evaluates at the end of each window, and acts.
+docs/adr/0005. Pure: the pipelines count; `server.client_tasks` asks at the end of each window, and
+acts.
 """
 
 from __future__ import annotations

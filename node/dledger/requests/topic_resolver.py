@@ -14,7 +14,7 @@ from dledger.broker.topics import NORMAL, Topic
 from dledger.checks.names import check_may_be_made, check_name
 from dledger.common.token_bucket import TokenBucket
 from dledger.errors import InvalidArgument, RateLimited, UnknownTopic
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.engine import Engine
 
 _HOUR_MS: Final = 3_600_000
@@ -43,7 +43,7 @@ class TopicResolver:
         group_retention_hours: How long a group is kept that nobody uses; likewise.
     """
 
-    def __init__(self, engine: Engine, config: GatewayConfig) -> None:
+    def __init__(self, engine: Engine, config: RequestConfig) -> None:
         self._engine, self._config = engine, config
         self.auto_creates = config.auto_create_topics
         self.group_retention_hours = config.group_retention_hours

@@ -1,1 +1,1 @@
-"""The RocketMQ 5 client protocol, served by every node. Built by `server.gateway`."""
+"""The RocketMQ 5 client protocol, served by every node. Built by `server.wiring`."""

@@ -1,7 +1,7 @@
 """``apache.rocketmq.v2.MessagingService``: the part that serves each method, as rows of `calls`.
 
 Every call gets its response, or a status with a code and a message. Methods that this version does
-not have get NOT_IMPLEMENTED with the method's name. Built by `server.gateway`, one per port.
+not have get NOT_IMPLEMENTED with the method's name. Built by `server.wiring`, one per port.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import Final
 from dledger.broker.topics import Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import group_name, topic_name
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.requests.engine import ClientEndpoint, Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -33,7 +33,7 @@ and C++ accept any certificate."""
 class Router:
     """Serves routes on any node that knows the topic, on the leader if it is to be created."""
 
-    def __init__(self, engine: Engine, resolver: TopicResolver, config: GatewayConfig) -> None:
+    def __init__(self, engine: Engine, resolver: TopicResolver, config: RequestConfig) -> None:
         self._engine, self._resolver, self._config = engine, resolver, config
 
     def is_known(self, request: service.QueryRouteRequest | service.QueryAssignmentRequest) -> bool:

@@ -28,7 +28,7 @@ from dledger.link.frames import MalformedFrame, Resumes
 from dledger.requests.forward import NOTHING_HAPPENED
 from dledger.rocketmq.command_batcher import Place
 from dledger.rocketmq.messaging import messaging_method
-from dledger.server.gateway import Gateway
+from dledger.server.wiring import ClientParts, door_pipeline_of
 
 _SEND: Final[AnyMethod] = messaging_method("SendMessage")
 _ACK: Final[AnyMethod] = messaging_method("AckMessage")
@@ -116,12 +116,13 @@ class DoorBatches:
     """Of one node, for all of its door processes.
 
     Args:
-        gateway: The parts that serve the methods.
+        parts: What serves the methods.
     """
 
-    def __init__(self, gateway: Gateway) -> None:
-        self._gateway, self._engine = gateway, gateway.engine
-        self._pipeline = gateway.door_pipeline()
+    def __init__(self, parts: ClientParts) -> None:
+        self._engine, self._acker = parts.context.engine, parts.messaging.acker
+        self._requests = parts.context.metrics.requests
+        self._pipeline = door_pipeline_of(parts)
 
     def leads(self) -> bool:
         """Whether batches make sense now."""
@@ -153,9 +154,7 @@ class DoorBatches:
         counts: list[int | None] = []
 
         def submit() -> asyncio.Future[Any]:
-            submitted, each = self._gateway.acker.begin_handles(
-                batch.group, batch.topic, batch.handles
-            )
+            submitted, each = self._acker.begin_handles(batch.group, batch.topic, batch.handles)
             counts.extend(each)
             if submitted is None:  # none of the handles is one
                 submitted = asyncio.get_running_loop().create_future()
@@ -197,7 +196,7 @@ class DoorBatches:
         return told
 
     def _count(self, method: AnyMethod, code: str, calls: int) -> None:
-        self._gateway.requests.answered(method.label, code, calls)
+        self._requests.answered(method.label, code, calls)
 
 
 def _checked(batch: SendBatch) -> ProduceFrame:

@@ -48,20 +48,21 @@ from dledger.replica.driver import Driver
 from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
 from dledger.replica.member_change import Changed, MemberChange, carry_out
-from dledger.requests.config import GatewayConfig
+from dledger.requests.config import RequestConfig
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.bootstrap import Bootstrap
+from dledger.server.client_tasks import ClientTasks
 from dledger.server.config import Settings
 from dledger.server.door_batches import DoorBatches
 from dledger.server.engine import NodeEngine
 from dledger.server.epochs import Epochs
-from dledger.server.gateway import Gateway
 from dledger.server.loop_profile import LoopProfile
-from dledger.server.node_report import Facts, node_sample, node_status
+from dledger.server.node_report import Facts, load_of, node_sample, node_status
 from dledger.server.peer_front import PeerFront
 from dledger.server.ports import listeners
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
+from dledger.server.wiring import services_of, wire
 from dledger.services.admin import AdminServicer
 from dledger.services.export import CommittedLog
 from dledger.services.topic_admin import TopicAdminServicer
@@ -166,9 +167,9 @@ class Node:
             ready=self._ready_problem,
             registry=self._metrics.registry,
         )
-        self._gateway = Gateway(
+        self._parts = wire(
             self.engine,
-            GatewayConfig(
+            RequestConfig(
                 auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
                 group_retention_hours=settings.group_retention_hours,
@@ -178,6 +179,7 @@ class Node:
             peer_tls=self._peer_tls,
             links=RelayLinks(self._peers.replication_address, self._peer_tls),
         )
+        self._client_tasks = ClientTasks(self._parts)
         self._front = (
             PeerFront(settings.listen_host, settings.peer_port)
             if self._peer_tls and self._peer_tls.takes_plain
@@ -185,10 +187,10 @@ class Node:
         )
         self._admin = AdminServicer(self)
         services = self._peer_services()
-        ports = listeners(settings, self._gateway, services, self._peer_tls, self._front)
+        ports = listeners(settings, self._parts, services, self._peer_tls, self._front)
         doors = Doors(
             processes=settings.door_processes,
-            batches=DoorBatches(self._gateway),
+            batches=DoorBatches(self._parts),
             on_restart=self._metrics.door_restarts.inc,
         )
         self._servers = Servers(ports, doors if settings.door_processes else None)
@@ -203,10 +205,10 @@ class Node:
         return [
             self._peers.handlers(),
             RelayPort(
-                handlers_of(self._gateway.services(peer_port=True)), self._peers.replication
+                handlers_of(services_of(self._parts, peer_port=True)), self._peers.replication
             ).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine, self._gateway.context.resolver).handler(),
+            TopicAdminServicer(self.engine, self._parts.context.resolver).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -229,7 +231,7 @@ class Node:
             self._tasks.append(loop.create_task(self._keep_fresh(self._peer_tls)))
         self._loop_turns.start()
         self._health.start()
-        self._gateway.start()
+        self._client_tasks.start()
         await self._peers.replication.start()
         await self._servers.start()
         if self._front is not None:
@@ -245,12 +247,12 @@ class Node:
         if drain:
             await self._drain()
         self._closing = True
-        self._gateway.drain()
+        self._client_tasks.drain()
         self._admin.close()
         await self._servers.stop(_CALLS_GRACE_S)
         if self._front is not None:
             self._front.close()
-        await self._gateway.close()
+        await self._client_tasks.close()
         await self._peers.close()
         self._loop_turns.stop()
         for task in self._tasks:
@@ -316,7 +318,7 @@ class Node:
     def take_over(self, settings: Settings) -> None:
         """Go by settings that changed while this node runs; see `live_settings.LIVE`."""
         self._settings = settings
-        resolver = self._gateway.context.resolver
+        resolver = self._parts.context.resolver
         resolver.auto_creates = settings.auto_create_topics
         resolver.group_retention_hours = settings.group_retention_hours
         if self._replica is not None:
@@ -543,7 +545,7 @@ class Node:
     async def _publish_metrics(self) -> None:
         """Publish gauges every second, even while maintenance waits for the disk."""
         while True:
-            status, load, free = self.status(), self._gateway.load(), self._usage.free_bytes
+            status, load, free = self.status(), load_of(self._parts), self._usage.free_bytes
             sample = node_sample(
                 status,
                 self._driver,

@@ -14,7 +14,7 @@ from dledger.raft import quorum
 from dledger.raft.core import Raft
 from dledger.replica.driver import Driver
 from dledger.rpc.peer_tls import PeerTls
-from dledger.server.gateway import Load
+from dledger.server.wiring import ClientParts
 from dledger.store.commit_log import CommitLog
 from dledger.types import Member, NodeId, Role
 
@@ -34,6 +34,32 @@ class Facts:
     recovered_to: int = 0
     feature_level: int = 0
     told_group_id: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """The load that clients put on one node.
+
+    Attributes:
+        held_request_bytes: The room that requests in progress, or held through an election, take.
+        waiting_polls: Consumers' long polls waiting for a message.
+        telemetry_streams: Open Telemetry streams, one for each connected client.
+    """
+
+    held_request_bytes: int
+    waiting_polls: int
+    telemetry_streams: int
+
+
+def load_of(parts: ClientParts) -> Load:
+    """Return the current load."""
+    context = parts.context
+    rooms = (context.admission, context.peer_intake, context.produce_intake)
+    return Load(
+        held_request_bytes=sum(room.taken for room in rooms),
+        waiting_polls=len(context.queue_followers) + len(parts.turns),
+        telemetry_streams=len(parts.messaging.telemetry),
+    )
 
 
 class PeerView(Protocol):

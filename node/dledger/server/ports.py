@@ -13,14 +13,14 @@ from dledger.rpc.callers import guarded
 from dledger.rpc.peer_tls import PeerTls
 from dledger.server.client_certificate import ClientCertificate
 from dledger.server.config import NATIVE, Settings
-from dledger.server.gateway import Gateway
 from dledger.server.peer_front import PeerFront
 from dledger.server.servers import MAX_CLIENT_STREAMS, ClientListener, Listener
+from dledger.server.wiring import ClientParts, forwarded_services_of, services_of
 
 
 def listeners(
     settings: Settings,
-    gateway: Gateway,
+    parts: ClientParts,
     peer_services: Sequence[grpc.GenericRpcHandler],
     peer_tls: PeerTls | None = None,
     front: PeerFront | None = None,
@@ -29,13 +29,13 @@ def listeners(
 
     Args:
         settings: The node's settings.
-        gateway: Serves clients, and forwarded client requests on the peer port.
+        parts: What serves clients, and forwarded client requests on the peer port.
         peer_services: The other services of the peer port.
         peer_tls: The certificates of the peer port; None: it is plain text, and believes anyone.
         front: Listens at the peer port instead, if plain text is accepted there beside TLS.
     """
     host = settings.listen_host
-    services = [*peer_services, *gateway.peer_services()]
+    services = [*peer_services, *forwarded_services_of(parts)]
     at = f"{host}:{settings.peer_port}"
     plain = Listener(
         address=front.plain if front else at,
@@ -51,14 +51,14 @@ def listeners(
             credentials=peer_tls.server_credentials(),
         )
         peers.append(proved)
-    return [*_client_ports(settings, gateway), *peers]
+    return [*_client_ports(settings, parts), *peers]
 
 
-def _client_ports(settings: Settings, gateway: Gateway) -> list[Listener | ClientListener]:
+def _client_ports(settings: Settings, parts: ClientParts) -> list[Listener | ClientListener]:
     build: Callable[..., Listener | ClientListener] = (
         _native if settings.client_server == NATIVE else _by_grpc
     )
-    ports = [build(f"{settings.listen_host}:{settings.client_port}", gateway, None)]
+    ports = [build(f"{settings.listen_host}:{settings.client_port}", parts, None)]
     if settings.client_tls_port:
         certificate = ClientCertificate(
             settings.tls_cert_file,
@@ -67,24 +67,24 @@ def _client_ports(settings: Settings, gateway: Gateway) -> list[Listener | Clien
             host=settings.advertise_host,
         )
         address = f"{settings.listen_host}:{settings.client_tls_port}"
-        ports.append(build(address, gateway, certificate))
+        ports.append(build(address, parts, certificate))
     return ports
 
 
 def _native(
-    address: str, gateway: Gateway, certificate: ClientCertificate | None
+    address: str, parts: ClientParts, certificate: ClientCertificate | None
 ) -> ClientListener:
     return ClientListener(
         address=address,
-        services=gateway.services(tls=certificate is not None),
+        services=services_of(parts, tls=certificate is not None),
         tls=certificate.following() if certificate else None,
     )
 
 
-def _by_grpc(address: str, gateway: Gateway, certificate: ClientCertificate | None) -> Listener:
+def _by_grpc(address: str, parts: ClientParts, certificate: ClientCertificate | None) -> Listener:
     return Listener(
         address=address,
-        handlers=[by_grpc(each) for each in gateway.services(tls=certificate is not None)],
+        handlers=[by_grpc(each) for each in services_of(parts, tls=certificate is not None)],
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
         credentials=certificate.credentials() if certificate else None,

@@ -1,1 +1,1 @@
-"""The ``dledger.v1`` services: Ledger, Topics, Admin. Built by the gateway and the node."""
+"""The ``dledger.v1`` services: Ledger, Topics, Admin. Built by `server.wiring` and the node."""
