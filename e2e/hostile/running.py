@@ -145,6 +145,7 @@ async def _around(
     new_client = await _new_client(scene)
     await asyncio.sleep(AFTERWARDS_S)
     await came_true(memory.is_back, ended_s + LEFT_S - time.monotonic())
+    left_mib = memory.growth_now()  # what is read below is none of the attack's
     sent = victim.acknowledged()
     await came_true(lambda: sent <= set(victim.received), _DRAIN_S)
     seen = Seen(
@@ -157,7 +158,7 @@ async def _around(
         received=frozenset(victim.received),
         restarts=group.deaths() - died - known.kills,
         growth_mib=memory.growth(),
-        left_mib=memory.growth_now(),
+        left_mib=left_mib,
         allowed_mib=GROWTH_MIB + (A_TLS_CONNECTION_MIB * known.connections if scene.tls else 0),
         refusals=victim.refusals(after_s),
         new_client=new_client,
