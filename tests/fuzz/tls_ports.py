@@ -26,6 +26,13 @@ _ROOM_S: Final = 5.0
 _ANSWER_S: Final = 0.05
 
 
+_OURS: Final = (
+    "asyncio",
+    *(f"dledger.door.{name}" for name in ("calls", "connection", "server", "tls_transport")),
+)
+"""Who logs faults of a port; what handlers raise, which are the tests', is none."""
+
+
 class TlsPorts(Target):
     """Any TLS records to a port: it ends in order, and nothing of them is left behind."""
 
@@ -133,6 +140,8 @@ class _Wire:
         self._at = max(0, self._at - len(data))
         size = max(self._piece, len(data) // 200)
         for start in range(0, len(data), size):
+            if self._writer.transport.is_closing():
+                raise ConnectionResetError("the port has closed it")
             self._writer.write(data[start : start + size])
             await asyncio.sleep(0)
         await self._writer.drain()
@@ -168,5 +177,5 @@ class _Faults(logging.Handler):
         self._found = found
 
     def emit(self, record: logging.LogRecord) -> None:
-        if record.exc_info is not None:
+        if record.exc_info is not None and record.name in _OURS:
             self._found.append(f"{record.getMessage()}: {record.exc_info[1]!r}")
