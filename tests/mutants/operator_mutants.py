@@ -7,6 +7,7 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
+_RESTARTS = "tests/operator/test_rollout.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
@@ -148,7 +149,7 @@ OPERATOR_MUTANTS = (
         "        return why\n",
         new="",
         why="a rollout stops the writes",
-        checks=(_ROLLOUT,),
+        checks=(_RESTARTS, _ROLLOUT),
     ),
     _mutant(
         name="a leader is restarted before it handed over",

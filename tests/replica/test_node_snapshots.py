@@ -582,13 +582,18 @@ async def test_a_group_that_nobody_uses_goes_on_all_nodes(tmp_path: Path) -> Non
         await eventually(lambda: _state(leader).leapt_ms > hour * 3_500_000)  # noqa: B023
         await leader.driver.propose(CreateGroup(name="other").encode(), grows=False)
 
-    never, upkeep = _upkeep(leader), _upkeep(leader, group_hours=1)
-    for _ in range(60):
+    heir = group.followers()[0]
+    never, upkeep = _upkeep(leader), _upkeep(heir, group_hours=1)
+    for number in range(60):
         await never.run()
+        if number < 30:
+            await upkeep.run()  # while another leads
     assert _state(leader).groups.exists("g")
+    leader.driver.transfer_leadership(heir.id)
+    await eventually(heir.driver.is_serving_leader)
     for _ in range(59):
         await upkeep.run()
-        assert _state(leader).groups.exists("g"), "in the leader's first minute its members return"
+        assert _state(heir).groups.exists("g"), "in the leader's first minute its members return"
     await upkeep.run()
     await _digests_agree(group)
 
