@@ -18,6 +18,7 @@ from dledger.client import Client, Record
 from dledger.door.contract import Code
 from dledger.errors import DledgerError, NotLeader, Overloaded, RateLimited
 from dledger.requests.config import RequestConfig
+from dledger.rpc.channel import error_of, nothing_taken
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import Rejected
 from dledger.server.wiring import services_of
@@ -119,7 +120,10 @@ async def test_messages_that_come_together_are_counted_one_by_one(
 
 
 async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGroup) -> None:
-    """The stream as a call, its batches as messages; a refusal is the answer to a batch."""
+    """The stream as a call, its batches as messages; what is refused ends the stream.
+
+    The batch may have been stored by one before, so no answer can say that it is not.
+    """
     rule = Counting(group.nodes[0])
     commands = [_batch(n, 3) for n in range(4)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{group.nodes[0].port}") as channel:
@@ -133,14 +137,15 @@ async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGrou
         rule._refuses = True
         again = [pb.ProduceBatch(id=4, command=_batch(4, 2))]
         await call.write(pb.ProduceBatches(batches=again).SerializeToString())
-        refused = pb.ProduceAnswers.FromString(await call.read()).answers
-        await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await call.read()
     await eventually(lambda: not rule.held)
 
-    assert [each.refused for each in (*answers, *refused)] == [""] * 4 + ["by the test"]
+    assert [each.refused for each in answers] == [""] * 4
+    assert isinstance(error_of(ended.value, ""), RateLimited)
+    assert nothing_taken(ended.value)  # of what is not answered
     assert (rule.calls["Ledger/Produce"], rule.messages["Ledger/Produce"]) == (1, 14)
-    assert rule.seen == [("Ledger/Produce", RateLimited)]
+    assert rule.seen == [("Ledger/Produce", RateLimited)] * 2  # of the batch, and of the stream
 
 
 async def test_a_call_whose_batch_went_back_is_not_counted_twice(group: MemoryGroup) -> None:

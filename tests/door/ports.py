@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 
 from dledger.door.bounds import Bounds
@@ -22,10 +23,13 @@ from dledger.door.contract import (
 )
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
+from tests.door.tls_client import certificate
 from tests.waiting import eventually
 
 PATIENCE_S = 20
 LARGE_BYTES = 20 << 20
+OVER_TLS = ContextVar("over_tls", default=False)
+"""Whether ports and raw clients speak TLS where a test does not say."""
 
 
 def by_coroutine(
@@ -182,6 +186,7 @@ async def door(
 ) -> AsyncIterator[Door]:
     """Serve on a free port of the loopback; whatever a test does, nothing is left behind."""
     seen = Seen()
+    tls = certificate() if tls is None and OVER_TLS.get() else tls
     server = DoorServer("127.0.0.1:0", seen.handlers(largest), bounds=bounds, tls=tls)
     await server.start()
     try:

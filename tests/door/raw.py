@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -11,7 +12,8 @@ from typing import TypeVar
 
 import ngh2
 
-from tests.door.ports import PATIENCE_S
+from tests.door.ports import OVER_TLS, PATIENCE_S
+from tests.door.tls_client import client_context
 
 E = TypeVar("E", bound=ngh2.Event)
 
@@ -134,11 +136,12 @@ class RawClient:
 
 @contextlib.asynccontextmanager
 async def raw_client(port: int) -> AsyncIterator[RawClient]:
-    """Connect to a port of the loopback."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    """Connect to a port of the loopback, over TLS if that is how this test runs."""
+    context = client_context() if OVER_TLS.get() else None
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
     try:
         yield RawClient(reader, writer)
     finally:
         writer.close()
-        with contextlib.suppress(ConnectionError):
+        with contextlib.suppress(ConnectionError, ssl.SSLError):
             await writer.wait_closed()

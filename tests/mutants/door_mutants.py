@@ -14,6 +14,9 @@ _FRAMES = "tests/door_process/test_strangers_frames.py"
 _DOORS = "tests/system/test_door_processes.py"
 _TOGETHER = "tests/contract/test_calls_together.py"
 _PROTOCOL = "tests/rocketmq/test_rocketmq_protocol.py"
+_TLS_BYTES = "tests/door/test_tls_bytes.py"
+_TLS_PORT = "tests/door/test_tls_port.py"
+_TLS_TRANSPORT = "tests/door/test_tls_transport.py"
 
 DOOR_MUTANTS = (
     Mutant(
@@ -177,5 +180,53 @@ DOOR_MUTANTS = (
         new="deadline_s=None",
         why="behind a door, a client that waits for less than ten seconds is told nothing",
         checks=(_TOGETHER,),
+    ),
+    Mutant(
+        name="a lost connection is known by its own calls",
+        file="door/connection.py",
+        old="        del self._calls, self._proofs\n",
+        new="",
+        why="what each connection took stays until a round of the collector that may never come",
+        checks=(_TLS_TRANSPORT,),
+    ),
+    Mutant(
+        name="TLS is fed whatever a socket had",
+        file="door/tls_transport.py",
+        old="            if len(data) <= SLICE_BYTES:\n                carried",
+        new="            if data:\n                carried",
+        why="memory buffers never shrink: a client that once sent much holds 256 KiB for good",
+        checks=(_TLS_TRANSPORT,),
+    ),
+    Mutant(
+        name="a client changes its keys as often as it likes",
+        file="door/tls_transport.py",
+        old="        if self._barren > BARREN_BYTES:\n",
+        new="        if self._barren > 1 << 30:\n",
+        why="27 bytes cost the node 10 us, and HTTP/2 cannot see them",
+        checks=(_TLS_BYTES, _TLS_PORT),
+    ),
+    Mutant(
+        name="a close says nothing over TLS",
+        file="door/tls_transport.py",
+        old="            self._close(self._tls.end())\n",
+        new='            self._close(b"")\n',
+        why="a client cannot tell an end from a cut",
+        checks=(_TLS_PORT,),
+    ),
+    Mutant(
+        name="who does not read the end of TLS is waited for",
+        file="door/tls_transport.py",
+        old="        self._timer = self._loop.call_later(_LINGER_S, self._socket.abort)\n",
+        new="",
+        why="a socket, and what was written to it, for as long as a client likes",
+        checks=(_TLS_TRANSPORT,),
+    ),
+    Mutant(
+        name="a port that stops forgets who is shaking hands",
+        file="door/server.py",
+        old="        for handshake in tuple(self._handshakes):\n            handshake.abort()\n",
+        new="",
+        why="a stopped port is still open to them",
+        checks=(_TLS_PORT,),
     ),
 )

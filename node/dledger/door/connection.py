@@ -107,6 +107,9 @@ class Connection(asyncio.Protocol):
                 timer.cancel()
         self._calls.drop_all()
         self._on_lost(self)
+        # They know this connection, too: in a circle, its 40 KiB would stay until the garbage
+        # collector's longest round, which may never come.
+        del self._calls, self._proofs
 
     def pause_writing(self) -> None:
         """Keep answers back: the socket is full."""
@@ -247,7 +250,8 @@ class Connection(asyncio.Protocol):
                     break
         except ngh2.NGH2Error as error:
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, str(error))
-        self._calls.wake()
+        if not self._closing:
+            self._calls.wake()
 
     def _ask_for_proof_soon(self) -> None:
         self._asking = self._loop.call_later(ASK_S, self._ask_for_proof)

@@ -20,6 +20,7 @@ from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
+from dledger.door.tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
 
@@ -63,6 +64,7 @@ class DoorServer(ClientServer):
         self._open = 0
         self._by_host = Counter[str]()
         self._connections: set[Connection] = set()
+        self._handshakes: set[TlsTransport] = set()
         self._greetings: set[asyncio.Task[None]] = set()
         self._accepting: asyncio.Task[None] | None = None
         self._emptied: asyncio.Future[None] | None = None
@@ -103,6 +105,8 @@ class DoorServer(ClientServer):
             greeting.cancel()
         if self._greetings:
             await asyncio.wait(tuple(self._greetings))
+        for handshake in tuple(self._handshakes):
+            handshake.abort()
         for connection in tuple(self._connections):
             connection.drain()
         await self._empty(grace_s)
@@ -117,7 +121,7 @@ class DoorServer(ClientServer):
 
     async def _empty(self, timeout_s: float) -> None:
         """Wait until no connection is left, but not for longer."""
-        if not self._connections:
+        if not self._open:
             return
         self._emptied = asyncio.get_running_loop().create_future()
         await asyncio.wait((self._emptied,), timeout=timeout_s)
@@ -152,42 +156,54 @@ class DoorServer(ClientServer):
         )
 
     async def _greet(self, connection: socket.socket, host: str, peer: str) -> None:
-        """Hand a connection over to its protocol, after its TLS handshake if it has one."""
-        made: list[Connection] = []
+        """Hand a connection over to its protocol, which may be TLS in front of it."""
+        built = False
 
-        def build() -> Connection:
-            return Connection(self._port, peer, on_made=begin, on_lost=end)
-
-        def begin(protocol: Connection) -> None:
-            made.append(protocol)
-            self._connections.add(protocol)
-
-        def end(protocol: Connection) -> None:
-            self._connections.discard(protocol)
-            self._leave(host)
-            if not self._connections and self._emptied and not self._emptied.done():
-                self._emptied.set_result(None)
+        def build() -> asyncio.Protocol:
+            nonlocal built
+            protocol = self._protocol(host, peer)
+            built = True
+            return protocol
 
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            await asyncio.get_running_loop().connect_accepted_socket(
-                build,
-                connection,
-                ssl=self._tls.context if self._tls else None,
-                ssl_handshake_timeout=self._bounds.handshake_s if self._tls else None,
-            )
-        except OSError as error:  # as SSLError and a handshake's ConnectionAbortedError are
-            logger.debug("no handshake with %s: %s", peer, error)
+            await asyncio.get_running_loop().connect_accepted_socket(build, connection)
+        except OSError as error:
+            logger.debug("no connection with %s: %s", peer, error)
         finally:
-            if not made:
+            if not built:
                 connection.close()
                 self._leave(host)
+
+    def _protocol(self, host: str, peer: str) -> asyncio.Protocol:
+        """Return what gets a connection's bytes: its protocol, or TLS in front of it."""
+
+        def lose(protocol: Connection | TlsTransport) -> None:
+            self._connections.discard(protocol)
+            self._handshakes.discard(protocol)
+            self._leave(host)
+
+        begin, forget = self._connections.add, self._connections.discard
+        if self._tls is None:
+            return Connection(self._port, peer, on_made=begin, on_lost=lose)
+        connection = Connection(self._port, peer, on_made=begin, on_lost=forget)
+        secured = TlsTransport(
+            self._tls.context,
+            connection,
+            handshake_s=self._bounds.handshake_s,
+            on_open=self._handshakes.discard,
+            on_lost=lose,
+        )
+        self._handshakes.add(secured)
+        return secured
 
     def _leave(self, host: str) -> None:
         self._open -= 1
         self._by_host[host] -= 1
         if not self._by_host[host]:
             del self._by_host[host]
+        if not self._open and self._emptied and not self._emptied.done():
+            self._emptied.set_result(None)
 
 
 _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)

@@ -108,10 +108,10 @@ class SendBatches:
                 send.go_on(Resumes.NO)
             return
         sending = _checked(send.headers, send.body)
-        if sending is not None:
+        if sending is not None and not sending.unchecked:
             self._join(send, sending, lane)
         else:
-            send.go_on(Resumes.NO)  # to be refused there
+            send.go_on(Resumes.NO)  # to be refused there, or looked into
 
     def _wait(self, lane: _Lane, send: _Send) -> None:
         lane.waiting.append(send)
