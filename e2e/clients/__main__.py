@@ -1,8 +1,8 @@
 """``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
 
-Four parts: cases, which are written once for all languages; a follower that is dead or frozen;
-answers that are swallowed between nodes and client; and the leader killed every five seconds under
-four writers and a consumer.
+Five parts: cases, which are written once for all languages; a follower that is dead or frozen;
+odd messages beside good ones; answers that are swallowed between nodes and client; and the leader
+killed every five seconds under four writers and a consumer.
 
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
@@ -34,6 +34,7 @@ from e2e.clients.cases import CASES, WITH_TLS, Case
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.failover import failover
 from e2e.clients.judging import Figures, lines
+from e2e.clients.poison import poison, with_old_log
 from e2e.clients.sdks import SDKS
 from e2e.clients.stage import CaseFailed, Stage, TlsGroup, with_tls
 from e2e.clients.swallowed import WALL_HOST, swallowed, walled
@@ -49,8 +50,9 @@ from e2e.harness.waiting import HarnessError
 _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"
 _SWALLOWED: Final = "swallowed"
-PARTS: Final = (*CASES, *away.CASES, _SWALLOWED, _FAILOVER)
-_CASE_S: Final = 240.0
+_POISON: Final = "poison"
+PARTS: Final = (*CASES, *away.CASES, _POISON, _SWALLOWED, _FAILOVER)
+_CASE_S: Final = 480.0
 _AT_ONCE: Final = 2
 """Cases at once: most of their time they wait."""
 
@@ -125,6 +127,12 @@ async def _cases(
                     found.add(await one(name, away.CASES[name], stage))
 
 
+async def _run_poison(commands: Mapping[str, Sequence[str]], work: Path, found: Found) -> None:
+    async with with_old_log(work / _POISON, commands) as at:
+        for language, command in commands.items():
+            found.add(await one(_POISON, poison, _stage(language, command, at, work, tls=False)))
+
+
 async def _swallowed(commands: Mapping[str, Sequence[str]], work: Path, found: Found) -> None:
     for language, command in commands.items():
         settings = f"advertise_host={WALL_HOST}", f"peer_host={HOST}"
@@ -192,8 +200,10 @@ def _parser() -> argparse.ArgumentParser:
 async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, work: Path) -> Found:
     found = Found([], [], {})
     commands = _commands(languages, found)
-    if commands and set(names) - {_FAILOVER, _SWALLOWED}:
+    if commands and set(names) - {_FAILOVER, _SWALLOWED, _POISON}:
         await _cases(names, commands, work, found)
+    if commands and _POISON in names:
+        await _run_poison(commands, work, found)
     if _SWALLOWED in names:
         await _swallowed(commands, work, found)
     if _FAILOVER in names:

@@ -27,6 +27,7 @@ class Sdk:
         one_tls_address: Whether it verifies a list of addresses as one host name, which no
             certificate has; with TLS it is given the first one.
         has_push: Whether it has a push consumer; else `Stage.listen` polls with a simple one.
+        unpacks: Whether it unpacks a body that says that it is packed.
         retries: Whether a send that met a dead node is tried again by the client itself.
         gaps: Reason by the case that it cannot pass.
         chances: Reason by the case that it passes or not by what it happened to choose.
@@ -36,6 +37,7 @@ class Sdk:
     roots: str = ""
     one_tls_address: bool = False
     has_push: bool = True
+    unpacks: bool = True
     retries: bool = True
     gaps: Mapping[str, str] = field(default_factory=dict)
     chances: Mapping[str, str] = field(default_factory=dict)
@@ -57,6 +59,7 @@ SDKS: Final[Mapping[str, Sdk]] = {
         version="rocketmq 5.0.0 (crates.io)",
         roots="SSL_CERT_FILE",
         has_push=False,
+        unpacks=False,
         retries=False,
         gaps={
             "push": _NO_PUSH,

@@ -168,9 +168,9 @@ class User:
         handle = message.handle
         await self._driver.ask("change", consumer=name, handle=handle, invisible_s=invisible_s)
 
-    async def listen(self, name: str, topic: str, group: str) -> None:
+    async def listen(self, name: str, topic: str, group: str, *, by_polls: bool = False) -> None:
         """Consume as an application does: by push; without one, by polls and acks in a loop."""
-        if self._sdk.has_push:
+        if self._sdk.has_push and not by_polls:
             await self.push(name, topic, group)
             return
         await self.simple(name, topic, group)

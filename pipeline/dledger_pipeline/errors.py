@@ -8,6 +8,8 @@
         ├── StoreError          the object store
         │   ├── StoreDenied         wrong credentials, or no right to the name
         │   ├── StoreUnavailable    cannot be reached; try again
+        │   ├── StoreRedirects      it sends us elsewhere, where we never go
+        │   ├── ListingTooLong      a listing has more names, or takes longer, than one of ours
         │   ├── ObjectMissing       no object of that name
         │   ├── AlreadyExists       create-only, and another object has the name
         │   └── VersionConflict     replaced by someone else meanwhile
@@ -58,6 +60,28 @@ class StoreDenied(StoreError):
 
 class StoreUnavailable(StoreError):
     """The store cannot be reached, or answers with an error of its own; try again."""
+
+
+class StoreRedirects(StoreError):
+    """The server answers that the store is elsewhere; *place* is a server or a region."""
+
+    def __init__(self, name: str, status: int, place: str) -> None:
+        super().__init__(
+            f"{name}: it answered {status}, a redirect to {place}, and none is followed; if the "
+            "store is there, name it: store.endpoint (--store-endpoint), or AWS_REGION"
+        )
+        self.name, self.status, self.place = name, status, place
+
+
+class ListingTooLong(StoreError):
+    """A listing that does not end where one of ours would have ended long before."""
+
+    def __init__(self, name: str, reason: str) -> None:
+        super().__init__(
+            f"the listing of {name} was given up: {reason}; give dledger a bucket or a path of its "
+            "own, or move away what is not its own"
+        )
+        self.name, self.reason = name, reason
 
 
 class ObjectMissing(StoreError):

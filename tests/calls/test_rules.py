@@ -13,11 +13,13 @@ import pytest
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.calls.caller import Caller
 from dledger.calls.rules import Ask, Leave
 from dledger.client import Client, Record
 from dledger.door.contract import Code
 from dledger.errors import DledgerError, NotLeader, Overloaded, RateLimited
 from dledger.requests.config import RequestConfig
+from dledger.rpc.channel import error_of, nothing_taken
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.status import Rejected
 from dledger.server.wiring import services_of
@@ -38,10 +40,12 @@ class Counting:
         self.again = 0
         self.held, self.most, self.joined = 0, 0, 0
         self.seen: list[tuple[str, type[DledgerError]]] = []
+        self.callers: list[Caller] = []
         self._refuses = refuses
         node.parts.context.rules.append(self)
 
     def admit(self, ask: Ask) -> Leave | None:
+        self.callers.append(ask.caller)
         if ask.caller.forwarded:
             self.forwarded[ask.method] += ask.messages
             return None
@@ -118,8 +122,35 @@ async def test_messages_that_come_together_are_counted_one_by_one(
             assert +leader.forwarded == +rule.messages
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("at", NODES)
+async def test_it_sees_whose_a_call_is_at_each_door(at: int) -> None:
+    """The client's address, its deadline and its headers; of a door's batch there were none.
+
+    At the leader the same, if a follower passed the call on: but for the address, its own words.
+    """
+    async with memory_group(nodes=2, config=RequestConfig(default_queues=1)) as group:
+        seen = [Counting(each) for each in group.nodes]
+        async with RocketClient(group.nodes[at].port) as client:
+            await client.send(message(0))
+            await asyncio.gather(*(client.send(message(n)) for n in range(1, 9)))
+            _, messages, _ = await client.receive(batch=9)
+            await asyncio.gather(*(client.ack(each) for each in messages))
+        callers = [caller for rule in seen for caller in rule.callers]
+        now_s = asyncio.get_running_loop().time()
+
+    assert len(callers) >= 4
+    assert {caller.host for caller in callers} == {"ipv4:127.0.0.1"}
+    assert {caller.kept[b"x-mq-client-id"] for caller in callers} == {b"client-1"}
+    assert {caller.language for caller in callers} == {"PYTHON"}
+    assert all(now_s + 1 < caller.deadline_s < now_s + 60 for caller in callers)
+
+
 async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGroup) -> None:
-    """The stream as a call, its batches as messages; a refusal is the answer to a batch."""
+    """The stream as a call, its batches as messages; what is refused ends the stream.
+
+    The batch may have been stored by one before, so no answer can say that it is not.
+    """
     rule = Counting(group.nodes[0])
     commands = [_batch(n, 3) for n in range(4)]
     async with grpc.aio.insecure_channel(f"127.0.0.1:{group.nodes[0].port}") as channel:
@@ -133,14 +164,15 @@ async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGrou
         rule._refuses = True
         again = [pb.ProduceBatch(id=4, command=_batch(4, 2))]
         await call.write(pb.ProduceBatches(batches=again).SerializeToString())
-        refused = pb.ProduceAnswers.FromString(await call.read()).answers
-        await call.done_writing()
-        assert await call.read() is grpc.aio.EOF
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await call.read()
     await eventually(lambda: not rule.held)
 
-    assert [each.refused for each in (*answers, *refused)] == [""] * 4 + ["by the test"]
+    assert [each.refused for each in answers] == [""] * 4
+    assert isinstance(error_of(ended.value, ""), RateLimited)
+    assert nothing_taken(ended.value)  # of what is not answered
     assert (rule.calls["Ledger/Produce"], rule.messages["Ledger/Produce"]) == (1, 14)
-    assert rule.seen == [("Ledger/Produce", RateLimited)]
+    assert rule.seen == [("Ledger/Produce", RateLimited)] * 2  # of the batch, and of the stream
 
 
 async def test_a_call_whose_batch_went_back_is_not_counted_twice(group: MemoryGroup) -> None:

@@ -21,8 +21,8 @@ from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import DledgerError, FeatureNotReady, NewerCommand, Refused
+from dledger.rocketmq.delivery_form import DeliveryForm
 from dledger.rocketmq.receipts import Receipts
-from dledger.rocketmq.receiving import DeliveryForm
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.services.batches import checked_batch

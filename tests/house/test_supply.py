@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
-from importlib.metadata import distributions
+from importlib.metadata import distributions, version
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,6 +20,14 @@ from dledger.rpc.pb.dledger_pb2_grpc import GRPC_GENERATED_VERSION
 from e2e.cluster import image, wheels
 
 ROOT = Path(__file__).resolve().parents[2]
+LIBNGHTTP2 = {
+    "09b995aa65b8a397de652fd7a9b3877d6d1e24c10d2effc36204a3f37aa73440": (1, 70, 0),
+}
+"""What a source of ngh2 carries, by its hash in the lock: `project(nghttp2 VERSION ...)` of its
+`vendor/nghttp2/CMakeLists.txt` (`pip download --no-binary :all: ngh2`). Built into the extension,
+it tells its version nowhere."""
+LEAST_LIBNGHTTP2 = (1, 70, 0)
+"""The first without CVE-2026-58055; 1.68.1 is the first without CVE-2026-27135."""
 NOTICE = (ROOT / "NOTICE").read_text()
 LEAVE_OUT = """
 import importlib, pkgutil, sys
@@ -150,6 +160,31 @@ def test_every_package_of_the_images_stands_in_notice(lock: dict[str, object]) -
     rows = re.findall(r"^([a-z0-9-]+) +(node spark|node|spark|workload) +\S", NOTICE, re.MULTILINE)
 
     assert {(package, which) for package, images in rows for which in images.split()} == wanted
+
+
+@pytest.mark.found
+def test_notice_says_which_libnghttp2_the_images_carry(lock: Any) -> None:
+    """Found: A10. Who reads of a hole in it must be able to tell; none that is known is in ours."""
+    (locked,) = (each for each in lock["package"] if each["name"] == "ngh2")
+    hashed = locked["sdist"]["hash"].removeprefix("sha256:")
+
+    assert hashed in LIBNGHTTP2, "another ngh2: look which libnghttp2 it carries"
+    carried = LIBNGHTTP2[hashed]
+
+    assert carried >= LEAST_LIBNGHTTP2
+    assert f"libnghttp2 {'.'.join(map(str, carried))}, which" in " ".join(NOTICE.split())
+
+
+def test_libnghttp2_is_inside_of_the_locked_package(lock: Any) -> None:
+    """Not the machine's, whose version would be another matter."""
+    (locked,) = (each for each in lock["package"] if each["name"] == "ngh2")
+    spec = find_spec("ngh2._core")
+
+    assert version("ngh2") == locked["version"]
+    assert spec
+    assert spec.origin
+    assert hasattr(ctypes.CDLL(spec.origin), "nghttp2_option_set_glitch_rate_limit")
+    assert b"libnghttp2.so" not in Path(spec.origin).read_bytes()
 
 
 @pytest.mark.parametrize("recipe", [image.NODE, image.SPARK], ids=["node", "spark"])

@@ -8,7 +8,7 @@ from typing import Any
 import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
-from dledger.calls.service import failed_by
+from dledger.calls.method import failed_by
 from dledger.door.contract import BidiStream, Code, Failed, Handler, Headers, Stream
 from dledger.errors import DledgerError, Overloaded
 from dledger.link.follower import RelayLinks

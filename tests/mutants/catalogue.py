@@ -17,6 +17,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
+from tests.mutants.poison_mutants import POISON_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
@@ -41,6 +42,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,
+    *POISON_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
     *OPERATOR_MUTANTS,

@@ -262,10 +262,50 @@ NODE_MUTANTS = (
     Mutant(
         name="go on behind a lost batch until its answer is due",
         file="services/producing.py",
-        old="            self._error = self._reason(error)\n            self._close()\n",
-        new="            self._error = self._reason(error)\n",
+        old="        self._error, self._in_doubt = self._reason(error), True\n"
+        "        self._close()\n",
+        new="        self._error, self._in_doubt = self._reason(error), True\n",
         why="later batches are stored in front of the one that is sent again",
         checks=("tests/services/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a stream ends without a word of a lost batch",
+        file="services/producing.py",
+        old="                self._lose(error)  # before",
+        new="                # before",
+        why="its producer, who has closed it, takes the batch for one that nobody wanted to answer",
+        checks=("tests/services/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="what a rule refuses of a stream is said not to be stored",
+        file="services/producing.py",
+        old="            if asked is not None:\n"
+        "                asked.admit(calls=0, messages=messages, size_bytes=len(command))\n"
+        "            refused = await self._refusal_of(checked)\n",
+        new="            refused = await self._refusal_of(checked)\n"
+        "            try:\n"
+        "                if asked is not None:\n"
+        "                    asked.admit(calls=0, messages=messages, size_bytes=len(command))\n"
+        "            except DledgerError as error:\n"
+        "                refused = error\n",
+        why="a batch that a lost stream has stored is appended anew, and is there twice",
+        checks=("tests/services/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a stream that is lost says that it has taken nothing",
+        file="services/producing.py",
+        old="self._error, self._in_doubt = self._reason(error), True",
+        new="self._error = self._reason(error)",
+        why="a batch that is stored is said not to be, when its producer is closed",
+        checks=("tests/services/test_produce_stream.py",),
+    ),
+    Mutant(
+        name="a follower asks its leader again for a damaged entry",
+        file="rocketmq/messaging.py",
+        old="                raise Ended(error) from error\n            async with",
+        new="                raise error\n            async with",
+        why="there is nothing new to be told, since its messages are on loan",
+        checks=("tests/requests/test_forward.py",),
     ),
     Mutant(
         name="join records that a node refuses",

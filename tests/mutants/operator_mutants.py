@@ -7,11 +7,20 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
+_RESTARTS = "tests/operator/test_rollout.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
+    _mutant(
+        name="a store on port 80 may be the metadata",
+        file="resources/job_egress.py",
+        old="    if port == _HTTP:\n",
+        new="    if port < 0:\n",
+        why="a Job may ask the cloud what its machine may",
+        checks=("tests/operator/test_job_egress.py",),
+    ),
     _mutant(
         name="acts on stale answers",
         file="decisions/disruptions.py",
@@ -148,7 +157,7 @@ OPERATOR_MUTANTS = (
         "        return why\n",
         new="",
         why="a rollout stops the writes",
-        checks=(_ROLLOUT,),
+        checks=(_RESTARTS, _ROLLOUT),
     ),
     _mutant(
         name="a leader is restarted before it handed over",

@@ -7,6 +7,7 @@ from tests.mutants.mutant import Mutant
 _QUERY = "tests/pipeline/test_query.py"
 _GAPS = "tests/pipeline/test_gaps.py"
 _EXPIRY = "tests/pipeline/test_expiry.py"
+_HOSTILE = "tests/pipeline/test_hostile_store.py"
 _CATALOG = "tests/pipeline/test_catalog.py"
 _SIGNATURES = "tests/pipeline/test_signatures.py"
 
@@ -73,6 +74,51 @@ PIPELINE_MUTANTS = (
         new="            if listed.name:\n",
         why="a copy that someone made by hand stops gc and repair for ever",
         checks=(_EXPIRY,),
+    ),
+    Mutant(
+        name="a listing has as many names as it likes",
+        package="pipeline",
+        file="object_store/stored.py",
+        old="    if number > MAX_NAMES:\n",
+        new="    if number < 0:\n",
+        why="a server that lists without end fills the memory of a Job",
+        checks=(_HOSTILE,),
+    ),
+    Mutant(
+        name="a listing takes what time it likes",
+        package="pipeline",
+        file="object_store/s3_objects.py",
+        old="            left_s = until_s - time.monotonic()\n",
+        new="",
+        why="pages without a name keep a Job until its deadline, six hours later",
+        checks=(_HOSTILE,),
+    ),
+    Mutant(
+        name="any document has a code of S3",
+        package="pipeline",
+        file="object_store/s3_requests.py",
+        old=r"<Error\b[^>]*>.*?<Code>",
+        new=".*?<Code>",
+        why="a word of an internal page gets into the status of a BrokerBackup",
+        checks=(_HOSTILE,),
+    ),
+    Mutant(
+        name="an answer may come by bytes for ever",
+        package="pipeline",
+        file="object_store/s3_requests.py",
+        old="        if left_s <= 0:\n            raise TimeoutError\n",
+        new="        left_s = _ANSWERING_S\n",
+        why="a byte every ten seconds holds a Job",
+        checks=(_HOSTILE,),
+    ),
+    Mutant(
+        name="the lock may be a link",
+        package="pipeline",
+        file="object_store/directory_objects.py",
+        old="os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK",
+        new="os.O_RDWR | os.O_CREAT | os.O_NONBLOCK",
+        why="who may write to a store has the pipeline make files elsewhere",
+        checks=(_HOSTILE,),
     ),
     Mutant(
         name="a newer format is damage",

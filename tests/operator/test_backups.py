@@ -191,7 +191,11 @@ def test_a_store_of_its_own_wins_over_the_groups() -> None:
     of = backup({"store": STORE})
 
     for group in (NO_STORE, bootstrapped({"backup": {"store": {"url": "s3://other/p"}}})):
-        (action,) = plan_backup(of, observed(group=group))
+        (way,) = plan_backup(of, observed(group=group))
+        assert way.manifest["kind"] == "NetworkPolicy"
+
+        found = observed(group=group, children={ref_of(way.manifest): way.manifest})
+        (action,) = plan_backup(of, found)
         args = action.manifest["spec"]["template"]["spec"]["containers"][0]["args"]
         assert STORE["url"] in args
 

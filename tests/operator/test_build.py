@@ -275,7 +275,6 @@ def test_nobody_reaches_the_pods_of_jobs_but_who_scrapes() -> None:
     told = _child(group({"networkPolicy": {"monitoring": [WATCH]}}), "NetworkPolicy", "orders-jobs")
 
     port = {"ports": [{"port": 8080, "protocol": "TCP"}]}
-    assert policy["policyTypes"] == ["Ingress"]
     assert policy["ingress"] == [port]
     assert told["spec"]["ingress"] == [{**port, "from": [WATCH]}]
     (only,) = policy["podSelector"]["matchExpressions"]

@@ -15,7 +15,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources import desired
 from dledger_operator.resources.backup import job
-from dledger_operator.resources.recovery import recovery_claim
+from dledger_operator.resources.recovery import recovery_claim, recovery_job
 from dledger_operator.resources.spark import access, executor_template
 from tests.operator.api_server import ApiServer
 from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
@@ -254,6 +254,39 @@ TEMPLATES: Final[list[tuple[str, Any, str]]] = [
     (_container("env.0"), _secret("X", "password"), "anything of a Secret"),
     (_container("envFrom"), [{"secretRef": {"name": "db"}}], "anything of a Secret"),
 ]
+_CRITICAL: Final = "system-node-critical"
+_TOLERATIONS: Final[list[dict[str, Any]]] = [
+    {"operator": "Exists"},
+    {"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"},
+]
+_UNCONFINED: Final = {"type": "Unconfined"}
+CONTEXTS: Final[list[tuple[str, Any, str]]] = [
+    ("securityContext.runAsUser", 0, "as root"),
+    ("securityContext.runAsUser", None, "as root"),
+    ("securityContext.runAsNonRoot", False, "as root"),
+    ("securityContext.runAsGroup", 0, "as root"),
+    ("securityContext.fsGroup", 0, "as root"),
+    ("securityContext.supplementalGroups", [0], "as root"),
+    ("securityContext.seccompProfile", _UNCONFINED, "seccomp profile"),
+    ("securityContext.seccompProfile", None, "seccomp profile"),
+    ("securityContext.appArmorProfile", _UNCONFINED, "seccomp profile"),
+    ("securityContext.seLinuxOptions", {"type": "spc_t"}, "seccomp profile"),
+    ("securityContext.sysctls", [{"name": "kernel.msgmax", "value": "1"}], "as root"),
+    ("containers.0.securityContext.runAsUser", 0, "restricted"),
+    ("containers.0.securityContext.runAsNonRoot", False, "restricted"),
+    ("containers.0.securityContext.seccompProfile", _UNCONFINED, "restricted"),
+    ("containers.0.securityContext.capabilities", {}, "restricted"),
+    ("containers.0.ports", [{"containerPort": 1, "hostPort": 22}], "restricted"),
+    ("priorityClassName", _CRITICAL, "priority class"),
+    ("nodeName", "control-plane", "of its machine"),
+    ("tolerations", _TOLERATIONS[:1], "tolerates"),
+    ("tolerations", _TOLERATIONS[1:], "tolerates"),
+]
+"""What is wrong with a pod's spec, for a template and for an executor."""
+
+
+def _claimed(name: str, claim: str) -> list[dict[str, Any]]:
+    return [{"name": name, "persistentVolumeClaim": {"claimName": claim}}]
 
 
 async def test_the_operators_account_makes_only_what_the_operator_makes(
@@ -297,6 +330,66 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
         *((_changed(children["StatefulSet"], path, v), words) for path, v, words in TEMPLATES),
     ):
         assert words in power.create(OPERATOR, manifest), manifest["kind"]
+
+
+async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted_one(
+    power: Power,
+) -> None:
+    """Found: A10. Nor one that mounts a claim of a node, or has a volume by its name."""
+    power.put(_bound("dledger-operator", power.namespace, "cluster-admin"))
+    of = _of(power.namespace)
+    nodes = next(m for m in desired(of, PLATFORM) if m["kind"] == "StatefulSet")
+    on_claim = {"url": "file:///backups", "claimName": "backups"}
+    spec = {"backup": {"store": on_claim}, "bootstrap": {"recovery": {"store": on_claim}}}
+    claiming = body(spec, groupId="g", term=1)
+    claiming["metadata"]["namespace"] = power.namespace
+    group = PLATFORM.group(claiming)
+    local = job(backup(), group, store=group.spec.backup.store, log=SMALL)
+    restoring, claim = recovery_job(group), recovery_claim(group)
+
+    async def in_force() -> bool:
+        return "as root" in power.create(OPERATOR, _of_pod(local, *CONTEXTS[0][:2]))
+
+    await eventually_async(in_force, "the admission policy is in force")
+    for made in (nodes, local, restoring, claim):
+        assert power.create(OPERATOR, made) == "", made["kind"]
+    tolerating = _of_pod(nodes, "tolerations", [{"key": "dedicated", "operator": "Exists"}])
+    assert power.create(OPERATOR, tolerating) == ""
+    for path, value, words in CONTEXTS:
+        for made in (nodes, local):
+            assert words in power.create(OPERATOR, _of_pod(made, path, value)), path
+
+    templates = nodes["spec"]["volumeClaimTemplates"]
+    two = [*templates, {**templates[0], "metadata": {"name": "wal"}}]
+    template = "spec.volumeClaimTemplates.0.spec"
+    rows: list[tuple[Manifest, str, Any, str]] = [
+        (nodes, _VOLUMES, [*_claimed("config", "db"), *_claimed("tmp", "db")], "its machine"),
+        (local, f"{_VOLUMES}.1", _claimed("store", "data-db-0")[0], "claim of a node"),
+        (restoring, f"{_VOLUMES}.1", _claimed("data", "data-orders-1")[0], "claim of a node"),
+        (restoring, f"{_VOLUMES}.1", _claimed("data", "data-db-0")[0], "claim of a node"),
+        (restoring, "metadata.labels", names.job_labels("orders", "backup"), "claim of a node"),
+        (nodes, f"{template}.volumeName", "somebodys", "a volume by its name"),
+        (nodes, f"{template}.dataSource", {"kind": "PersistentVolumeClaim", "name": "x"}, "a copy"),
+        (nodes, "spec.volumeClaimTemplates", two, "a volume by its name"),
+        (claim, "spec.volumeName", "somebodys", "a volume by its name"),
+        (claim, "spec.selector", {"matchLabels": {"of": "db"}}, "a volume by its name"),
+        (claim, "metadata.name", "data-db-0", "no claims but those of nodes"),
+    ]
+    for made, path, value, words in rows:
+        assert words in power.create(OPERATOR, _changed(made, path, value)), (path, value)
+
+
+def _of_pod(manifest: Manifest, path: str, value: Any) -> Manifest:
+    """Return a copy with another value in the pod that it makes; None: without one."""
+    changed = _changed(manifest, f"spec.template.spec.{path}", value)
+    found: Manifest = _without_none(changed)
+    return found
+
+
+def _without_none(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_none(each) for key, each in value.items() if each is not None}
+    return [_without_none(each) for each in value] if isinstance(value, list) else value
 
 
 def _plain_pod() -> Manifest:
@@ -460,6 +553,21 @@ def _executor(namespace: str) -> Manifest:
     (container,) = pod["spec"]["containers"]
     container["image"] = SPARK_IMAGE
     container["env"].append(_secret("AWS_ACCESS_KEY_ID", "AWS_ACCESS_KEY_ID"))
+    # What Spark adds: KubernetesExecutorBuilder's steps, without those that settings turn off.
+    container |= {
+        "args": ["executor"],
+        "imagePullPolicy": "IfNotPresent",
+        "ports": [{"containerPort": 7079, "name": "blockmanager", "protocol": "TCP"}],
+        "resources": {"requests": {"cpu": "1", "memory": "2Gi"}, "limits": {"memory": "2Gi"}},
+    }
+    container["env"].append({"name": "SPARK_LOCAL_DIRS", "value": "/var/data/spark-1"})
+    container["volumeMounts"].append(
+        {"mountPath": "/var/data/spark-1", "name": "spark-local-dir-1"}
+    )
+    pod["metadata"]["labels"] |= {"spark-app-selector": "spark-1", "spark-role": "executor"}
+    spec = pod["spec"]
+    spec["volumes"].append({"name": "spark-local-dir-1", "emptyDir": {}})
+    spec |= {"hostname": "backup-exec-1", "restartPolicy": "Never"}
     return pod
 
 
@@ -490,3 +598,31 @@ async def test_a_driver_makes_and_deletes_executors_and_nothing_else(power: Powe
         ("metadata.labels", names.job_labels("orders", "backup"), "of its own account"),
     ):
         assert words in power.create(driver, _changed(another, path, value)), path
+
+
+async def test_a_driver_makes_no_executor_that_is_more_than_a_restricted_pod(
+    server: ApiServer, power: Power
+) -> None:
+    """Found: A10. Where the namespace itself would take any pod; what Kubernetes adds stays."""
+    label = ("label", "namespace", power.namespace, "--overwrite")
+    server.kubectl(*label, "pod-security.kubernetes.io/enforce=privileged")
+    ours = names.backup_access(_of("").uid)
+    driver = f"--as=system:serviceaccount:{power.namespace}:{ours}"
+    power.put(_account(ours), _bound(ours, power.namespace, "cluster-admin"))
+    executor = _executor(power.namespace)
+
+    def of_executor(path: str, value: Any) -> Manifest:
+        made: Manifest = _without_none(_changed(executor, f"spec.{path}", value))
+        return made
+
+    async def in_force() -> bool:
+        return "as root" in power.create(driver, of_executor(*CONTEXTS[0][:2]))
+
+    await eventually_async(in_force, "the admission policy is in force")
+    assert power.create(driver, executor) == ""
+    for path, value, words in (
+        *CONTEXTS,
+        ("tolerations", [{"key": "dedicated", "operator": "Exists"}], "tolerates"),
+        ("volumes.0", {"name": "tmp", **_claimed("tmp", "db")[0]}, "no volume but"),
+    ):
+        assert words in power.create(driver, of_executor(path, value)), path

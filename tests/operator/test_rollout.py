@@ -89,6 +89,7 @@ def test_a_follower_that_is_behind_goes_first() -> None:
     assert found == RestartPod(pod="orders-2", uid="pod-2", reason=OLDER)
 
 
+_BEHIND = member("id-2", "orders-2", lag=5000)
 HELD = {
     "another is not ready": (_with(_seen((0, 1)), 2, ready=False), "not ready: orders-2"),
     "another goes away": (_with(_seen((0, 1)), 2, terminating=True), "not ready: orders-2"),
@@ -97,6 +98,10 @@ HELD = {
         "not ready: orders-2",
     ),
     "another is cut off": (_without_node(_seen((0, 1)), 2), "not in sync: orders-2"),
+    "another is behind, and ready": (
+        _seen((0, 1), nodes=joined(0, 1, 2, members=(*members(0, 1), _BEHIND))),
+        "not in sync: orders-2",
+    ),
     "it goes away": (_with(_seen((0, 1)), 1, terminating=True), "it is being deleted"),
     "nobody leads": (_seen(nodes=joined(0, 1, 2, leader=None)), "no leader answers"),
     "it was refused": (

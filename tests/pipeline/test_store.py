@@ -20,7 +20,7 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store import remote_objects
+from dledger_pipeline.object_store import s3_requests
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Credentials
 from tests.pipeline.s3_server import S3Server
@@ -265,8 +265,8 @@ def test_a_url_that_would_lose_its_end_is_refused(url: str) -> None:
 
 def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     """After seconds for each request of some bytes, not after the minutes of a whole object."""
-    monkeypatch.setattr(remote_objects, "_ANSWERING", {"read_timeout": "100ms"})
-    monkeypatch.setattr(remote_objects, "_RETRIES", {"max_retries": 1})
+    monkeypatch.setattr(s3_requests, "_ANSWERING_S", 0.1)
+    monkeypatch.setattr(s3_requests, "_TRIES", 2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         endpoint = f"http://127.0.0.1:{silent.getsockname()[1]}"
         credentials = Credentials(access_key_id="k", secret_access_key="s")  # noqa: S106

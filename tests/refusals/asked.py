@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -38,6 +39,14 @@ LATER = (
 )
 """Methods of RocketMQ's service that nobody serves yet."""
 LARGE = {"SendMessage", "Append", "Produce"}
+PACKED = {
+    "body: says GZIP, and is none": b"evil",
+    "body: a gzip cut short": gzip.compress(b"hello", mtime=0)[:-1],
+    "body: a gzip with more behind it": gzip.compress(b"hello", mtime=0) + b"x",
+    "body: a gzip of nothing": gzip.compress(b"", mtime=0),
+    "body: a gzip of more than 4 MiB": gzip.compress(bytes((4 << 20) + 1), mtime=0),
+}
+"""Bodies that are no gzip, or no fitting one."""
 _MORE_THAN_A_SHARE = 6 << 20
 _TYPE_AT, _FLAGS_AT = 4, 6
 """Bytes of a framed command: its type; and of a PRODUCE its flags, of which 32 means nothing."""
@@ -138,7 +147,12 @@ def batch(bodies: tuple[bytes, ...] = (b"body",), **changes: Any) -> bytes:
     """Return the PRODUCE command of a batch."""
     ids = changes.pop("message_ids", [f"id-{row}" for row in range(len(bodies))])
     born = changes.pop("born_at_ms", [0] * len(bodies))
-    names: dict[str, Any] = {"client_id": "client-1", "topic": TOPIC, "queue_id": 0}
+    names: dict[str, Any] = {
+        "client_id": "client-1",
+        "topic": TOPIC,
+        "queue_id": 0,
+        "born_host": "",
+    }
     named = names | {name: changes.pop(name) for name in names if name in changes}
     return encode_produce(
         Columns(message_ids=ids, bodies=bodies, born_at_ms=born, **changes), **named
@@ -318,6 +332,8 @@ def _messages() -> Iterator[Asked]:
         "tag: with a bar": {"tag": "a|b"},
         "tag: with a blank": {"tag": " a"},
         "tag: a star": {"tag": "*"},
+        "tag: too long": {"tag": "t" * 65_537},
+        "trace context: too long": {"trace_context": "t" * 65_537},
         "key: blank": {"keys": ["a", " "]},
         "keys: too large": {"keys": ["x" * 70_000]},
         "encoding: unknown": {"body_encoding": 99},
@@ -344,6 +360,10 @@ def _messages() -> Iterator[Asked]:
     yield bad("SendMessage", "properties: too many", send(many))
     yield bad("SendMessage", "body: empty", send(sent(body=b"")))
     yield bad("SendMessage", "body: over 4 MiB", send(sent(body=bytes((4 << 20) + 1))))
+    for what, body in PACKED.items():
+        yield bad(
+            "SendMessage", what, send(sent(body=body, body_encoding=definition.Encoding.GZIP))
+        )
     yield bad(
         "SendMessage",
         "bodies: over 16 MiB",
@@ -429,7 +449,11 @@ def _ledger() -> Iterator[Asked]:
         "message id: too long": batch(message_ids=["x" * 256]),
         "tag: with a bar": batch(tags=["a|b"]),
         "key: blank": batch(keys=[(" ",)]),
+        "tag: too long": batch(tags=["t" * 65_537]),
+        "trace context: too long": batch(trace_contexts=["t" * 65_537]),
+        "born host: too long": batch(born_host="h" * 256),
         "time: before 1970": batch(born_at_ms=[-1]),
+        **{what: batch((body,), encodings=[2]) for what, body in PACKED.items()},
     }.items():
         yield bad("Ledger/Produce", what, produce(command))
     yield bad(

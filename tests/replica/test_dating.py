@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from types import SimpleNamespace
 from typing import Any
 
@@ -30,16 +31,15 @@ class _Node:
         self.leaps: list[int] = []
         self.id, self.term, self.role = NodeId("n1"), 3, Role.LEADER
         members = [Member(id=i, name=i, address=i) for i in _IDS]
-        self.memberships = SimpleNamespace(current=Membership.of(members))
+        self.memberships: Any = SimpleNamespace(current=Membership.of(members))
         self.log_clock = LogClock(self)
         self.log_clock.applied(newest_ms, 0)
         self.log_clock.lead()
-        this: Any = self
         self.dating = Dating(
-            this,
+            self,
             clock=self,
             log_clock=self.log_clock,
-            reports=this,
+            reports=self,
             metrics=NodeMetrics("t", "n1"),
             leap=self._leap,
         )
@@ -60,8 +60,8 @@ class _Node:
             for node_id, ms in self.clocks.items()
         }
 
-    def ask(self, members: list[NodeId], *, term: int) -> None:
-        self.asked.append(members)
+    def ask(self, members: Iterable[NodeId], *, term: int) -> None:
+        self.asked.append(list(members))
 
     def _leap(self, to_ms: int) -> int:
         self.leaps.append(to_ms)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import AsyncIterator, Sequence
-from typing import cast
 
 import pytest
 
@@ -14,8 +13,6 @@ from dledger.raft.messages import AppendResponse, HeartbeatResponse, Message, Vo
 from dledger.raft.ready import Ready
 from dledger.replica import persistence as disk_module
 from dledger.replica.persistence import Persister, PersisterEvents
-from dledger.store.commit_log import CommitLog
-from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, NodeId
 from tests.waiting import eventually
 
@@ -54,6 +51,9 @@ class SmallStore:
         self._take_room()
         self.written += [entry.index for entry in entries]
 
+    def cut_behind(self, last: int) -> None:
+        """Have nothing behind it."""
+
     def sync(self) -> None:
         """Do it at once."""
 
@@ -68,8 +68,8 @@ class Bench(PersisterEvents):
         self.states: list[HardState] = []
         self.full: list[DiskFull] = []
         self.disk = Persister(
-            log=cast("CommitLog", self.store),
-            hard_state_file=cast("HardStateFile", self.store),
+            log=self.store,
+            hard_state_file=self.store,
             send=self.sent.append,
             events=self,
             now_s=lambda: 0.0,

@@ -7,7 +7,6 @@ import errno
 import threading
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
-from typing import cast
 
 import pytest
 
@@ -16,8 +15,6 @@ from dledger.errors import DiskFull
 from dledger.raft.messages import AppendResponse, HeartbeatResponse, Message, VoteResponse
 from dledger.raft.ready import Ready
 from dledger.replica.persistence import Persister
-from dledger.store.commit_log import CommitLog
-from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, EntryKind, HardState, NodeId
 from tests.waiting import eventually
 
@@ -103,8 +100,8 @@ class Bench:
         self.store, self.told = GatedStore(), Told()
         self.sent: list[Message] = []
         self.disk = Persister(
-            log=cast("CommitLog", self.store),
-            hard_state_file=cast("HardStateFile", self.store),
+            log=self.store,
+            hard_state_file=self.store,
             send=self.sent.append,
             events=self.told,
             now_s=lambda: 0.0,
@@ -292,8 +289,8 @@ def test_a_small_write_begins_behind_what_is_sent(size_bytes: int, order: list[o
     """The writer would only wait for Python's lock; a large one takes longer than that."""
     notes: list[object] = []
     disk = Persister(
-        log=cast("CommitLog", GatedStore()),
-        hard_state_file=cast("HardStateFile", None),
+        log=GatedStore(),
+        hard_state_file=GatedStore(),
         send=notes.append,
         events=Told(),
         now_s=lambda: 0.0,

@@ -67,10 +67,10 @@ class Node:
         self.log_clock = LogClock(self)
         self.log_clock.applied(self.time.log_ms, self.time.leapt_ms)
         self.dating = Dating(
-            self,  # type: ignore[arg-type]
+            self,
             clock=self,
             log_clock=self.log_clock,
-            reports=self,  # type: ignore[arg-type]
+            reports=self,
             metrics=_METRICS,
             leap=self.leap,
         )

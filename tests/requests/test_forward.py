@@ -11,10 +11,14 @@ import pytest
 
 from dledger.calls.caller import FORWARDED_KEY, Caller
 from dledger.client import Client, OutcomeUnknown, Record
-from dledger.errors import DiskFull, LeadershipLost, Overloaded, Unavailable
+from dledger.errors import DiskFull, FaultyEntry, LeadershipLost, Overloaded, Unavailable
 from dledger.replica.proposals import Command
 from dledger.requests import forward
+from dledger.rpc.error_table import ERROR_KEY
+from dledger.rpc.metadata import by_key
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
+from dledger.server.config import GRPC, NATIVE
+from dledger.types import Entry
 from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
@@ -445,3 +449,27 @@ async def test_requests_pass_a_follower_unparsed(group: MemoryGroup) -> None:
         response = await method(raw, metadata=client.metadata, timeout=WAIT_S)
 
     assert code(service.SendMessageResponse.FromString(response).status) == "OK"
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("server", [NATIVE, GRPC])  # over the link, and by a gRPC call
+async def test_a_follower_says_what_its_leader_says_of_a_damaged_entry(server: str) -> None:
+    """found: 48. Asked again, the leader would have nothing new: the messages are on loan."""
+
+    async def fail(_: int) -> Entry:
+        raise FaultyEntry(4)
+
+    ends: list[tuple[object, ...]] = []
+    async with memory_group(2, server=server) as group:
+        group.nodes[0].engine.read_entry = fail
+        for number, node in enumerate(group.nodes):
+            async with RocketClient(node.port) as client:
+                await client.send(message(number))
+                with pytest.raises(grpc.aio.AioRpcError) as ended:
+                    await client.receive()
+            error = ended.value
+            name = by_key(error.trailing_metadata()).get(ERROR_KEY)
+            ends.append((error.code(), name, error.details()))
+
+    assert ends[0] == ends[1]
+    assert ends[0][:2] == (grpc.StatusCode.UNAVAILABLE, "FaultyEntry")

@@ -31,6 +31,7 @@ from dledger.errors import DledgerError, LeadershipLost
 from dledger.requests.config import RequestConfig
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq import long_polls, receiving
 from dledger.rocketmq.client_registry import ClientRegistry
@@ -77,6 +78,7 @@ class _World(PartOfEngine):
                 self.group, NodeMetrics(self.group, self.node_id).broken_messages
             ),
             outflow=Outflow(),
+            unpacking=Unpacking(),
         )
 
     # -- the engine --

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dledger.broker.results import Received
+from dledger.calls.caller import Caller
 from dledger.common.limits import FIRST_INVISIBLE_MS
 from dledger.errors import LeadershipLost
 from dledger.requests import passing_on
@@ -93,9 +94,9 @@ async def test_a_leader_that_dies_in_the_middle_of_an_answer_leaves_no_half(
     whole = Receiver._messages
 
     async def cut_short(
-        receiver: Receiver, poll: Any, received: Received, receipts: Receipts
+        receiver: Receiver, poll: Any, received: Received, receipts: Receipts, caller: Caller
     ) -> AsyncIterator[Any]:
-        async for each in whole(receiver, poll, received, receipts):
+        async for each in whole(receiver, poll, received, receipts, caller):
             yield each
             if receiver is group.nodes[0].parts.messaging.receiver:
                 group.elect(2)

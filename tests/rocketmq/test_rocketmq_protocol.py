@@ -86,7 +86,7 @@ async def test_a_message_comes_back_with_everything_it_was_sent_with(client: Roc
 
 
 async def test_a_gzip_body_is_passed_through(client: RocketClient) -> None:
-    """The broker does not look inside; the digest is of the packed bytes."""
+    """What is in it is looked at and not kept; the digest is of the packed bytes."""
     packed = gzip.compress(b"hello")
     await client.send(message(body=packed, body_encoding=definition.Encoding.GZIP))
 

@@ -18,16 +18,19 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Produced
 from dledger.calls.admission import AdmissionControl
+from dledger.calls.rules import Ask, Leave
 from dledger.client import Appended, AppendStream, Client, OutcomeUnknown, Record, append_stream
 from dledger.client.produce_call import Connect
 from dledger.common.limits import MAX_IDS_OF_CLIENT, MAX_MESSAGES, MAX_MESSAGES_UNDER_WAY
 from dledger.errors import (
     DiskFull,
+    DledgerError,
     FeatureNotReady,
     InvalidArgument,
     LeadershipLost,
     NotLeader,
     Overloaded,
+    RateLimited,
     Refused,
     Unavailable,
 )
@@ -274,6 +277,80 @@ async def test_a_full_disk_is_not_told_of_a_batch_that_was_sent_before(
             await stream.append(TOPIC, [b"b"], queue_id=0)
 
     assert await group.bodies(TOPIC) == [b"a"]
+
+
+class _Rule:
+    """Refuses each batch from some number on, while it is told to."""
+
+    def __init__(self, group: MemoryGroup, error: DledgerError, *, lets: int) -> None:
+        self.refuses: DledgerError | None = error
+        self._lets = lets
+        group.nodes[0].parts.context.rules.append(self)
+
+    def admit(self, ask: Ask) -> Leave | None:
+        if ask.messages and self.refuses is not None:
+            if not self._lets:
+                raise self.refuses
+            self._lets -= 1
+        return None
+
+    def refused(self, ask: Ask, error: DledgerError) -> None:
+        """Take note of nothing."""
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("error", [RateLimited("by the test"), Refused("by the test")])
+async def test_a_rule_that_refuses_what_was_sent_before_does_not_say_that_it_is_not_stored(
+    group: MemoryGroup, error: DledgerError
+) -> None:
+    """found: 48. Only its producer knows that it was, on a stream that was lost."""
+    group.lose_outcomes = 1
+    rule = _Rule(group, error, lets=1)
+
+    async with AppendStream(group.addresses) as stream:
+        with pytest.raises(OutcomeUnknown, match=r"by the test.*may be stored"):
+            await stream.append(TOPIC, [b"a"], queue_id=0)
+        rule.refuses = None
+        await stream.append(TOPIC, [b"b"], queue_id=0)
+
+    assert await group.bodies(TOPIC) == [b"a", b"b"]
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("error", [RateLimited("by the test"), Refused("by the test")])
+async def test_what_a_rule_refuses_is_not_stored_nor_what_is_behind_it(
+    group: MemoryGroup, error: DledgerError
+) -> None:
+    """found: 48. What was taken before is answered, all others are told why, by name."""
+    rule = _Rule(group, error, lets=1)
+
+    async with AppendStream(group.addresses) as stream:
+        outcomes = await asyncio.gather(
+            *(stream.append(TOPIC, [b"%d" % n] * 2, queue_id=0) for n in range(3)),
+            return_exceptions=True,
+        )
+        rule.refuses = None
+        await stream.append(TOPIC, [b"3"], queue_id=0)
+
+    assert [type(each) for each in outcomes] == [Appended, type(error), type(error)]
+    assert await group.bodies(TOPIC) == [b"0", b"0", b"3"]
+
+
+async def test_what_a_rule_puts_off_keeps_its_order(group: MemoryGroup) -> None:
+    """Unavailable is for the producer's stream, which comes again with all that is unanswered."""
+    rule = _Rule(group, Overloaded("by the test"), lets=1)
+
+    async with AppendStream(group.addresses) as stream:
+        appends = [
+            asyncio.ensure_future(stream.append(TOPIC, [b"%d" % n] * 2, queue_id=0))
+            for n in range(3)
+        ]
+        await appends[0]
+        await eventually(lambda: stream._streams > 3)  # it came again, in vain
+        rule.refuses = None
+        await asyncio.gather(*appends)
+
+    assert await group.bodies(TOPIC) == [b"%d" % n for n in range(3) for _ in range(2)]
 
 
 async def test_what_was_not_sent_is_not_of_unknown_outcome(group: MemoryGroup) -> None:
@@ -681,17 +758,40 @@ async def test_a_refusal_at_the_door_does_not_hide_that_an_outcome_is_unknown(
             await answer
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("turns", range(8))
+async def test_a_stream_does_not_end_well_with_an_unknown_outcome(
+    group: MemoryGroup, turns: int
+) -> None:
+    """found: 48. Its client half-closes while the leader is lost, in whichever order that comes."""
+    submitted = _hold(group)
+    requests = _Requests((1, batch()))
+
+    async with aclosing(_answers_of(group, requests)) as answers:
+        answer = asyncio.ensure_future(anext(answers))
+        await _turns()
+        requests.end()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        submitted[0].set_exception(LeadershipLost("by the test"))
+        with pytest.raises(NotLeader):
+            await answer
+
+
 class _Requests:
     """A stream of requests that a test adds to."""
 
     def __init__(self, *batches: tuple[int, bytes]) -> None:
-        self._queue: asyncio.Queue[bytes] = asyncio.Queue()
+        self._queue: asyncio.Queue[bytes | None] = asyncio.Queue()
         self.put(*batches)
 
     def put(self, *batches: tuple[int, bytes]) -> None:
         self._queue.put_nowait(message(*batches))
 
-    async def read(self) -> bytes:
+    def end(self) -> None:
+        self._queue.put_nowait(None)
+
+    async def read(self) -> bytes | None:
         return await self._queue.get()
 
 

@@ -24,7 +24,7 @@ class Message:
     Attributes:
         message_id: The idempotency key within its client; empty: not deduplicated.
         born_at_ms: The producer's clock, Unix milliseconds.
-        encoding: How *body* is packed; the broker does not look inside.
+        encoding: How *body* is packed, as its producer says.
     """
 
     message_id: str

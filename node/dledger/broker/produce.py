@@ -363,6 +363,13 @@ class ProduceFrame:
         """Return every body. Raises MalformedCommandError."""
         return self._bodies.all()
 
+    def packed_bodies(self) -> list[bytes]:
+        """Return every body that says that it is packed. Raises MalformedCommandError."""
+        if not self._encodings_at:
+            return []
+        encodings = self._data[self._encodings_at : self._encodings_at + self.count]
+        return [self._bodies[row] for row, each in enumerate(encodings) if each != _IDENTITY[0]]
+
     def body_digests(self) -> Digests:
         """Return the digest of every body (`body_digests`). Raises MalformedCommandError."""
         if self.count == 1:

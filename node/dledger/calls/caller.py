@@ -19,9 +19,8 @@ _HOST_KEY: Final = "x-dledger-host"
 _CLIENT_ID: Final = b"x-mq-client-id"
 _LANGUAGE: Final = b"x-mq-language"
 _REQUEST_ID: Final = b"x-mq-request-id"
-_KEPT: Final = (b"x-mq-", b"authorization")
-"""How the names of the fields begin that are kept, to be passed on to the leader."""
 _BINARY: Final = b"-bin"
+_PSEUDO: Final = b":"
 _NO_DEADLINE_S: Final = 10.0
 _NUMBER_DIGITS: Final = 20
 
@@ -47,7 +46,8 @@ class Caller:
             wait. The follower's own if the follower does not name one.
         through: The follower that forwarded the request; None if there was none.
         passing_on: The number with which that follower will confirm that it passed the response on.
-        kept: Of what came with the call, what the leader gets if it is forwarded.
+        kept: Of what came with the call, what is read (`contract.kept_of`), also by the leader if
+            it is forwarded; of a batch, what came with its first call.
         prove: Has something told whether this call's answers arrive. None: a follower can, or it is
             no stream.
     """
@@ -81,11 +81,9 @@ class Caller:
         *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
         connection; for a forwarded call what the follower sent says so.
         """
-        kept = {name: value for name, value in headers.pairs if name.startswith(_KEPT)}
+        kept = headers.to_keep
         client_id = kept.get(_CLIENT_ID, b"").decode("ascii", "ignore")
-        now_s, ends_s = asyncio.get_running_loop().time(), headers.deadline_s
-        remaining_s = _NO_DEADLINE_S if ends_s is None else max(ends_s - now_s, 0.0)
-        deadline_s = now_s + remaining_s - min(max(0.1 * remaining_s, 0.05), 0.5)
+        deadline_s = answer_by_s(headers.deadline_s)
         if peer_port:
             return cls._forwarded(headers, client_id, deadline_s, kept)
         peer = headers.peer
@@ -141,6 +139,7 @@ class Caller:
             (name.decode("ascii", "ignore"), value.decode("ascii", "ignore"))
             for name, value in self.kept.items()
             if not name.endswith(_BINARY)  # no SDK has such a field
+            and not name.startswith(_PSEUDO)
         )
         telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
         port = "tls" if self.tls else "plain"
@@ -150,3 +149,13 @@ class Caller:
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
         return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def answer_by_s(ends_s: float | None) -> float:
+    """Return by when a response should leave for a client that waits until *ends_s*, or for ever.
+
+    Both are times of the event loop.
+    """
+    now_s = asyncio.get_running_loop().time()
+    remaining_s = _NO_DEADLINE_S if ends_s is None else max(ends_s - now_s, 0.0)
+    return now_s + remaining_s - min(max(0.1 * remaining_s, 0.05), 0.5)

@@ -13,8 +13,10 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from dledger.calls.caller import Caller
 from dledger.calls.rules import Asked
-from dledger.door.contract import Cancel, Stream
+from dledger.door.contract import Cancel, Code, Failed, Stream
 from dledger.errors import DledgerError
+from dledger.rpc.metadata import pairs
+from dledger.rpc.status import ending
 
 
 class Response(Protocol):
@@ -92,6 +94,12 @@ class Ended(Exception):
     def __init__(self, error: Exception, trailers: tuple[tuple[str, str], ...] = ()) -> None:
         super().__init__(str(error))
         self.error, self.trailers = error, trailers
+
+
+def failed_by(error: DledgerError, trailers: tuple[tuple[str, str], ...] = ()) -> Failed:
+    """Return how a call ends without a response of its own: our error's name is in the trailers."""
+    code, details, metadata = ending(error)
+    return Failed(Code(code.value[0]), details, pairs((*metadata, *trailers)))
 
 
 class Work(Protocol):

@@ -43,12 +43,11 @@ from typing import Any
 from dledger.calls.admission import AdmissionControl, Read, Request
 from dledger.calls.call import Call
 from dledger.calls.caller import Caller
-from dledger.calls.method import A, AnyMethod, Backend, Ended, Method, Q, Work
+from dledger.calls.method import A, AnyMethod, Backend, Ended, Method, Q, Work, failed_by
 from dledger.calls.rules import Asked, Rule
-from dledger.door.contract import Answer, Cancel, Code, Fail, Failed, Headers, Stream
+from dledger.door.contract import Answer, Cancel, Fail, Failed, Headers, Stream
 from dledger.errors import DiskFull, DledgerError, LeadershipLost, RateLimited, Unavailable
-from dledger.rpc.metadata import pairs
-from dledger.rpc.status import Relayed, bug, ending, forget_frames, grpc_code_of
+from dledger.rpc.status import Relayed, bug, forget_frames, grpc_code_of
 
 logger = logging.getLogger(__name__)
 
@@ -327,10 +326,7 @@ class Pipeline:
             return self.encode(method, method.refuse(error), calls)
         if method.refuse is None and (method.stream is not None or not caller.forwarded):
             self.backend.count(method.label, grpc_code_of(error).name, calls)
-        code, message, metadata = ending(error)
-        return Failed(
-            Code(code.value[0]), message, pairs((*metadata, *(ended.trailers if ended else ())))
-        )
+        return failed_by(error, ended.trailers if ended else ())
 
 
 async def _response(method: Method[Q, A], request: Q, caller: Caller) -> A:

@@ -6,13 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TypeAlias
 
-from dledger.calls.method import AnyMethod
+from dledger.calls.method import AnyMethod, failed_by
 from dledger.calls.pipeline import Pipeline
 from dledger.door.contract import (
     Answer,
     BidiStream,
     Cancel,
-    Code,
     Fail,
     Failed,
     Handler,
@@ -23,9 +22,8 @@ from dledger.door.contract import (
 )
 from dledger.errors import DledgerError, Overloaded
 from dledger.rpc import status
-from dledger.rpc.metadata import pairs
 from dledger.rpc.requests import limit_of
-from dledger.rpc.status import Rejected, ending
+from dledger.rpc.status import Rejected
 
 
 class Service:
@@ -85,9 +83,3 @@ def refusal_of(name: str, refused: Failed) -> DledgerError:
     if isinstance(refused, TooLarge):
         return Rejected(status.Code.PAYLOAD_TOO_LARGE, f"{name}: {refused.message}")
     return Overloaded(refused.message)
-
-
-def failed_by(error: DledgerError) -> Failed:
-    """Return how a call ends without a response of its own: our error's name is in the trailers."""
-    code, details, metadata = ending(error)
-    return Failed(Code(code.value[0]), details, pairs(metadata))

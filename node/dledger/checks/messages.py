@@ -118,8 +118,30 @@ def md5_of(body: bytes) -> str:
     return md5(body, usedforsecurity=False).hexdigest().upper()
 
 
+def check_born_host(host: str) -> None:
+    """Refuse a producer's address that is longer than a name."""
+    if len(host) > MAX_ID_LENGTH:
+        raise InvalidArgument(f"born_host has at most {MAX_ID_LENGTH} characters, not {len(host)}")
+
+
+def check_trace(context: str) -> None:
+    """Refuse a trace context that is larger than all properties may be; readers get it unasked."""
+    if len(context) > MAX_PROPERTIES_BYTES:
+        raise Rejected(
+            Code.MESSAGE_PROPERTIES_TOO_LARGE,
+            f"a trace context of {len(context)} characters; the limit is {MAX_PROPERTIES_BYTES}",
+        )
+
+
 def check_tag(tag: str) -> None:
-    """Refuse a tag that a filter expression cannot name."""
+    """Refuse a tag that a filter expression cannot name, and one larger than all properties."""
+    if not tag:
+        return
+    if len(tag) > MAX_PROPERTIES_BYTES:
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_TAG,
+            f"a tag of {len(tag)} characters; the limit is {MAX_PROPERTIES_BYTES}",
+        )
     if "|" in tag or tag != tag.strip() or tag == "*" or not (tag.isprintable()):
         raise Rejected(
             Code.ILLEGAL_MESSAGE_TAG,

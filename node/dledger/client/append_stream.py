@@ -136,6 +136,7 @@ class AppendStream:
                 which, and where the rest is stored.
             Refused: Other errors in the batch; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
+            RateLimited: The leader takes no more of this now; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, the stream was closed, or the
                 group accepts no more; the batch may be stored now or later.
             Unavailable: Likewise, but the batch was not sent: it is not stored.

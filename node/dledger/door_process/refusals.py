@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dledger.calls.service import failed_by, refusal_of
+from dledger.calls.method import failed_by
+from dledger.calls.service import refusal_of
 from dledger.door.contract import Failed
 from dledger.rocketmq.refused import refused_response
 

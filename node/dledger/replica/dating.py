@@ -9,16 +9,15 @@ and may lead, since nothing goes by it alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final, Protocol
 
 from dledger.common.metrics import NodeMetrics
 from dledger.common.status import CLOCK_APART_MS
-from dledger.raft.core import Raft
 from dledger.replica.group_date import AHEAD_MS, LEAP_MS, group_date
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.reports import Reports
-from dledger.types import Role
+from dledger.replica.reports import Heard
+from dledger.types import Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
 
@@ -27,6 +26,44 @@ _ASK_EVERY_S: Final = 0.1
 """Meanwhile it asks more often than once a second: the others answer once they know the group."""
 _UNDATED_S: Final = 3.0
 """How long the first leader of a new group holds its first entries back for the group's date."""
+
+
+class CurrentMembership(Protocol):
+    """Whose newest is asked for; see `raft.membership.MembershipStack`."""
+
+    @property
+    def current(self) -> Membership:
+        """The newest."""
+
+
+class DatedCore(Protocol):
+    """What is asked of the core; see `raft.core.Raft`."""
+
+    @property
+    def id(self) -> NodeId:
+        """This node."""
+
+    @property
+    def term(self) -> int:
+        """Its term."""
+
+    @property
+    def role(self) -> Role:
+        """Whether it leads."""
+
+    @property
+    def memberships(self) -> CurrentMembership:
+        """Who votes."""
+
+
+class HeardClocks(Protocol):
+    """The other members' clocks; see `replica.reports.Reports`."""
+
+    def ask(self, members: Iterable[NodeId], *, term: int) -> None:
+        """Ask now."""
+
+    def heard(self) -> Mapping[NodeId, Heard]:
+        """Return the newest answers."""
 
 
 class Dating:
@@ -48,11 +85,11 @@ class Dating:
 
     def __init__(
         self,
-        core: Raft,
+        core: DatedCore,
         *,
         clock: Clock,
         log_clock: LogClock,
-        reports: Reports,
+        reports: HeardClocks,
         metrics: NodeMetrics,
         leap: Callable[[int], int],
     ) -> None:

@@ -19,8 +19,6 @@ from dledger.common.work_thread import Worker, WorkThread
 from dledger.errors import DiskFull
 from dledger.raft.messages import AppendResponse, Message
 from dledger.raft.ready import Ready
-from dledger.store.commit_log import CommitLog
-from dledger.store.hard_state import HardStateFile
 from dledger.types import Entry, HardState
 
 logger = logging.getLogger(__name__)
@@ -33,6 +31,30 @@ _SMALL_BYTES: Final = 16 << 10
 """What is sent or applied in less time than two threads need to hand Python's lock to each other. A
 writer that was woken before would only wait for it (ADR 38)."""
 _M = TypeVar("_M", bound=Message)
+
+
+class WritableLog(Protocol):
+    """What is written here of the log; see `store.commit_log.CommitLog`."""
+
+    @property
+    def last_index(self) -> int:
+        """The newest index that is written."""
+
+    def append(self, entries: Sequence[Entry]) -> None:
+        """Write entries that follow each other."""
+
+    def cut_behind(self, last: int) -> None:
+        """Let go of what is behind it."""
+
+    def sync(self) -> None:
+        """Return once all of it is on the disk."""
+
+
+class KeptState(Protocol):
+    """Where term and vote are kept; see `store.hard_state.HardStateFile`."""
+
+    def save(self, state: HardState) -> None:
+        """Return once they are on the disk."""
 
 
 class PersisterEvents(Protocol):
@@ -68,8 +90,8 @@ class Persister:
     def __init__(
         self,
         *,
-        log: CommitLog,
-        hard_state_file: HardStateFile,
+        log: WritableLog,
+        hard_state_file: KeptState,
         send: Callable[[Message], None],
         events: PersisterEvents,
         now_s: Callable[[], float],
@@ -302,7 +324,7 @@ def is_small(entries: Sequence[Entry]) -> bool:
     return size_bytes <= _SMALL_BYTES
 
 
-def _write_and_sync(log: CommitLog, batches: Sequence[_Batch]) -> None:
+def _write_and_sync(log: WritableLog, batches: Sequence[_Batch]) -> None:
     """Write consecutive batches at once, truncations and overlaps one by one; then sync once."""
     run: list[Entry] = []
     for _, cut_behind, entries in batches:

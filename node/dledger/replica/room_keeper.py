@@ -260,11 +260,8 @@ class RoomKeeper:
     def _free_bytes(self) -> int:
         if self._measured is None:
             return _UNMEASURED
-        return max(0, self._measured.free_bytes - self._taken_since(self._measured))
-
-    def _taken_since(self, look: Measured) -> int:
-        """Return what this node's log has made of segments since a look."""
-        return self._allocated() - look.allocated_bytes
+        taken = self._allocated() - self._measured.allocated_bytes
+        return max(0, self._measured.free_bytes - taken)
 
     def _droppable_bytes(self, look: Measured) -> int:
         """Return what could go: what was sealed at the look, and all but two segments since.
@@ -272,7 +269,7 @@ class RoomKeeper:
         Those two are the last, and a spare one. Without what came since, a fast writer would be
         refused on a new disk that it filled between two looks: nothing was sealed at the first.
         """
-        sealed_bytes = self._taken_since(look) - 2 * self.segment_bytes
+        sealed_bytes = self._allocated() - look.allocated_bytes - 2 * self.segment_bytes
         return look.droppable_bytes + max(0, sealed_bytes)
 
     def _free_of(self, member: NodeId) -> int:
@@ -292,7 +289,7 @@ class RoomKeeper:
             return _UNMEASURED
         if self._write_refusal is not None:
             return -1
-        taken = self._taken_since(self._measured)
+        taken = self._allocated() - self._measured.allocated_bytes  # each message comes by
         pending = self.limits.written(size for _, size in self._pending)
         easy = self._easy_bytes - taken - pending
         if easy > 0:  # as nearly always: the room was enough at the last look, and is still

@@ -19,6 +19,7 @@ from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 
 
@@ -40,6 +41,7 @@ class RequestContext:
         queue_followers: The readers that wait for messages of a queue.
         locality: Counts through which nodes requests arrive.
         broken: Counts messages that cannot be delivered.
+        unpacking: Looks into bodies that say that they are packed.
         rules: What each request is asked, at each port.
     """
 
@@ -56,6 +58,7 @@ class RequestContext:
     queue_followers: QueueFollowers
     locality: LeaderLocality
     broken: UnreadableMessages
+    unpacking: Unpacking
     rules: list[Rule] = field(default_factory=list)
 
     def intake_of(self, *, peer_port: bool) -> AdmissionControl:

@@ -17,7 +17,7 @@ from dledger.calls.method import AnyMethod, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
 from dledger.door.contract import Stream
-from dledger.errors import DledgerError, NotLeader, Unavailable, Unsupported
+from dledger.errors import DledgerError, FaultyEntry, NotLeader, Unavailable, Unsupported
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
@@ -176,9 +176,14 @@ class MessagingHandlers:
             return
         path = self._receiving.path
         async with aclosing(context.relay.stream(path, raw, caller)) as relayed:
-            async for answer in relayed:  # the first tells whether there is anything
-                yield answer
-                break
+            try:
+                async for answer in relayed:  # the first tells whether there is anything
+                    yield answer
+                    break
+            except (
+                FaultyEntry
+            ) as error:  # asked again, it has nothing new: the messages are on loan
+                raise Ended(error) from error
             async with context.outflow.room(caller.connection, _RELAYED_BYTES):
                 async for answer in relayed:
                     yield answer

@@ -8,27 +8,25 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from google.protobuf.duration_pb2 import Duration
-from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.commands import Ack, LeaseRef, Receive
+from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags, tag_codes
-from dledger.broker.message import Message
+from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
 from dledger.calls.caller import Caller
-from dledger.checks.messages import MAX_TIMESTAMP_MS, md5_of
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
+    CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     FIRST_INVISIBLE_MS,
     MAX_ATTEMPT_LENGTH,
     MAX_INVISIBLE_MS,
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
-    RENEWED_INVISIBLE_MS,
 )
 from dledger.errors import (
     DledgerError,
@@ -41,8 +39,15 @@ from dledger.errors import (
 from dledger.requests.engine import Engine
 from dledger.requests.outflow import Outflow
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.delivery_form import (
+    SMALL_FRAME_BYTES,
+    DeliveryForm,
+    is_taken,
+    repack,
+)
 from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -93,10 +98,11 @@ class Receiver:
         *,
         broken: UnreadableMessages,
         outflow: Outflow,
+        unpacking: Unpacking,
     ) -> None:
         self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
-        self._outflow = outflow
+        self._outflow, self._unpacking = outflow, unpacking
 
     async def receive(
         self, request: service.ReceiveMessageRequest, caller: Caller
@@ -125,7 +131,7 @@ class Receiver:
         written = self._clients.answering(poll.command, received, caller)
         largest_bytes = max([one.payload.end - one.payload.start for one in received.deliveries])
         async with self._outflow.room(caller.connection, largest_bytes):
-            async for message in self._messages(poll, received, receipts):
+            async for message in self._messages(poll, received, receipts, caller):
                 yield message
         written()
 
@@ -206,15 +212,16 @@ class Receiver:
         return received
 
     async def _messages(
-        self, poll: _Poll, received: Received, receipts: Receipts
+        self, poll: _Poll, received: Received, receipts: Receipts, caller: Caller
     ) -> AsyncIterator[service.ReceiveMessageResponse]:
         """Yield one response per message; messages of one payload share its decoded fields.
 
         A message that cannot be decoded is acknowledged on the consumer's behalf; otherwise it
-        would be redelivered for ever.
+        would be redelivered for ever. One that this consumer's library cannot take goes back.
         """
         form = DeliveryForm(poll.command, poll.topic, poll.resource, received.receive_id, receipts)
         broken: list[LeaseRef] = []
+        withheld: list[Delivery] = []
         entry: Entry | None = None
         payload: Payload | None = None
         for delivery in received.deliveries:
@@ -231,9 +238,56 @@ class Receiver:
                 self._broken.note(poll.command.topic, queue_id, offset, error)
                 broken.append(LeaseRef(queue_id, offset, received.receive_id))
                 continue
-            yield form.response(message, delivery)
+            if message.encoding is not Encoding.IDENTITY:
+                message = await self._repack(message, caller)
+            response = form.response(message, delivery)
+            if not is_taken(response, payload, caller.language):
+                withheld.append(delivery)
+                continue
+            yield response
         if broken:
             await self._set_aside(poll.command, broken)
+        if withheld:
+            await self._give_back(poll.command, received.receive_id, withheld, caller.language)
+
+    async def _repack(self, message: Message, caller: Caller) -> Message:
+        """Return a message whose body is packed as it says, or that does not say so."""
+        try:
+            content = await self._unpacking.content_of(message.body, caller.host)
+        except Rejected:
+            content = None
+        return repack(message, content, caller.language)
+
+    async def _give_back(
+        self, command: Receive, receive_id: int, deliveries: Sequence[Delivery], language: str
+    ) -> None:
+        """Give messages back that are too large for a client; they come again as if it had failed.
+
+        Another member of the group may be able to take them.
+        """
+        for each in deliveries:
+            logger.info(
+                "group %s: the message at offset %d of queue %d of topic %s is over %d bytes, more "
+                "than clients of %s take; it goes back into consumer group %s",
+                self._engine.group,
+                each.offset,
+                each.queue_id,
+                command.topic,
+                SMALL_FRAME_BYTES,
+                language,
+                command.group,
+            )
+            delay_s = CONSUME_BACKOFF_S[min(each.attempt, len(CONSUME_BACKOFF_S)) - 1]
+            change = ChangeInvisible(
+                group=command.group,
+                topic=command.topic,
+                lease=LeaseRef(each.queue_id, each.offset, receive_id),
+                invisible_ms=delay_s * 1000,
+            )
+            try:
+                await self._engine.propose(change.encode())
+            except DledgerError as error:
+                logger.info("a message comes again sooner than it should: %s", error)
 
     async def _set_aside(self, command: Receive, leases: Sequence[LeaseRef]) -> None:
         ack = Ack(group=command.group, topic=command.topic, leases=tuple(leases))
@@ -293,81 +347,3 @@ def _wait_s(request: service.ReceiveMessageRequest) -> float:
     duration = request.long_polling_timeout
     wait_s: float = duration.seconds + duration.nanos / 1e9
     return min(max(wait_s, 0.0), MAX_POLL_MS / 1000)
-
-
-class DeliveryForm:
-    """Encodes the responses of one RECEIVE; fields shared by neighbouring messages only once.
-
-    Args:
-        poll: The RECEIVE command.
-        topic: Its topic.
-        resource: The topic as the client named it.
-        receive_id: Part of every receipt handle.
-        receipts: Encodes the receipt handles.
-    """
-
-    def __init__(
-        self,
-        poll: Receive,
-        topic: Topic,
-        resource: definition.Resource,
-        receive_id: int,
-        receipts: Receipts,
-    ) -> None:
-        self._receive_id, self._receipts = receive_id, receipts
-        message = definition.Message(topic=resource)
-        system = message.system_properties
-        system.message_type = definition.MessageType.Value(topic.type)
-        system.body_digest.type = definition.DigestType.MD5
-        kept_ms = RENEWED_INVISIBLE_MS if poll.client_id else poll.invisible_ms
-        system.invisible_duration.FromMilliseconds(kept_ms)
-        self._message = message
-        self._common = b""
-
-    def begin(self, born_host: str, stored_at_ms: int) -> None:
-        """Begin the messages of the next payload, which share these fields."""
-        system = self._message.system_properties
-        system.born_host = born_host
-        system.store_timestamp.FromMilliseconds(stored_at_ms)
-        self._common = service.ReceiveMessageResponse(message=self._message).SerializeToString()
-
-    def response(self, message: Message, delivery: Delivery) -> service.ReceiveMessageResponse:
-        """Return the ReceiveMessageResponse of a delivered message."""
-        lease = LeaseRef(delivery.queue_id, delivery.offset, self._receive_id)
-        response = service.ReceiveMessageResponse.FromString(self._common)
-        response.message.body = message.body
-        system = response.message.system_properties
-        system.message_id = message.message_id or made_up_id(delivery)
-        system.body_encoding = definition.Encoding.ValueType(message.encoding)
-        system.body_digest.checksum = md5_of(message.body)
-        system.receipt_handle = self._receipts.encode(lease)
-        system.queue_id, system.queue_offset = delivery.queue_id, delivery.offset
-        system.delivery_attempt = delivery.attempt
-        _set_time(system.born_timestamp, message.born_at_ms)
-        _set_optional(response.message, message)
-        return response
-
-
-def _set_time(timestamp: Timestamp, milliseconds: int) -> None:
-    """Set a producer's clock; one of an old log that is out of ``Timestamp``'s range is clamped."""
-    milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)
-    timestamp.seconds, rest = divmod(milliseconds, 1000)
-    timestamp.nanos = rest * 1_000_000
-
-
-def _set_optional(target: definition.Message, message: Message) -> None:
-    system = target.system_properties
-    if message.tag:
-        system.tag = message.tag
-    if message.keys:
-        system.keys.extend(message.keys)
-    if message.trace_context:
-        system.trace_context = message.trace_context
-    if message.properties:
-        target.user_properties.update(message.properties)
-
-
-def made_up_id(delivery: Delivery) -> str:
-    """Return the id of a message that was stored without one; stable across deliveries."""
-    payload = delivery.payload
-    return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"

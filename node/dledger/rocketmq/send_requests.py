@@ -21,7 +21,9 @@ from dledger.checks.messages import (
     check_tag,
     check_times,
     check_total,
+    check_trace,
 )
+from dledger.checks.packed import check_small
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -37,6 +39,7 @@ _OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "p
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
     definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
 }
+_PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
 
@@ -49,12 +52,20 @@ class Origin(NamedTuple):
 
 
 class Sending(NamedTuple):
-    """A checked request; *line* is the one in which its command waits."""
+    """A checked request.
+
+    Attributes:
+        size_bytes: Of its bodies.
+        line: The one in which its command waits.
+        unchecked: The bodies that are still to be looked into, since that takes long
+            (`requests.unpacking`); the request is not to be stored before.
+    """
 
     origin: Origin
     messages: Sequence[Message]
     size_bytes: int
     line: str
+    unchecked: Sequence[bytes] = ()
 
 
 def checked(request: service.SendMessageRequest, client_id: str, line: str) -> Sending:
@@ -68,13 +79,19 @@ def checked(request: service.SendMessageRequest, client_id: str, line: str) -> S
     sender = checked_client_id(client_id)
     topic = topic_of(request.messages)
     messages: list[Message] = []
+    unchecked: list[bytes] = []
     size_bytes = 0
     for each in request.messages:
-        messages.append(message_of(each))
-        size_bytes += len(each.body)
+        message = message_of(each)
+        messages.append(message)
+        size_bytes += len(message.body)
+        if message.encoding is not _PLAIN:
+            unchecked.append(message.body)
     check_total(size_bytes)
+    if unchecked:
+        unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
-    return Sending(Origin(sender, topic, host), messages, size_bytes, line)
+    return Sending(Origin(sender, topic, host), messages, size_bytes, line, unchecked)
 
 
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
@@ -137,6 +154,9 @@ def message_of(message: definition.Message) -> Message:
     check_tag(tag)
     properties = dict(message.user_properties)
     check_properties(properties, keys)
+    trace_context = system.trace_context
+    if trace_context:
+        check_trace(trace_context)
     return Message(
         message_id=message_id,
         body=body,
@@ -145,7 +165,7 @@ def message_of(message: definition.Message) -> Message:
         properties=properties,
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
-        trace_context=system.trace_context,
+        trace_context=trace_context,
     )
 
 

@@ -18,6 +18,7 @@ from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
 from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
 from dledger.rpc.rocketmq_stubs import service
@@ -26,9 +27,12 @@ from dledger.rpc.rocketmq_stubs import service
 class Sender:
     """Serves SendMessage on the leader."""
 
-    def __init__(self, engine: Engine, resolver: TopicResolver, conflicts: Counter) -> None:
+    def __init__(
+        self, engine: Engine, resolver: TopicResolver, conflicts: Counter, *, unpacking: Unpacking
+    ) -> None:
         """*conflicts* counts messages whose id was already used for another message."""
         self._engine, self._resolver, self._conflicts = engine, resolver, conflicts
+        self._unpacking = unpacking
         self._batches: CommandBatcher[Origin, Message] = CommandBatcher(
             engine, CommandType.PRODUCE, encoded
         )
@@ -38,6 +42,7 @@ class Sender:
     ) -> service.SendMessageResponse:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line)
+        await self._unpacking.check(sending.unchecked, caller.host)
         await self._resolver.topic(sending.origin.topic)
         stored, first = _placed(await self._submitted(sending))
         response = _plain_response(sending, stored, first)
@@ -50,12 +55,14 @@ class Sender:
     def begin(
         self, request: service.SendMessageRequest, caller: Caller
     ) -> Submitted[service.SendMessageResponse] | None:
-        """Submit the request's messages now; None if their topic has to be created first.
+        """Submit the request's messages now.
+
+        None if their topic has to be created first, or a body of theirs takes long to look into.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
         sending = checked(request, caller.client_id, caller.line)
-        if self._engine.state.topics.get(sending.origin.topic) is None:
+        if sending.unchecked or self._engine.state.topics.get(sending.origin.topic) is None:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))

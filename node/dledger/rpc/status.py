@@ -6,6 +6,7 @@ Used by every service, and by nodes that forward requests to the leader.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Final, NoReturn
 
 import grpc
@@ -105,23 +106,37 @@ def forget_frames(error: BaseException | None) -> None:
 def from_rpc(error: grpc.aio.AioRpcError) -> DledgerError:
     """Return the error of a failed call to the leader.
 
-    It is Unavailable, Overloaded or NotTaken if the call may be retried; RateLimited or DiskFull,
-    which say that nothing was done, and so are no answer behind an attempt that may have been; else
-    `Relayed`.
+    It is Unavailable, Overloaded, NotTaken or FaultyEntry if the call may be retried; RateLimited
+    or DiskFull, which say that nothing was done, and so are no answer behind an attempt that may
+    have been; else `Relayed`.
     """
-    name = by_key(error.trailing_metadata()).get(ERROR_KEY)
-    sentence = f"the leader did not answer ({error.code().name}): {error.details()}"
-    if name == errors.RateLimited.__name__:
-        return errors.RateLimited(error.details() or "")
-    if name == errors.DiskFull.__name__:
-        return errors.DiskFull(error.details() or "")
-    if name == errors.Overloaded.__name__:
-        return errors.Overloaded(sentence)
-    if name == errors.NotTaken.__name__:
-        return errors.NotTaken(sentence)
+    name, said = by_key(error.trailing_metadata()).get(ERROR_KEY, ""), error.details() or ""
+    if name in _AS_SAID:
+        return _AS_SAID[name](said)
+    sentence = f"the leader did not answer ({error.code().name}): {said}"
+    if name in _RETRIED:
+        return _RETRIED[name](sentence)
     if error.code() in TRANSIENT or error.code() is grpc.StatusCode.UNKNOWN:
         return errors.Unavailable(sentence)
     return Relayed(error)
+
+
+def _faulty(said: str) -> errors.FaultyEntry:
+    """Return what the leader says of an entry on its disk, in its words."""
+    error = errors.FaultyEntry(0)
+    error.args = (said,)
+    return error
+
+
+_AS_SAID: Final[dict[str, Callable[[str], DledgerError]]] = {
+    errors.RateLimited.__name__: errors.RateLimited,
+    errors.DiskFull.__name__: errors.DiskFull,
+    errors.FaultyEntry.__name__: _faulty,
+}
+_RETRIED: Final[dict[str, Callable[[str], DledgerError]]] = {
+    errors.Overloaded.__name__: errors.Overloaded,
+    errors.NotTaken.__name__: errors.NotTaken,
+}
 
 
 def bug(error: BaseException) -> DledgerError:

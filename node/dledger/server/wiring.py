@@ -27,6 +27,7 @@ from dledger.requests.outflow import Outflow
 from dledger.requests.production import Production
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.requests.topic_resolver import TopicResolver
+from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
@@ -93,6 +94,7 @@ def wire(
         queue_followers=QueueFollowers(),
         locality=LeaderLocality(engine.node_id),
         broken=UnreadableMessages(engine.group, metrics.broken_messages),
+        unpacking=Unpacking(),
         rules=rules(),
     )
     turns = LongPollQueue(engine)
@@ -115,10 +117,18 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
     return MessagingParts(
         router=Router(engine, resolver, context.config),
         clients=clients,
-        sender=Sender(engine, resolver, context.metrics.message_id_conflicts),
+        sender=Sender(
+            engine, resolver, context.metrics.message_id_conflicts, unpacking=context.unpacking
+        ),
         acker=Acker(engine, clients.arrivals),
         receiver=Receiver(
-            engine, resolver, turns, clients, broken=context.broken, outflow=context.outflow
+            engine,
+            resolver,
+            turns,
+            clients,
+            broken=context.broken,
+            outflow=context.outflow,
+            unpacking=context.unpacking,
         ),
         telemetry=Telemetry(context.admission, context.outflow),
         polls=HeldPolls(),

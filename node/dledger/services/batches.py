@@ -14,12 +14,14 @@ from dledger.broker.command_frame import (
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.checks.messages import (
     check_body_sizes,
+    check_born_host,
     check_count,
     check_id_size,
     check_properties,
     check_tag,
     check_times,
     check_total,
+    check_trace,
 )
 from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
@@ -28,6 +30,8 @@ from dledger.errors import FeatureNotReady, InvalidArgument
 
 def checked_batch(command: bytes) -> ProduceFrame:
     """Return the batch in a framed PRODUCE command.
+
+    Its packed bodies are still to be looked into (`requests.unpacking`), which may take long.
 
     Raises:
         Refused: It is not a PRODUCE command, or a message in it breaks a rule; the text says which.
@@ -62,6 +66,7 @@ def _only_batch(command: bytes) -> ProduceFrame:
 def _check_names(batch: ProduceFrame) -> None:
     check_name("topic", batch.topic)
     check_client_id(batch.client_id)
+    check_born_host(batch.born_host)
     check_count(batch.count)
     if batch.queue_id < NO_QUEUE:
         raise InvalidArgument(f"queue id {batch.queue_id} is neither a queue's nor {NO_QUEUE}")
@@ -82,3 +87,4 @@ def _check_each(batch: ProduceFrame) -> None:
     for row in range(batch.count):
         message = batch.message(row)
         check_properties(message.properties, message.keys)
+        check_trace(message.trace_context)

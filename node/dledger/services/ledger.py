@@ -103,7 +103,7 @@ class LedgerHandlers(NativeHandlers):
                     await stream.send(each)
         except DledgerError as error:
             said = self._leader_address()
-            if not producing.has_taken:
+            if not producing.in_doubt:
                 said = (*said, (NOTHING_TAKEN_KEY, "1"))
             raise Ended(error, said) from error
 

@@ -8,7 +8,9 @@ order of the batches. The batches in flight are bounded per stream and per conne
 When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
 closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
 a later batch could be stored before the resent one. For the same reason it ends when a batch of
-several callers' messages is refused for one of them: its producer sends the others again.
+several callers' messages is refused for one of them: its producer sends the others again. And it
+ends when a rule for every request refuses a batch: whether that was sent before, on a stream that
+was lost, only its producer knows, and "refused" would say of it that it is not stored.
 """
 
 from __future__ import annotations
@@ -91,18 +93,19 @@ class Producing:
     ) -> None:
         self._engine, self._resolver = context.engine, context.resolver
         self._production, self._connection = context.production, connection
+        self._unpacking, self._host = context.unpacking, connection.rpartition(":")[0]
         self._bounds = context.config.streams
         self._answered, self._ask = answered, ask
         self._under_way: deque[_Batch] = deque()
         self._bytes = self._messages = 0
         self._changed, self._room = asyncio.Event(), asyncio.Event()
-        self._closed = self._has_taken = False
+        self._closed = self._in_doubt = False
         self._error: DledgerError | None = None
 
     @property
-    def has_taken(self) -> bool:
-        """Whether any batch was proposed, whatever its outcome."""
-        return self._has_taken
+    def in_doubt(self) -> bool:
+        """Whether a batch may be stored that is not answered; once the answers have ended."""
+        return self._in_doubt
 
     async def answers(self, messages: Callable[[int | None], Request]) -> AsyncGenerator[bytes]:
         """Yield the answers to *messages* until they end, or until an answer says DiskFull.
@@ -182,18 +185,20 @@ class Producing:
     ) -> asyncio.Future[object] | None:
         """Propose a batch, and return what gets its result; a refused one is answered in order.
 
-        None: the stream closed first.
+        None: the stream closed first. Raises what a rule refuses it with.
         """
         command, messages, producer = batch.command, 0, ""
         refused: DledgerError | None = None
         stops = False
         try:
-            checked = checked_batch(command)
-            messages, producer = checked.count, checked.client_id
+            checked = await self._check(command)
         except Refused as error:
             refused, stops = error, batch.joined
         else:
-            refused = await self._refusal_of(checked, len(command), asked)
+            messages, producer = checked.count, checked.client_id
+            if asked is not None:
+                asked.admit(calls=0, messages=messages, size_bytes=len(command))
+            refused = await self._refusal_of(checked)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:
@@ -216,13 +221,16 @@ class Producing:
             result.add_done_callback(lambda _: self._done(taken))
         return result
 
-    async def _refusal_of(
-        self, batch: ProduceFrame, size_bytes: int, asked: Asked | None
-    ) -> DledgerError | None:
+    async def _check(self, command: bytes) -> ProduceFrame:
+        """Return what a batch says, once that is believed. Raises Refused."""
+        checked = checked_batch(command)
+        if packed := checked.packed_bodies():
+            await self._unpacking.check(packed, self._host)
+        return checked
+
+    async def _refusal_of(self, batch: ProduceFrame) -> DledgerError | None:
         """Return why nothing of a batch can be stored, if so; make its topic if that is allowed."""
         try:
-            if asked is not None:
-                asked.admit(calls=0, messages=batch.count, size_bytes=size_bytes)
             await self._resolver.topic(batch.topic)
         except (Refused, RateLimited) as error:
             return error
@@ -252,7 +260,6 @@ class Producing:
             if result is None:
                 room.give()
         if result is not None:
-            self._has_taken = True
             result.add_done_callback(lambda _: room.give())
         return result
 
@@ -269,23 +276,28 @@ class Producing:
     def _done(self, batch: _Batch) -> None:
         """Accept no more batches once an outcome is unknown, even if answers stay unread."""
         if not batch.result.cancelled() and (error := batch.lost()) is not None:
-            self._error = self._reason(error)
-            self._close()
+            self._lose(error)
         self._changed.set()
+
+    def _lose(self, error: BaseException) -> None:
+        """End the stream: a batch's outcome is unknown."""
+        self._error, self._in_doubt = self._reason(error), True
+        self._close()
 
     def _take_answers(self) -> list[pb.ProduceAnswer]:
         """Return the answers to the oldest batches whose outcome is known."""
         answers: list[pb.ProduceAnswer] = []
         while self._under_way and (oldest := self._under_way[0]).result.done():
-            if oldest.lost() is not None:
+            if (error := oldest.lost()) is not None:
+                self._lose(error)  # before `_done`, in the turn in which its client half-closes
                 self._drop()
                 break
             self._under_way.popleft()
             self._bytes -= oldest.size_bytes
             self._messages -= oldest.messages
             answers.append(_answer(oldest))
-            self._answered(error := _error_of(oldest))
-            if isinstance(error, DiskFull):  # what is behind it waited for room as well
+            self._answered(refusal := _error_of(oldest))
+            if isinstance(refusal, DiskFull):  # what is behind it waited for room as well
                 self._close()
                 self._drop()
         self._room.set()

@@ -93,6 +93,14 @@ def is_claim_of(group: str, name: str) -> bool:
     return re.fullmatch(rf"data-{re.escape(group)}-[0-9]+", name) is not None
 
 
+def is_claim_of_any(name: str) -> bool:
+    """Whether a PersistentVolumeClaim has the name of a replica's, of whatever group.
+
+    The chart's admission policy asks the same of the claims that Jobs mount.
+    """
+    return re.fullmatch(r"data-.+-[0-9]+", name) is not None
+
+
 def config_map(group: str) -> str:
     """Return the name of the ConfigMap with node.toml."""
     return f"{group}-config"

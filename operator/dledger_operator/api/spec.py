@@ -118,11 +118,12 @@ class Expose:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkPolicy:
-    """Who reaches the nodes and whom they reach: Kubernetes' NetworkPolicyPeers."""
+    """Who reaches the nodes, whom they and Jobs reach: Kubernetes' NetworkPolicyPeers."""
 
     clients: tuple[Json, ...] = ()
     monitoring: tuple[Json, ...] = ()
     egress: tuple[Json, ...] = ()
+    job_egress: tuple[Json, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

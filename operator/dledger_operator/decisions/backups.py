@@ -26,6 +26,8 @@ from dledger_operator.decisions.plan import differs
 from dledger_operator.observed.job_status import JobStatus, seconds_between
 from dledger_operator.observed.observed import Ref, ref_of
 from dledger_operator.resources.backup import LogRange, job, runs_locally
+from dledger_operator.resources.job_egress import store_rules
+from dledger_operator.resources.networkpolicy import store_policy
 from dledger_operator.resources.spark import access, executor_template
 
 KEPT_COMPLETED: Final = 10
@@ -84,12 +86,15 @@ def plan_backup(backup: BrokerBackup, observed: BackupObserved) -> tuple[Apply |
         return ()
     store = store_of(backup, group)
     made = job(backup, group, store=store, log=log)
-    if runs_locally(group, store, log):
-        return (Create(made),)
-    template = executor_template(backup, group, store=store)
-    rights = (Apply(m) for m in access(group) if differs(observed.children.get(ref_of(m)), m))
-    files = () if ref_of(template) in observed.children else (Create(template),)
-    return (*rights, *files) or (Create(made),)
+    files = [store_policy(backup, group)] if store_rules(backup.spec.store) else []
+    rights: tuple[Manifest, ...] = ()
+    if not runs_locally(group, store, log):
+        files.append(executor_template(backup, group, store=store))
+        rights = access(group)
+    return (
+        *(Apply(m) for m in rights if differs(observed.children.get(ref_of(m)), m)),
+        *(Create(m) for m in files if ref_of(m) not in observed.children),
+    ) or (Create(made),)
 
 
 def store_of(backup: BrokerBackup, group: BrokerGroup) -> Store:

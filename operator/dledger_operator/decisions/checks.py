@@ -48,6 +48,7 @@ ACTED_ON: Final = frozenset(
         *("retention.hours", "retention.diskWatermarkPercent", "retention.groupHours"),
         "monitoring.canary.enabled",  # off is what there is
         *("networkPolicy.clients", "networkPolicy.monitoring", "networkPolicy.egress"),
+        "networkPolicy.jobEgress",
         *("tls.enabled", "tls.secretName", "peerTls.caSecretName"),
         *("backup.store.url", "backup.store.secretName", "backup.store.endpoint"),
         *("backup.store.allowHttp", "backup.store.claimName"),
@@ -147,6 +148,11 @@ def _claim_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
         yield _invalid(
             f"{path}.claimName={store.claim_name} is the volume of a node: a backup there would be "
             "lost with what it is a backup of"
+        )
+    elif names.is_claim_of_any(store.claim_name):
+        yield _invalid(
+            f"{path}.claimName={store.claim_name} may be the volume of another group's node: "
+            "claims of stores are not called data-NAME-0 and so on"
         )
     if store.endpoint:
         yield _invalid(f"{path}.endpoint is for s3:// alone, and {path}.url is {store.url}")

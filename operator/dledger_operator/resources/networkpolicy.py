@@ -1,4 +1,4 @@
-"""The NetworkPolicies: who reaches nodes and the pods of Jobs, and whom nodes reach. Pure.
+"""The NetworkPolicies: who reaches nodes and the pods of Jobs, and whom these reach. Pure.
 
 The kubelet reaches the pods of its machine whatever a policy says, so probes need no rule.
 """
@@ -6,14 +6,14 @@ The kubelet reaches the pods of its machine whatever a policy says, so probes ne
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from dledger_operator.api import names
+from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
-from dledger_operator.resources.common import metadata
+from dledger_operator.resources.common import metadata, owned_by
+from dledger_operator.resources.job_egress import api_rule, dns_rule, port_list, store_rules
 
-_DNS_PORTS: Final = (53, 5353)
-"""The second is where OpenShift's DNS pods listen, behind the first."""
 _NODE_PORTS: Final = (
     names.CLIENT_PORT,
     names.CLIENT_TLS_PORT,
@@ -47,7 +47,7 @@ def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
             _rule("from", [_nodes(group)], names.REPLICATION_PORT),
         ],
         egress=[
-            {"ports": [*_ports("UDP", *_DNS_PORTS), *_ports("TCP", *_DNS_PORTS)]},
+            dns_rule(),
             _rule("to", [_nodes(group)], *_NODE_PORTS),
             *([{"to": _listed(spec.egress)}] if spec.egress else []),
         ],
@@ -55,21 +55,63 @@ def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
 
 
 def job_policy(group: BrokerGroup) -> Manifest:
-    """Return the policy that closes the pods of backups and recoveries to all but scrapes."""
+    """Return the policy of the pods of backups and recoveries.
+
+    They are reached by scrapes alone, and reach DNS, the nodes, the group's stores, and what the
+    spec names.
+    """
     labels = names.selector(group.name)
     del labels[names.COMPONENT_LABEL]
     components = ["backup", "recovery"]
     only = {"key": names.COMPONENT_LABEL, "operator": "In", "values": components}
-    selector = {"matchLabels": labels, "matchExpressions": [only]}
-    scrapes = _rule("from", _listed(group.spec.network_policy.monitoring), names.HTTP_PORT)
-    return _policy(group, names.job_policy(group.name), selector=selector, ingress=[scrapes])
+    spec = group.spec.network_policy
+    stores = (group.spec.backup.store, group.spec.bootstrap.recovery.store)
+    rules = [rule for store in stores for rule in store_rules(store)]
+    return _policy(
+        group,
+        names.job_policy(group.name),
+        selector={"matchLabels": labels, "matchExpressions": [only]},
+        ingress=[_rule("from", _listed(spec.monitoring), names.HTTP_PORT)],
+        egress=[
+            dns_rule(),
+            _rule("to", [_nodes(group)], names.PEER_PORT),
+            *(rule for number, rule in enumerate(rules) if rule not in rules[:number]),
+            *([{"to": _listed(spec.job_egress)}] if spec.job_egress else []),
+        ],
+    )
+
+
+def store_policy(backup: BrokerBackup, group: BrokerGroup) -> Manifest:
+    """Return the policy that opens the way to the backup's own store, and no other."""
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": owned_by(
+            backup, names.backup_job(backup.name), names.job_labels(group.name, "backup")
+        ),
+        "spec": {
+            **_workers(group, "backup"),
+            "policyTypes": ["Egress"],
+            "egress": store_rules(backup.spec.store),
+        },
+    }
 
 
 def driver_policy(group: BrokerGroup, name: str) -> Manifest:
-    """Return the policy that lets a Spark driver and its executors connect to each other."""
+    """Return the policy of a Spark driver and its executors.
+
+    They connect to each other, and to the API server: executors, which have no token, cannot be
+    told from their driver by a label that they may not have.
+    """
     workers = _workers(group, "backup")
-    rule = _rule("from", [workers], names.DRIVER_PORT, names.BLOCK_MANAGER_PORT)
-    return _policy(group, name, selector=workers["podSelector"], ingress=[rule])
+    spark = (names.DRIVER_PORT, names.BLOCK_MANAGER_PORT)
+    return _policy(
+        group,
+        name,
+        selector=workers["podSelector"],
+        ingress=[_rule("from", [workers], *spark)],
+        egress=[_rule("to", [workers], *spark), api_rule()],
+    )
 
 
 def _policy(
@@ -78,27 +120,25 @@ def _policy(
     *,
     selector: Manifest,
     ingress: list[Manifest],
-    egress: list[Manifest] | None = None,
+    egress: list[Manifest],
 ) -> Manifest:
-    """Return a policy; no *egress*: its pods reach all."""
-    spec: Manifest = {"podSelector": selector, "policyTypes": ["Ingress"], "ingress": ingress}
-    if egress:
-        spec |= {"policyTypes": ["Ingress", "Egress"], "egress": egress}
+    """Return a policy; what its pods reach beyond *egress* another one says, or nobody."""
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": metadata(group, name),
-        "spec": spec,
+        "spec": {
+            "podSelector": selector,
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": ingress,
+            "egress": egress,
+        },
     }
 
 
 def _rule(direction: str, peers: list[Manifest], *ports: int) -> Manifest:
     """Return a rule; without *peers* it is for everyone."""
-    return {"ports": _ports("TCP", *ports), **({direction: peers} if peers else {})}
-
-
-def _ports(protocol: str, *numbers: int) -> list[dict[str, Any]]:
-    return [{"port": number, "protocol": protocol} for number in numbers]
+    return {"ports": port_list("TCP", *ports), **({direction: peers} if peers else {})}
 
 
 def _listed(peers: Iterable[Json], always: Iterable[Manifest] = ()) -> list[Manifest]:

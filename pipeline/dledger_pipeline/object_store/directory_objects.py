@@ -8,6 +8,7 @@ begins with a dot and is not an object. Used by `store` only.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import io
@@ -34,6 +35,8 @@ from dledger_pipeline.errors import (
 from dledger_pipeline.object_store.stored import Listed, Removal, Stored, check_size
 
 _LOCK: Final = ".lock"
+_NO_FILE: Final = (errno.ELOOP, errno.EISDIR)
+"""Of opening a link, and a folder."""
 _TEMPORARY: Final = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
@@ -140,8 +143,7 @@ class DirectoryObjects:
         """Open an object, which must be a regular file, not a link or a pipe."""
         descriptor = os.open(self._root / name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
         with open(descriptor, "rb") as file:  # noqa: PTH123, a descriptor has no path
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                raise StoreError(f"{self._root}/{name} is not a file")
+            _check_regular(descriptor, f"{self._root}/{name}")
             yield file
 
     @contextmanager
@@ -162,9 +164,20 @@ class DirectoryObjects:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        with (self._root / _LOCK).open("a") as file:
-            fcntl.flock(file, fcntl.LOCK_EX)
+        """Hold the lock of all writers: on a file, not on what a link or a pipe of its name is."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self._root / _LOCK, flags, 0o640)
+        except OSError as error:
+            if error.errno in _NO_FILE:
+                raise StoreError(f"{self._root}/{_LOCK} is not a file") from error
+            raise
+        try:
+            _check_regular(descriptor, f"{self._root}/{_LOCK}")
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
+        finally:
+            os.close(descriptor)
 
     @contextmanager
     def _reported(self, name: str) -> Iterator[None]:
@@ -177,6 +190,12 @@ class DirectoryObjects:
             raise StoreDenied(f"{self._root}/{name}", str(error)) from error
         except OSError as error:
             raise StoreUnavailable(f"{self._root}/{name}: {error}") from error
+
+
+def _check_regular(descriptor: int, path: str) -> None:
+    """Refuse what is no regular file. Raises StoreError."""
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        raise StoreError(f"{path} is not a file")
 
 
 def _made(path: str, flags: int) -> int:

@@ -1,8 +1,9 @@
-"""Objects in an S3 store, or another that obstore opens, by conditional writes. Used by `store`.
+"""Objects where obstore knows who signs and how: Amazon by a role, and the URLs of other clouds.
 
-Amazon S3, and every server that knows ``If-None-Match: *`` and ``If-Match`` for PutObject, decides
-atomically between writers; only Get, Put, Head, List and Delete are called. obstore has no fields
-for a server's status and error code, so these are read out of its message.
+These servers are not named by users of a cluster (`s3_objects` asks those): obstore follows
+redirects, which nothing turns off. Writes are by conditions, as there; only Get, Put, Head, List
+and Delete are called. obstore has no fields for a server's status and error code, so these are read
+out of its message, and nothing else of it. Used by `store`.
 """
 
 from __future__ import annotations
@@ -28,14 +29,12 @@ from dledger_pipeline.errors import (
     StoreUnavailable,
     VersionConflict,
 )
-from dledger_pipeline.object_store.stored import Credentials, Listed, Removal, Stored, check_size
+from dledger_pipeline.object_store.stored import UNVERSIONED, Listed, Removal, Stored, check_size
 
 _CODE: Final = re.compile(r"(?:<Code>|\(code: )(\w+)")
 """The second is of a delete, for which obstore asks for many at once."""
 _DENIED: Final = "AccessDenied"
 _STATUS: Final = re.compile(r"status code: (\d{3})")
-_UNVERSIONED: Final = (None, "null")
-"""The second is of an object from before a bucket had versions, or while it has none."""
 _RETRIES: Final[Any] = {"max_retries": 5, "retry_timeout": timedelta(seconds=30)}
 """Kubernetes retries a Job, so obstore need not wait out a longer failure."""
 _CONNECTION: Final[Any] = {"connect_timeout": "5s", "timeout": "300s"}
@@ -57,36 +56,23 @@ class RemoteObjects:
         self._writing = writing
 
     @classmethod
-    def s3(
-        cls, url: str, endpoint: str | None, credentials: Credentials | None, *, allow_http: bool
-    ) -> RemoteObjects:
-        """Open ``s3://bucket/path``; without *endpoint* at Amazon, where an IAM role may sign.
+    def amazon(cls, url: str) -> RemoteObjects:
+        """Open ``s3://bucket/path`` at Amazon, where a role of the machine or pod signs.
 
         Raises:
             StoreError: The URL names no bucket.
-            StoreDenied: An endpoint without credentials.
         """
         parts = urlsplit(url)
         if not parts.netloc:
             raise StoreError(f"{url} names no bucket; write s3://bucket/path")
-        if endpoint and credentials is None:
-            raise StoreDenied(url, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
-        config: dict[str, Any] = {}
-        if credentials is not None:
-            config["access_key_id"] = credentials.access_key_id
-            config["secret_access_key"] = credentials.secret_access_key
-            config["region"] = credentials.region
-        if endpoint:
-            config["endpoint"] = endpoint
         store, writing = (
             obstore.store.S3Store(
                 parts.netloc,
                 prefix=parts.path.strip("/") or None,
                 client_options=options,
                 retry_config=_RETRIES,
-                **config,
             )
-            for options in _client_options(allow_http=allow_http)
+            for options in _client_options(allow_http=False)
         )
         return cls(url, store, writing)
 
@@ -173,7 +159,7 @@ class RemoteObjects:
         if found["last_modified"].timestamp() >= before_s:
             return Removal.YOUNG
         self.delete(name)
-        return Removal.GONE if found["version"] in _UNVERSIONED else Removal.HIDDEN
+        return Removal.GONE if found["version"] in UNVERSIONED else Removal.HIDDEN
 
     def sweep(self, before_s: float) -> int:  # noqa: ARG002 - objects appear whole or not at all
         """Remove what killed writers left; there is nothing."""
@@ -197,7 +183,7 @@ class RemoteObjects:
         status = _first(_STATUS, text)
         code = _first(_CODE, text)
         where = f"{self._url}/{name}"
-        reason = code or text.split("\n", 1)[0]
+        reason = code or (f"it answered {status}" if status else "it does not answer as it should")
         if code == "NoSuchBucket":
             return StoreError(f"the bucket of {self._url} does not exist; create it first")
         if status in ("401", "403") or code == _DENIED or "User" in code:

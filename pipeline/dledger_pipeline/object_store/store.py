@@ -14,22 +14,29 @@ from collections.abc import Iterator
 from copy import copy
 from functools import partial
 from pathlib import Path
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import StoreError
+from dledger_pipeline.errors import StoreDenied, StoreError
 from dledger_pipeline.object_store.directory_objects import DirectoryObjects
 from dledger_pipeline.object_store.remote_objects import RemoteObjects
-from dledger_pipeline.object_store.stored import Credentials, Listed, Removal, Stored
+from dledger_pipeline.object_store.s3_objects import S3Objects
+from dledger_pipeline.object_store.stored import (
+    MAX_OBJECT_BYTES,
+    Credentials,
+    Listed,
+    Removal,
+    Stored,
+    check_names,
+)
 
+T = TypeVar("T")
 Data: TypeAlias = bytes | memoryview | pa.Buffer
 
 MIN_KEY_BYTES: Final = 32
 """The length of SHA-256's output; RFC 2104 discourages shorter keys of an HMAC."""
-MAX_OBJECT_BYTES: Final = 4 << 30
-"""No object of ours is larger, so one that is was not written by us."""
 
 logger = logging.getLogger(__name__)
 
@@ -135,9 +142,9 @@ class Store:
             if parts.netloc or not parts.path.startswith("/"):
                 raise StoreError(f"{url} does not have the form file:///absolute/path")
             return cls(url, endpoint, DirectoryObjects(Path(unquote(parts.path))))
+        objects: Objects
         if parts.scheme == "s3":
-            signed = credentials or Credentials.from_environment()
-            objects = RemoteObjects.s3(url, endpoint, signed, allow_http=allow_http)
+            objects = _s3(url, endpoint, credentials or Credentials.from_environment())
         else:
             objects = RemoteObjects.other(url, allow_http=allow_http)
         return cls(url, endpoint, objects, allow_http=allow_http)
@@ -199,12 +206,24 @@ class Store:
         """Yield all objects below the folder *prefix*, with sizes and times, in any order.
 
         What others put there under a name that no object of ours can have is left out, and told.
+
+        Raises:
+            ListingTooLong: There are more than `stored.MAX_NAMES`, or it does not end.
+            StoreDenied, StoreUnavailable: As they say.
         """
-        for listed in self._objects.list(_checked(prefix) if prefix else ""):
+        for listed in self._within_bounds(
+            self._objects.list(_checked(prefix) if prefix else ""), prefix
+        ):
             if _NAME.fullmatch(listed.name):
                 yield listed
             else:
                 self._tell_foreign(listed.name)
+
+    def _within_bounds(self, names: Iterator[T], prefix: str) -> Iterator[T]:
+        """Yield what a listing has, as far as one of ours could go."""
+        for number, found in enumerate(names, 1):
+            check_names(f"{self.url}/{prefix}", number)
+            yield found
 
     def _tell_foreign(self, name: str) -> None:
         """Log a name once, and of many only some."""
@@ -219,9 +238,10 @@ class Store:
     def folders(self) -> Iterator[str]:
         """Yield the names of the folders directly below the URL that can hold objects, sorted.
 
-        A volume has others: ``lost+found``, ``.snapshot``.
+        A volume has others: ``lost+found``, ``.snapshot``. Raises like `listed`.
         """
-        yield from sorted(name for name in self._objects.folders() if _NAME.fullmatch(name))
+        found = self._within_bounds(self._objects.folders(), "")
+        yield from sorted(name for name in found if _NAME.fullmatch(name))
 
     def delete(self, name: str) -> None:
         """Remove an object; it is no error if it is not there.
@@ -245,6 +265,15 @@ class Store:
     def sweep(self, before_s: float) -> int:
         """Remove temporary files that killed writers left before then (Unix s); count them."""
         return self._objects.sweep(before_s)
+
+
+def _s3(url: str, endpoint: str | None, credentials: Credentials | None) -> Objects:
+    """Open a store in S3: by keys, or at Amazon by the role of the machine or pod."""
+    if credentials is not None:
+        return S3Objects(url, endpoint, credentials)
+    if endpoint:
+        raise StoreDenied(url, "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY are not set")
+    return RemoteObjects.amazon(url)
 
 
 def _manifest_key() -> bytes | None:

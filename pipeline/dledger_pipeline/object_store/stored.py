@@ -9,10 +9,19 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum, auto
+from typing import Final
 
 import pyarrow as pa
 
-from dledger_pipeline.errors import CorruptObject
+from dledger_pipeline.errors import CorruptObject, ListingTooLong
+
+MAX_OBJECT_BYTES: Final = 4 << 30
+"""No object of ours is larger, so one that is was not written by us."""
+MAX_NAMES: Final = 1_000_000
+"""In one listing: a store of ours has some thousands, and each takes a quarter of a KiB."""
+UNVERSIONED: Final = (None, "null")
+"""Ids of versions; the second is of an object from before a bucket had versions, or while it has
+none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +69,7 @@ class Credentials:
     access_key_id: str
     secret_access_key: str = field(repr=False)
     region: str = "us-east-1"
+    session_token: str = field(default="", repr=False)
 
     @classmethod
     def from_environment(cls) -> Credentials | None:
@@ -69,7 +79,8 @@ class Credentials:
         if not key or not secret:
             return None
         region = os.environ.get("AWS_REGION") or "us-east-1"
-        return cls(access_key_id=key, secret_access_key=secret, region=region)
+        token = os.environ.get("AWS_SESSION_TOKEN", "")
+        return cls(access_key_id=key, secret_access_key=secret, region=region, session_token=token)
 
 
 def check_size(name: str, size_bytes: int, max_bytes: int) -> None:
@@ -78,3 +89,9 @@ def check_size(name: str, size_bytes: int, max_bytes: int) -> None:
         raise CorruptObject(
             name, f"it has {size_bytes} bytes, more than the {max_bytes} it may have"
         )
+
+
+def check_names(where: str, number: int) -> None:
+    """Refuse a listing that has so many names already. Raises ListingTooLong."""
+    if number > MAX_NAMES:
+        raise ListingTooLong(where, f"it has over {MAX_NAMES:,} names")
