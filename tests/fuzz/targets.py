@@ -13,6 +13,7 @@ from tests.fuzz import (
     http2,
     logs,
     operators,
+    packed,
     peers,
     settings,
     spools,
@@ -34,6 +35,7 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),
     *(operators.OperatorOptions, settings.NodeSettings, settings.Http, doors.Doors),
     *(doors.NativeDoors, doors.LinkedDoors, http2.Http2, tls_ports.TlsPorts),
+    *(packed.PackedBodies, packed.KeptHeaders),
     *(door_links.DoorLinks, door_links.RelayLinks),
 )
 TARGETS: Final[dict[str, type[Target]]] = {each.name: each for each in _CLASSES}
