@@ -162,7 +162,7 @@ growth: $(STAMP) ## A group that has lived for a year: make growth [GROWTH_ARGS=
 	$(PY) -m e2e.growth $(GROWTH_ARGS)
 
 .PHONY: hostile
-hostile: $(STAMP) ## An honest client beside attackers: make hostile [HOSTILE_ARGS="--only a02,a13p --json"]
+hostile: $(STAMP) ## An honest client beside attackers: make hostile [HOSTILE_ARGS="--only a02,b02 --ways plain,tls"]
 	$(PY) -m e2e.hostile $(HOSTILE_ARGS)
 
 .PHONY: fuzz

@@ -24,14 +24,20 @@ _starting = threading.Lock()
 
 
 class DevGroup:
-    """A running ``dledger dev``; what it says on stderr goes to ``<data>.err``."""
+    """A running ``dledger dev``; what it says on stderr goes to ``<data>.err``.
 
-    def __init__(self, data: Path, client_port: int, *settings: str, nodes: int = 3) -> None:
+    *under* is a command that runs it, in its own place: ``prlimit``, with what it limits.
+    """
+
+    def __init__(
+        self, data: Path, client_port: int, *settings: str, nodes: int = 3,
+        under: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self.data = data
         self.client_port = client_port
         options = [word for setting in settings for word in ("--set", setting)]
         command = [
-            *(sys.executable, "-m", "dledger", "dev", "--nodes", str(nodes)),
+            *(*under, sys.executable, "-m", "dledger", "dev", "--nodes", str(nodes)),
             *("--data", str(data), "--client-port", str(client_port), "--json", *options),
         ]
         with data.with_suffix(".err").open("ab") as errors:
@@ -114,7 +120,7 @@ class DevGroup:
 
 @asynccontextmanager
 async def running(
-    data: Path, settings: Sequence[str], *, nodes: int = 3
+    data: Path, settings: Sequence[str], *, nodes: int = 3, under: Sequence[str] = ()
 ) -> AsyncIterator[DevGroup]:
     """Run a group that is writable, with its data in *data*, which must not be there yet."""
     data.parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +129,7 @@ async def running(
     def start() -> DevGroup:
         nonlocal group
         with _starting:  # this process may be given a range again until its ports are bound
-            group = DevGroup(data, free_port_range(), *settings, nodes=nodes)
+            group = DevGroup(data, free_port_range(), *settings, nodes=nodes, under=under)
             group.announced()
         return group
 

@@ -19,9 +19,12 @@ POLLS_A_CHANNEL: Final = 200
 """Streams of one HTTP/2 connection, with room to spare."""
 
 
-def channel_to(endpoint: str) -> grpc.aio.Channel:
-    """Open a connection of its own."""
-    return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+def channel_to(endpoint: str, trusted: bytes | None = None) -> grpc.aio.Channel:
+    """Open a connection of its own, by TLS if there are certificates to trust (PEM)."""
+    if trusted is None:
+        return grpc.aio.insecure_channel(endpoint, options=_OPTIONS)
+    credentials = grpc.ssl_channel_credentials(trusted)
+    return grpc.aio.secure_channel(endpoint, credentials, options=_OPTIONS)
 
 
 def send_request(topic: str, message_id: str, body: bytes) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import struct
 import threading
 import time
@@ -19,6 +20,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb.dledger_pb2_grpc import LedgerStub, TopicsStub
 from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.checks import Check
+from e2e.harness.rocketmq_calls import code_name, send_request
 from e2e.hostile.judging import held
 from e2e.hostile.scene import ROCKET, Scene, call, caller
 
@@ -97,6 +99,46 @@ def poison_messages(scene: Scene) -> list[Check]:
         held("a04: good messages delivered", len(got), "200", len(got) == 200),
         held("a04: good messages read", readable, "200", readable >= 200),
     ]
+
+
+def encodings(scene: Scene) -> list[Check]:
+    """B11: eight bodies that are not what they say, GZIP, among a hundred good ones."""
+    topic, group = "encoded", "decoders"
+    with scene.channel(scene.endpoints[scene.leader]) as channel:
+        scene.create_topic(channel, topic, 4)
+        taken = 0
+        for number in range(100):
+            scene.send(channel, topic, f"g{number}", b"good %d" % number)
+            if number % 12 == 5:
+                request = send_request(topic, f"p{number}", b"evil")
+                properties = request.messages[0].system_properties
+                properties.body_encoding = definition.Encoding.GZIP
+                answer = call(channel, "SendMessage", request, client="stranger")
+                taken += code_name(service.SendMessageResponse.FromString(answer)) == "OK"
+        good: set[bytes] = set()
+        raised, end_s = 0, time.monotonic() + 15
+        while len(good) < 100 and time.monotonic() < end_s:
+            with contextlib.suppress(grpc.RpcError):
+                found = scene.receive(channel, topic, group, client="reader", invisible_s=10)
+                try:
+                    bodies = [_decode(each) for each in found]
+                except OSError:
+                    raised += 1
+                    continue
+                good |= {body for body in bodies if body.startswith(b"good")}
+                _ack(
+                    channel, group, topic,
+                    [each.system_properties.receipt_handle for each in found], "reader",
+                )  # fmt: skip
+    value = f"{len(good)}; {taken} poisons taken, {raised} answers spoilt"
+    return [held("b11: good messages delivered", value, "100", len(good) == 100)]
+
+
+def _decode(message: Any) -> bytes:
+    """Return a body as SDKs do; what raises spoils the whole answer. Raises OSError."""
+    if message.system_properties.body_encoding == definition.Encoding.GZIP:
+        return gzip.decompress(message.body)
+    return bytes(message.body)
 
 
 def topics_without_end(scene: Scene) -> list[Check]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final
 
 import grpc
@@ -19,8 +22,8 @@ from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from e2e.harness.processes import usage_of
 from e2e.harness.rocketmq_calls import code_name, receive_request, send_request
 
-HTTP: Final = 300
-"""The health ports, behind the client ports of `dledger dev`."""
+_HTTP_AFTER_ADMIN: Final = 100
+"""Where `dledger dev` has the health ports."""
 OPTIONS: Final = (
     ("grpc.max_receive_message_length", -1),
     ("grpc.max_send_message_length", -1),
@@ -36,11 +39,15 @@ class Scene:
     """A running group, by its addresses; whoever attacks it is another process.
 
     Attributes:
-        endpoints: Of the clients' ports, by node.
+        endpoints: Of the clients' ports that are attacked, by node.
+        tls_endpoints: Of the TLS ones; the same, if *tls*.
         admins: Of the peers' ports, by node.
         pids: Of the nodes.
         leader: Which one led.
         seconds: How long an attack lasts, about.
+        tls: Whether clients speak TLS here.
+        trusted: What they trust then, PEM.
+        sources: The addresses that a stranger has.
     """
 
     endpoints: list[str]
@@ -49,6 +56,9 @@ class Scene:
     pids: list[int]
     leader: int
     seconds: float
+    tls: bool = False
+    trusted: str = ""
+    sources: tuple[str, ...] = ("127.0.0.2",)
 
     def encode(self) -> str:
         """Return it as JSON."""
@@ -57,12 +67,29 @@ class Scene:
     @classmethod
     def decode(cls, text: str) -> Scene:
         """Return what `encode` was asked for."""
-        return cls(**json.loads(text))
+        fields = json.loads(text)
+        return cls(**fields | {"sources": tuple(fields["sources"])})
 
     def http(self, node: int) -> tuple[str, int]:
         """Return the address of a node's health port."""
-        host, _, port = self.endpoints[0].partition(":")
-        return host, int(port) + HTTP + node
+        host, _, port = self.admins[node].partition(":")
+        return host, int(port) + _HTTP_AFTER_ADMIN
+
+    def address(self, node: int) -> tuple[str, int]:
+        """Return the host and port where a node's clients are."""
+        host, _, port = self.endpoints[node].partition(":")
+        return host, int(port)
+
+    def source(self, number: int) -> str:
+        """Return the address from which a stranger's connection of that number comes."""
+        return self.sources[number % len(self.sources)]
+
+    def tls_context(self) -> ssl.SSLContext:
+        """Return what a stranger shows and asks: he believes anybody."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        context.set_alpn_protocols(["h2"])
+        return context
 
     def follower(self) -> int:
         """Return a node that did not lead."""
@@ -71,8 +98,13 @@ class Scene:
     @contextmanager
     def channel(self, address: str) -> Iterator[grpc.Channel]:
         """Open a connection of its own."""
-        with grpc.insecure_channel(address, options=OPTIONS) as channel:
-            yield channel
+        if self.tls and address in self.endpoints:
+            trusted = grpc.ssl_channel_credentials(self.trusted.encode())
+            with grpc.secure_channel(address, trusted, options=OPTIONS) as channel:
+                yield channel
+        else:
+            with grpc.insecure_channel(address, options=OPTIONS) as channel:
+                yield channel
 
     def status(self, node: int, timeout_s: float = 5.0) -> Any:
         """Return what a node says of itself to anybody."""
@@ -180,9 +212,20 @@ def in_threads(count: int, work: Callable[[int], object]) -> None:
 
 
 def memory_mib(pid: int) -> float | None:
-    """Return the resident memory of a process; None if it is gone."""
+    """Return the resident memory of a node, its door processes' included; None if it is gone."""
     usage = usage_of(pid)
-    return usage.rss_mib if usage else None
+    if usage is None:
+        return None
+    doors = filter(None, map(usage_of, _children(pid)))
+    return usage.rss_mib + sum(door.rss_mib for door in doors)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, task.read_text("ascii").split())
+    return found
 
 
 def varint(value: int) -> bytes:

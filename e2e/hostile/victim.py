@@ -18,6 +18,7 @@ from dledger.errors import DledgerError
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, service
 from e2e.harness.rocketmq_calls import Consumer, channel_to, code_name, send_request
 from e2e.harness.tasks import meanwhile
+from e2e.hostile.scene import Scene
 
 TOPIC: Final = "victim"
 GROUP: Final = "victims"
@@ -49,12 +50,18 @@ class Victim:
     endpoints: Sequence[str]
     sent: list[Sent] = field(default_factory=list)
     received: Counter[str] = field(default_factory=Counter)
+    received_s: list[float] = field(default_factory=list)
     refused: list[tuple[float, str]] = field(default_factory=list)
 
     def rate(self, since_s: float, until_s: float) -> float:
         """Return the acknowledged messages a second that were sent in [since, until)."""
         good = sum(one.ok for one in self.sent if since_s <= one.at_s < until_s)
         return good / max(until_s - since_s, 1e-9)
+
+    def deliveries(self, since_s: float, until_s: float) -> float:
+        """Return the messages a second that the consumer was given in [since, until)."""
+        came = sum(since_s <= at_s < until_s for at_s in self.received_s)
+        return came / max(until_s - since_s, 1e-9)
 
     def acknowledged(self) -> set[str]:
         """Return the ids of the messages that the group said it has."""
@@ -85,14 +92,20 @@ class Victim:
 
 
 @asynccontextmanager
-async def at_work(endpoints: Sequence[str], leader: int) -> AsyncIterator[Victim]:
-    """Let an honest producer and consumer work meanwhile; it begins with the leader."""
-    ordered = [*endpoints[leader:], *endpoints[:leader]]
-    victim = Victim(ordered)
-    async with Client(ordered[0], timeout_s=30.0) as client:
+async def at_work(scene: Scene, plain: Sequence[str]) -> AsyncIterator[Victim]:
+    """Let an honest producer and consumer work meanwhile; they begin with the leader.
+
+    *plain* are the ports without TLS: what is stored is read there afterwards.
+    """
+    first = scene.leader
+    ordered = [*scene.endpoints[first:], *scene.endpoints[:first]]
+    victim = Victim([*plain[first:], *plain[:first]])
+    async with Client(victim.endpoints[0], timeout_s=30.0) as client:
         await client.create_topic(TOPIC, queues=_QUEUES)
         async with AsyncExitStack() as stack:
-            channels = [await stack.enter_async_context(channel_to(one)) for one in ordered]
+            trusted = scene.trusted.encode() if scene.tls else None
+            opened = [channel_to(one, trusted) for one in ordered]
+            channels = [await stack.enter_async_context(one) for one in opened]
             async with meanwhile(_produce(victim, channels), _consume(victim, channels)):
                 yield victim
 
@@ -137,6 +150,7 @@ async def _consume(victim: Victim, channels: Sequence[grpc.aio.Channel]) -> None
         try:
             messages = await consumer.receive(wait_s=1.0, invisible_s=30.0)
             victim.received.update(one.system_properties.message_id for one in messages)
+            victim.received_s += [time.monotonic()] * len(messages)
             if messages:
                 await consumer.ack(messages)
         except (grpc.aio.AioRpcError, RuntimeError) as error:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
+import asyncio
 import os
 import struct
-import threading
 import time
 from collections.abc import Callable, Iterable
 from typing import Any, Final
@@ -14,12 +13,13 @@ import grpc
 
 from dledger.rpc.rocketmq_stubs import definition, service
 from e2e.harness.checks import Check
+from e2e.hostile.frames import frame, headers, literal
 from e2e.hostile.judging import held
-from e2e.hostile.scene import ROCKET, Scene, caller, connect, field_of, in_threads, repeated
+from e2e.hostile.scene import ROCKET, Scene, caller, field_of, in_threads, repeated
+from e2e.hostile.talk import by_talks, dial
 
 _MIB: Final = 1 << 20
 _BOMB: Final = 19 * _MIB
-_PREFACE: Final = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 def _number(message: Any, name: str) -> int:
@@ -96,86 +96,53 @@ def sustained(scene: Scene) -> list[Check]:
     return [held("a12b: calls", sum(counts), "some", sum(counts) > 0)]
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return (
-        len(payload).to_bytes(3, "big") + bytes((kind, flags)) + struct.pack(">I", stream) + payload
-    )
-
-
-def _text(value: bytes) -> bytes:
-    if len(value) < 127:
-        return bytes((len(value),)) + value
-    out, rest = b"\x7f", len(value) - 127
-    while rest >= 128:
-        out, rest = out + bytes((rest & 127 | 128,)), rest >> 7
-    return out + bytes((rest,)) + value
-
-
-def _literal(name: bytes, value: bytes) -> bytes:
-    return b"\x00" + _text(name) + _text(value)
-
-
-def _headers(method: bytes = b"Telemetry") -> bytes:
-    pairs = (
-        (b":path", ROCKET.encode() + method),
-        (b":authority", b"x"),
-        (b"content-type", b"application/grpc"),
-        (b"te", b"trailers"),
-    )
-    return b"\x83\x86" + b"".join(_literal(name, value) for name, value in pairs)
-
-
-def http2(scene: Scene) -> list[Check]:
+@by_talks
+async def http2(scene: Scene) -> list[Check]:
     """A17: rapid resets, floods of PING and SETTINGS, endless headers, frames that lie."""
     reset = struct.pack(">I", 8)
     count = 4_000
     cases: dict[str, Callable[[], Iterable[bytes]]] = {
         "rapid reset": lambda: (
             b"".join(
-                _frame(1, 4, n, _headers()) + _frame(3, 0, n, reset) for n in range(k, k + 200, 2)
+                frame(1, 4, n, headers(b"Telemetry")) + frame(3, 0, n, reset)
+                for n in range(k, k + 200, 2)
             )
             for k in range(1, 2 * count, 200)
         ),
-        "PING": lambda: (_frame(6, 0, 0, b"12345678") * 500 for _ in range(count // 50)),
+        "PING": lambda: (frame(6, 0, 0, b"12345678") * 500 for _ in range(count // 50)),
         "SETTINGS": lambda: (
-            _frame(4, 0, 0, struct.pack(">HI", 4, 65_535)) * 100 for _ in range(count // 50)
+            frame(4, 0, 0, struct.pack(">HI", 4, 65_535)) * 100 for _ in range(count // 50)
         ),
         "CONTINUATION": lambda: [
-            _frame(1, 0, 1, _headers()),
-            *[_frame(9, 0, 1, _literal(b"a", b"x" * 16_000))] * 500,
+            frame(1, 0, 1, headers(b"Telemetry")),
+            *[frame(9, 0, 1, literal(b"a", b"x" * 16_000))] * 500,
         ],
         "a frame of 16 MiB": lambda: [b"\xff\xff\xff\0\0\0\0\0\1" + bytes(16_000)] * 50,
-        "DATA on no stream": lambda: [_frame(0, 0, 999, b"x" * 1_000)] * 500,
-        "a window beyond 2^31": lambda: [_frame(8, 0, 0, struct.pack(">I", 0x7FFFFFFF))] * 10,
+        "DATA on no stream": lambda: [frame(0, 0, 999, b"x" * 1_000)] * 500,
+        "a window beyond 2^31": lambda: [frame(8, 0, 0, struct.pack(">I", 0x7FFFFFFF))] * 10,
         "a message of 4 GiB": lambda: [
-            _frame(1, 4, 1, _headers(b"SendMessage")),
-            _frame(0, 0, 1, b"\0\xff\xff\xff\xff" + bytes(1_000)),
+            frame(1, 4, 1, headers(b"SendMessage")),
+            frame(0, 0, 1, b"\0\xff\xff\xff\xff" + bytes(1_000)),
         ],
         "noise": lambda: [os.urandom(500), b"GET / HTTP/1.1\r\n\r\n", bytes(500)],
     }
     sent = {}
     for name, pieces in cases.items():
-        sent[name] = _pump(scene, pieces())
+        sent[name] = await _pump(scene, pieces())
     return [held("a17: pieces sent", sum(sent.values()), "some", sum(sent.values()) > 0)]
 
 
-def _pump(scene: Scene, pieces: Iterable[bytes]) -> int:
+async def _pump(scene: Scene, pieces: Iterable[bytes]) -> int:
     """Send until the node closes; what it says is thrown away."""
-    count = 0
-    with contextlib.suppress(OSError), connect(scene.endpoints[scene.leader]) as connection:
-        connection.sendall(_PREFACE + _frame(4, 0, 0))
-        reader = threading.Thread(target=_drain, args=(connection,), daemon=True)
-        reader.start()
-        end_s = time.monotonic() + 4
-        for piece in pieces:
-            connection.sendall(piece)
-            count += 1
-            if time.monotonic() > end_s:
-                break
+    count, talk = 0, await dial(scene, scene.leader, 0)
+    end_s = time.monotonic() + 4
+    for piece in pieces:
+        if talk is None or talk.closed or time.monotonic() > end_s:
+            break
+        talk.write(piece)
+        await talk.room()
+        await asyncio.sleep(0)
+        count += 1
+    if talk is not None:
+        talk.close()
     return count
-
-
-def _drain(connection: object) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        while connection.recv(1 << 16):  # type: ignore[attr-defined]
-            pass

@@ -13,6 +13,7 @@ import pytest
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.calls.caller import Caller
 from dledger.calls.rules import Ask, Leave
 from dledger.client import Client, Record
 from dledger.door.contract import Code
@@ -39,10 +40,12 @@ class Counting:
         self.again = 0
         self.held, self.most, self.joined = 0, 0, 0
         self.seen: list[tuple[str, type[DledgerError]]] = []
+        self.callers: list[Caller] = []
         self._refuses = refuses
         node.parts.context.rules.append(self)
 
     def admit(self, ask: Ask) -> Leave | None:
+        self.callers.append(ask.caller)
         if ask.caller.forwarded:
             self.forwarded[ask.method] += ask.messages
             return None
@@ -117,6 +120,30 @@ async def test_messages_that_come_together_are_counted_one_by_one(
         assert (rule.joined > 1) is (client_server == made.DOOR and at == 0)  # else no batch came
         if at:
             assert +leader.forwarded == +rule.messages
+
+
+@pytest.mark.found
+@pytest.mark.parametrize("at", NODES)
+async def test_it_sees_whose_a_call_is_at_each_door(at: int) -> None:
+    """The client's address, its deadline and its headers; of a door's batch there were none.
+
+    At the leader the same, if a follower passed the call on: but for the address, its own words.
+    """
+    async with memory_group(nodes=2, config=RequestConfig(default_queues=1)) as group:
+        seen = [Counting(each) for each in group.nodes]
+        async with RocketClient(group.nodes[at].port) as client:
+            await client.send(message(0))
+            await asyncio.gather(*(client.send(message(n)) for n in range(1, 9)))
+            _, messages, _ = await client.receive(batch=9)
+            await asyncio.gather(*(client.ack(each) for each in messages))
+        callers = [caller for rule in seen for caller in rule.callers]
+        now_s = asyncio.get_running_loop().time()
+
+    assert len(callers) >= 4
+    assert {caller.host for caller in callers} == {"ipv4:127.0.0.1"}
+    assert {caller.kept[b"x-mq-client-id"] for caller in callers} == {b"client-1"}
+    assert {caller.language for caller in callers} == {"PYTHON"}
+    assert all(now_s + 1 < caller.deadline_s < now_s + 60 for caller in callers)
 
 
 async def test_each_batch_of_a_producers_stream_is_asked_about(group: MemoryGroup) -> None:

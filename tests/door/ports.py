@@ -143,7 +143,7 @@ def _renamed(refused: Failed) -> bytes:
 
 
 def _refuse(headers: Headers, body: bytes, _: Answer, fail: Fail) -> Cancel | None:
-    code = Code(int(headers.get(b"x-code", "9")))
+    code = Code(int(headers.get(b"x-mq-code", "9")))
     fail(code, body.decode(), ((b"x-why", b"asked"), (b"x-raw-bin", b"AP8")))
     return None
 
@@ -196,3 +196,5 @@ async def door(
     assert server.connections == 0
     assert server.held_bytes == 0
     assert server.calls == 0
+    port = server._port
+    assert port.unfinished.taken == port.streams.taken == 0

@@ -135,10 +135,12 @@ class RawClient:
 
 
 @contextlib.asynccontextmanager
-async def raw_client(port: int) -> AsyncIterator[RawClient]:
-    """Connect to a port of the loopback, over TLS if that is how this test runs."""
+async def raw_client(port: int, source: str = "127.0.0.1") -> AsyncIterator[RawClient]:
+    """Connect to a port of the loopback, from one of its addresses; over TLS if a test is so."""
     context = client_context() if OVER_TLS.get() else None
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+    reader, writer = await asyncio.open_connection(
+        "127.0.0.1", port, local_addr=(source, 0), ssl=context
+    )
     try:
         yield RawClient(reader, writer)
     finally:

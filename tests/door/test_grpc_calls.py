@@ -76,13 +76,13 @@ async def test_a_handler_sees_metadata_and_who_calls() -> None:
     """Text, bytes, the client's address, and the time that is left."""
     async with called() as (port, channel):
         echo = channel.unary_unary("/t/Echo")
-        metadata = (("x-mq-client-id", "c1"), ("x-raw-bin", b"\x00\xff\x10"))
+        metadata = (("x-mq-client-id", "c1"), ("x-mq-raw-bin", b"\x00\xff\x10"))
         await echo(b"", metadata=metadata, timeout=30)
         await echo(b"")
     first, second = port.seen.headers
 
     assert first.get(b"x-mq-client-id") == "c1"
-    assert first.binary(b"x-raw-bin") == b"\x00\xff\x10"
+    assert first.binary(b"x-mq-raw-bin") == b"\x00\xff\x10"
     assert first.peer.startswith("ipv4:127.0.0.1:")
     assert first.connection == second.connection
     assert first.deadline_s is not None
@@ -94,7 +94,7 @@ async def test_details_and_trailing_metadata_arrive_whatever_is_in_them() -> Non
     message = "100 % gone:\n\ttopic „Bestellungen” → \x00 é"
     async with called() as (_, channel):
         refuse = channel.unary_unary("/t/Refuse")
-        error = await failure(refuse(message.encode(), metadata=(("x-code", "5"),)))
+        error = await failure(refuse(message.encode(), metadata=(("x-mq-code", "5"),)))
 
     assert error.code() == grpc.StatusCode.NOT_FOUND
     assert error.details() == message

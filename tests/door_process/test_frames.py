@@ -7,25 +7,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, SendBatch
+from dledger.door_process.frames import AckBatch, Client, SendBatch
 from tests.link.frame_forms import Form
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=40)
+CLIENTS = st.builds(
+    Client,
+    peer=TEXTS,
+    client_id=TEXTS,
+    deadline_s=st.none() | st.floats(allow_nan=False),
+    pairs=st.lists(st.tuples(st.binary(max_size=9), st.binary(max_size=9)), max_size=4).map(tuple),
+)
 SENDS = st.builds(
     SendBatch,
     connection=NUMBERS,
     room_bytes=st.integers(0, (1 << 32) - 1),
     calls=st.integers(1, 512),
-    peer=TEXTS,
-    client_id=TEXTS,
+    client=CLIENTS,
     command=st.binary(max_size=100),
 )
 ACKS = st.builds(
     AckBatch,
     room_bytes=st.integers(0, (1 << 32) - 1),
-    peer=TEXTS,
-    client_id=TEXTS,
+    client=CLIENTS,
     group=TEXTS,
     topic=TEXTS,
     handles=st.lists(st.lists(TEXTS, min_size=1, max_size=4), min_size=1, max_size=5),

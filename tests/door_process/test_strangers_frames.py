@@ -16,7 +16,7 @@ from dledger.broker.message import Message
 from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
+from dledger.door_process.frames import AckBatch, Client, DoorKind, SendBatch
 from dledger.door_process.node_end import NodeEnd
 from dledger.link.calls_in import ServedPort
 from dledger.link.connection import Link
@@ -30,10 +30,11 @@ from tests.waiting import eventually
 
 COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
 PEER = "ipv4:127.0.0.1:1"
+CLIENT = Client(PEER, "client-1", None, ((b"x-mq-client-id", b"client-1"),))
 
 
 def a_send(**other: Any) -> SendBatch:
-    return SendBatch(1, 8192, 1, PEER, "client-1", COMMAND)._replace(**other)
+    return SendBatch(1, 8192, 1, CLIENT, COMMAND)._replace(**other)
 
 
 def an_opening(**other: Any) -> Opening:
@@ -81,7 +82,7 @@ BAD = {
     "a newer command": frames.sending(
         1, a_send(command=COMMAND.replace(b"\x01\x00\x08\x00", b"\x02\x00\x08\x00", 1))
     ),
-    "another client": frames.sending(1, a_send(client_id="client-2")),
+    "another client": frames.sending(1, a_send(client=CLIENT._replace(client_id="client-2"))),
     "too many calls": frames.sending(1, a_send(calls=2)),
     "no handles": packed(DoorKind.ACK, 1, bytes(16)),
     "no credit": packed(Kind.CREDIT, 1, b"1"),
@@ -121,9 +122,7 @@ async def test_no_bytes_harm_the_node() -> None:
                         (
                             opening(number, an_opening(method=method, body=body)),
                             frames.sending(number, a_send(connection=rng.randrange(3))),
-                            frames.acking(
-                                number, AckBatch(9, PEER, "client-1", "g", "t", [["handle"]])
-                            ),
+                            frames.acking(number, AckBatch(9, CLIENT, "g", "t", [["handle"]])),
                             packed(
                                 rng.choice((*Kind, *DoorKind)), rng.randrange(12), rng.randbytes(8)
                             ),

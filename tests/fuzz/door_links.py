@@ -13,7 +13,7 @@ from dledger.calls.admission import AdmissionControl
 from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
-from dledger.door_process.frames import AckBatch, DoorKind, SendBatch
+from dledger.door_process.frames import AckBatch, Client, DoorKind, SendBatch
 from dledger.door_process.node_end import NodeEnd
 from dledger.link.calls_in import LARGEST_FRAME_BYTES, CallsIn, ServedPort
 from dledger.link.frames import (
@@ -42,6 +42,11 @@ _PAIRS: Final = ((b":path", b"/t/T"), (b"x-mq-client-id", b"client"))
 _ROUNDS: Final = 200
 _LINKS: Final = 256
 """After so many the node is a new one, as in `doors`."""
+
+
+def _client(rng: Random, name: str) -> Client:
+    """Return whose a batch is: with a deadline that has passed, or headers, or without."""
+    return Client(_PEER, name, rng.choice((None, 0.0, 1e9)), _PAIRS[: rng.randrange(3)])
 
 
 class DoorLinks(Target):
@@ -95,11 +100,13 @@ class DoorLinks(Target):
                 command = _COMMAND if rng.random() < 0.6 else mutated(rng, _COMMAND)
                 client = rng.choice(("client", "client", "other"))
                 return frames.sending(
-                    number, SendBatch(rng.randrange(3), 9000, 1, _PEER, client, command)
+                    number, SendBatch(rng.randrange(3), 9000, 1, _client(rng, client), command)
                 )
             case 2:
                 handles = [["AgAA"] * rng.randrange(1, 3)]
-                return frames.acking(number, AckBatch(9000, _PEER, "client", "g", "t", handles))
+                return frames.acking(
+                    number, AckBatch(9000, _client(rng, "client"), "g", "t", handles)
+                )
             case 3:
                 return credit(number, rng.randrange(1 << 17))
             case _:

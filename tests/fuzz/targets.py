@@ -16,6 +16,7 @@ from tests.fuzz import (
     peers,
     settings,
     spools,
+    tls_ports,
 )
 from tests.fuzz.target import Target
 
@@ -32,7 +33,7 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(archives.ArchivedMessages, archives.Records),
     *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),
     *(operators.OperatorOptions, settings.NodeSettings, settings.Http, doors.Doors),
-    *(doors.NativeDoors, doors.LinkedDoors, http2.Http2),
+    *(doors.NativeDoors, doors.LinkedDoors, http2.Http2, tls_ports.TlsPorts),
     *(door_links.DoorLinks, door_links.RelayLinks),
 )
 TARGETS: Final[dict[str, type[Target]]] = {each.name: each for each in _CLASSES}

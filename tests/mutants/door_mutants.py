@@ -14,6 +14,8 @@ _FRAMES = "tests/door_process/test_strangers_frames.py"
 _DOORS = "tests/system/test_door_processes.py"
 _TOGETHER = "tests/contract/test_calls_together.py"
 _PROTOCOL = "tests/rocketmq/test_rocketmq_protocol.py"
+_SHARE = "tests/common/test_shares.py"
+_SHARES = "tests/door/test_shares_of_a_port.py"
 _TLS_BYTES = "tests/door/test_tls_bytes.py"
 _TLS_PORT = "tests/door/test_tls_port.py"
 _TLS_TRANSPORT = "tests/door/test_tls_transport.py"
@@ -180,6 +182,54 @@ DOOR_MUTANTS = (
         new="deadline_s=None",
         why="behind a door, a client that waits for less than ten seconds is told nothing",
         checks=(_TOGETHER,),
+    ),
+    Mutant(
+        name="who has least makes room",
+        file="common/shares.py",
+        old="self._classes[max(self._classes)]",
+        new="self._classes[min(self._classes)]",
+        why="a stranger who fills a bound ends everybody else's",
+        checks=(_SHARE,),
+    ),
+    Mutant(
+        name="calls that are not whole are counted nowhere",
+        file="door/calls.py",
+        old="        if call.is_unfinished:\n",
+        new="        if call.is_unfinished and call.is_stream:\n",
+        why="one address holds all calls of a port, for 15 bytes each",
+        checks=(_SHARES,),
+    ),
+    Mutant(
+        name="a call keeps all of its headers",
+        file="door/opening.py",
+        old="            return kept_of(fields.items())\n",
+        new="            return fields\n",
+        why="4 MB on the wire are 600 MiB of a node",
+        checks=(_SHARES,),
+    ),
+    Mutant(
+        name="refused calls have no rate",
+        file="door/calls.py",
+        old="            if not self._address.may_be_refused(now_s):\n",
+        new="            if not self._address.may_be_refused(now_s) and stream_id < 0:\n",
+        why="a stranger has a node refuse for him as fast as it can",
+        checks=(_SHARES,),
+    ),
+    Mutant(
+        name="a handshake ends the one before it",
+        file="door/places.py",
+        old=" or wait_s <= 0:",
+        new=" or wait_s <= PROMPT_S:",
+        why="a crowd behind one address never comes back after a failover",
+        checks=(_SHARES,),
+    ),
+    Mutant(
+        name="a door's batch leaves its headers behind",
+        file="door_process/joiner.py",
+        old="min(ends, default=None), headers.pairs)",
+        new="min(ends, default=None), ())",
+        why="a rule counts the calls of doors for nobody",
+        checks=("tests/calls/test_rules.py",),
     ),
     Mutant(
         name="a lost connection is known by its own calls",

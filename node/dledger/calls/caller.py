@@ -20,9 +20,8 @@ _HOST_KEY: Final = "x-dledger-host"
 _CLIENT_ID: Final = b"x-mq-client-id"
 _LANGUAGE: Final = b"x-mq-language"
 _REQUEST_ID: Final = b"x-mq-request-id"
-_KEPT: Final = (b"x-mq-", b"authorization")
-"""How the names of the fields begin that are kept, to be passed on to the leader."""
 _BINARY: Final = b"-bin"
+_PSEUDO: Final = b":"
 _NO_DEADLINE_S: Final = 10.0
 _NUMBER_DIGITS: Final = 20
 
@@ -50,7 +49,8 @@ class Caller:
         passing_on: The number with which that follower will confirm that it passed the response on.
         since_s: Event-loop time at which the call came to the node that its client asked; of a
             forwarded call as the follower says.
-        kept: Of what came with the call, what the leader gets if it is forwarded.
+        kept: Of what came with the call, what is read (`contract.kept_of`), also by the leader if
+            it is forwarded; of a batch, what came with its first call.
         prove: Has something told whether this call's answers arrive. None: a follower can, or it is
             no stream.
     """
@@ -85,11 +85,9 @@ class Caller:
         *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
         connection; for a forwarded call what the follower sent says so.
         """
-        kept = {name: value for name, value in headers.pairs if name.startswith(_KEPT)}
+        kept = headers.to_keep
         client_id = kept.get(_CLIENT_ID, b"").decode("ascii", "ignore")
-        now_s, ends_s = asyncio.get_running_loop().time(), headers.deadline_s
-        remaining_s = _NO_DEADLINE_S if ends_s is None else max(ends_s - now_s, 0.0)
-        deadline_s = now_s + remaining_s - min(max(0.1 * remaining_s, 0.05), 0.5)
+        now_s, deadline_s = asyncio.get_running_loop().time(), answer_by_s(headers.deadline_s)
         if peer_port:
             return cls._forwarded(headers, client_id, deadline_s, now_s, kept)
         peer = headers.peer
@@ -152,6 +150,7 @@ class Caller:
             (name.decode("ascii", "ignore"), value.decode("ascii", "ignore"))
             for name, value in self.kept.items()
             if not name.endswith(_BINARY)  # no SDK has such a field
+            and not name.startswith(_PSEUDO)
         )
         telemetry = ((_TELEMETRY_KEY, "1"),) if self.has_telemetry else ()
         port = "tls" if self.tls else "plain"
@@ -161,6 +160,16 @@ class Caller:
     def remaining_s(self) -> float:
         """Return the seconds until `deadline_s`; negative when it has passed."""
         return self.deadline_s - asyncio.get_running_loop().time()
+
+
+def answer_by_s(ends_s: float | None) -> float:
+    """Return by when a response should leave for a client that waits until *ends_s*, or for ever.
+
+    Both are times of the event loop.
+    """
+    now_s = asyncio.get_running_loop().time()
+    remaining_s = _NO_DEADLINE_S if ends_s is None else max(ends_s - now_s, 0.0)
+    return now_s + remaining_s - min(max(0.1 * remaining_s, 0.05), 0.5)
 
 
 def _number_in(headers: Headers, name: str) -> int | None:

@@ -22,6 +22,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final, Generic, TypeVar
 
+NO_ROOM: Final = "others need the room, and most of it is your address's; back off and retry"
+"""What somebody is told who has to go."""
 _EIGHTHS: Final = 4
 """So many leading bits of a weight tell its class."""
 _PREFIX_BITS: Final = 64
@@ -222,13 +224,15 @@ class Share(Generic[T]):
         """Whether the bound is exceeded, by what `resize` has added."""
         return self.taken > self.limit
 
+    def next(self) -> Entry[T] | None:
+        """Return what would go now: the oldest of who has most; None: there is nothing."""
+        return self._ranks.most().ranks.most().oldest if self._hosts else None
+
     def evict(self) -> bool:
         """End the oldest item of who has most; return False if there is none."""
-        if not self._hosts:
-            return False
-        entry = self._ranks.most().ranks.most().oldest
+        entry = self.next()
         if entry is None:
-            raise RuntimeError("a line without entries is removed")
+            return False
         self.leave(entry)
         self._on_evict(entry.item)
         return True

@@ -1,7 +1,7 @@
 """A rate with bursts: so many at once, so many a second in the long run. Pure; no clock.
 
-Used by the doors against floods of PINGs and given-up calls, for topics and groups that are made on
-their first use, and by the operator for what nodes tell it.
+Used by the doors against floods, of PINGs, given-up calls and connections, for topics and groups
+that are made on their first use, and by the operator for what nodes tell it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class TokenBucket:
         self._left -= 1
         return True
 
-    def owe(self, now_s: float) -> float:
-        """Take a token, be there one or not; return after how many seconds the next is there."""
+    def owe(self, now_s: float, tokens: float = 1) -> float:
+        """Take tokens, be they there or not; return after how many seconds the next is there."""
         self._gain(now_s)
-        self._left -= 1
+        self._left -= tokens
         return max(0.0, (1 - self._left) / self._per_s)
 
     def fill(self) -> None:

@@ -3,21 +3,32 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
+
+UNFINISHED_BYTES: Final = 2 << 10
+"""What a call without a byte of its request takes, here and in libnghttp2, beside its headers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
     """The limits of one port. Times are in seconds, and are looked at every *tick_s*.
 
+    Those of `connections`, `handshakes`, `calls`, `unfinished_bytes` and `stream_header_bytes` are
+    shared by address when they are full (`common.shares`, ADR 56); in a door process, its own part.
+
     Attributes:
-        connections: Open at once, TLS handshakes included; more are closed at once.
-        connections_by_address: Of them, from one IP address.
-        calls: Under way at once, of all connections; more are refused.
+        connections: Open at once, TLS handshakes included.
+        arrivals: New connections of one address: at once, and a second; more are closed at once.
+        handshakes: Of TLS, under way at once.
+        calls: Under way at once, of all connections.
         streams: Calls under way on one connection; announced, and refused beyond.
         handshake_s: For the TLS handshake; then again for preface and acknowledged SETTINGS.
         header_list_bytes: Of one call, by the count of RFC 9113, 6.5.2; announced. A larger one is
             refused, one of more than twice that size ends the connection.
         header_fields: The same, in fields.
+        kept_header_bytes: Of those that are kept as long as a call (`contract.kept_of`).
+        refusals: Calls of one address that say nothing that is served: at once, and a second.
+        idle_bytes: Of frames of one address that had no effect: at once, and a second.
         stream_window_bytes: What a client may send on a call before anything of it is consumed. A
             larger message gets as much as it declares, when its turn comes.
         frame_bytes: The largest DATA frame; announced. Each is an event, and few are cheaper.
@@ -29,6 +40,9 @@ class Bounds:
             its room alone.
         held_bytes: Of all requests of the port that have arrived and are not consumed; what comes
             beyond is refused.
+        unfinished_bytes: Of requests that are not whole, with their headers and `UNFINISHED_BYTES`
+            for each. Who serves whole ones counts more than their headers for each.
+        stream_header_bytes: Of headers of streams, polls among them, which may be open for long.
         request_s: For a request, or a message of a stream, from its first byte to its last; without
             the time for which it waits for room.
         unsent_stream_bytes: Of a call's answers, not yet taken by the client: with more, `send`
@@ -45,18 +59,24 @@ class Bounds:
     """
 
     connections: int = 12_000  # as many as clients' Telemetry streams, and some for their calls
-    connections_by_address: int = 4_000  # a whole cluster may stand behind one NAT; three must fit
+    arrivals: tuple[int, int] = (1_000, 500)  # after a failover a cluster behind one NAT comes back
+    handshakes: int = 32  # a quarter of a millisecond each; with 100 ms on the way, 320 a second
     calls: int = 1 << 15  # long polls of 10,000 consumers with three queues each
     streams: int = 256  # ADR 28: a flood of calls waits at its source
     handshake_s: float = 5.0  # three lost packets, sent again
     header_list_bytes: int = 16 << 10  # twice gRPC's default: tokens grow
     header_fields: int = 128  # SDKs send some 20
+    kept_header_bytes: int = 4 << 10  # SDKs send some 500, and a token
+    refusals: tuple[int, int] = (1_000, 500)  # who is newer than this node asks once a method
+    idle_bytes: tuple[int, int] = (1 << 20, 256 << 10)  # windows for 150 MB/s of answers
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
     frame_bytes: int = 256 << 10  # as much as is read at once
     wide_window_bytes: int = 1 << 20  # a batch on its way, one that is read, and two between
     wide_bytes: int = 4 << 20  # a few producers' streams; a program has one
     promised_bytes: int = 8 << 20  # two bodies of 4 MiB, of which a node serves one at a time
     held_bytes: int = 96 << 20  # of twelve clients all that each may; a body is twice in memory
+    unfinished_bytes: int = 32 << 20  # the largest request, and 12 MiB beside it
+    stream_header_bytes: int = 16 << 20  # of 32,768 streams what an SDK sends
     request_s: float = 30.0  # 20 MiB at 6 Mbit/s
     unsent_stream_bytes: int = 64 << 10  # the window of most clients: more would only wait here
     unsent_bytes: int = 64 << 20  # MAX_ANSWER_BYTES, the largest answer

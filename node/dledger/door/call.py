@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
+from dledger.common.shares import Entry, Share
 from dledger.door.contract import Arrival, Cancel, Code, Failed, Headers, Method, Pairs, Unary
 from dledger.door.grpc_format import Deframer
+from dledger.door.port import End
 
 logger = logging.getLogger(__name__)
 
@@ -52,6 +54,7 @@ class Call:
     """What all calls have.
 
     Attributes:
+        is_stream: Whether it is of many messages.
         refusal: See `contract.Method`.
         unconsumed: Bytes that have arrived and count against the windows.
         acknowledged: Of them, those that do not, since room for them was promised.
@@ -60,6 +63,8 @@ class Call:
         widened: By how much its window is wider than others'.
         timer: For the client's deadline.
         waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
+        share: The share of the port that it counts in; None: in none.
+        entry: What it has of that.
         began: Whether the answer's headers are queued.
         ended: Whether the client has sent all.
         queued: Bytes of answers that were handed to HTTP/2, ever.
@@ -73,12 +78,14 @@ class Call:
         "began",
         "carrier",
         "ended",
+        "entry",
         "headers",
         "inbox",
         "over",
         "promised",
         "queued",
         "refusal",
+        "share",
         "stream_id",
         "taken",
         "taken_at_s",
@@ -87,6 +94,8 @@ class Call:
         "waits_since_s",
         "widened",
     )
+
+    is_stream: ClassVar[bool] = True
 
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, method: Method, now_s: float
@@ -97,8 +106,15 @@ class Call:
         self.unconsumed = self.acknowledged = self.promised = self.awaited = 0
         self.queued = self.taken = self.widened = 0
         self.timer: asyncio.TimerHandle | None = None
+        self.share: Share[End] | None = None
+        self.entry: Entry[End] | None = None
         self.waits_since_s: float | None = now_s
         self.taken_at_s = now_s
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether the client has begun a message, or has to, and not finished it."""
+        raise NotImplementedError
 
     def data(self, data: bytes, now_s: float) -> None:
         """Take in a part of the request. Raises Failed."""
@@ -117,12 +133,18 @@ class OneMessage(Call):
     """A call whose request is one message; its handler starts once that is whole."""
 
     __slots__ = ("_body",)
+    is_stream = False
 
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, method: Method, now_s: float
     ) -> None:
         super().__init__(carrier, stream_id, headers, method, now_s)
         self._body: bytes | None = None
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether its handler cannot start yet."""
+        return not self.ended
 
     def data(self, data: bytes, now_s: float) -> None:
         """Keep it until the message is whole. Raises Failed."""

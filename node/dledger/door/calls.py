@@ -9,17 +9,21 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Final
 
 import ngh2
 
+from dledger.common.shares import NO_ROOM, Share
+from dledger.door.addresses import Address
+from dledger.door.bounds import UNFINISHED_BYTES
 from dledger.door.call import BUG, Call
 from dledger.door.contract import Arrival, Code, Failed, Pairs
 from dledger.door.grpc_format import status_fields
 from dledger.door.intake import Intake
 from dledger.door.opening import Refused, opened
 from dledger.door.outgoing import Outgoing
-from dledger.door.port import Port
+from dledger.door.port import End, Port
 from dledger.door.proofs import Proofs
 from dledger.door.task_calls import call_of
 from dledger.door.watch import Watch
@@ -41,6 +45,8 @@ class Calls:
         position: Returns how many bytes of the connection have left.
         flush_soon: Is told when something is queued.
         on_flood: Ends the connection, with a reason.
+        is_full: Returns whether the connection takes nothing more.
+        address: What is known of the client's address.
 
     Attributes:
         answers: How many there were.
@@ -59,16 +65,20 @@ class Calls:
         position: Callable[[], int],
         flush_soon: Callable[[], None],
         on_flood: Callable[[str], None],
+        is_full: Callable[[], bool],
+        address: Address,
     ) -> None:
         self._h2, self._port, self._peer, self._watch = h2, port, peer, watch
+        self._is_full, self._address = is_full, address
         self._proofs, self._position = proofs, position
         self._flush_soon, self._on_flood = flush_soon, on_flood
         self._loop = asyncio.get_running_loop()
         self._number = next(_numbers)
-        self._intake = Intake(h2, port.bounds, port.held, self._loop.time)
+        self._intake = Intake(h2, port, self._loop.time)
         self._outgoing = Outgoing(h2, port.bounds)
         self._open: dict[int, Call] = {}
         self._half: set[int] = set()  # answered, though their clients have not sent all
+        self._touched: list[Call] = []  # in this read, and not looked at by `settle`
         self.answers = self.last_id = 0
         self.gone = False
 
@@ -108,6 +118,57 @@ class Calls:
                 self._reset_slow(call)
                 call.drop()
 
+    def settle(self) -> None:
+        """Count what one read has begun and left unfinished; to be asked when all of it was seen.
+
+        Most calls are whole by then, and never were counted.
+        """
+        touched, self._touched = self._touched, []
+        for call in touched:
+            if not call.over and (call.is_stream or not call.ended or call.entry is not None):
+                self._count(call)
+
+    def _count(self, call: Call) -> None:
+        port, size = self._port, call.headers.size_bytes
+        share: Share[End] | None = None
+        if call.is_unfinished:
+            share, size = port.unfinished, size + UNFINISHED_BYTES + call.unconsumed
+        elif call.is_stream:
+            share, size = port.streams, size + 1
+        if call.share is not share:
+            self._uncount(call)
+            if share is not None:
+                line = self if share is port.streams else None
+                end = partial(self._make_room, call)
+                call.entry = share.enter(self._address.name, end, line=line, weight=size)
+                call.share = share
+        elif share is not None and call.entry is not None and call.entry.weight != size:
+            share.resize(call.entry, size)
+            while share.is_full and share.evict():
+                pass
+
+    @staticmethod
+    def _uncount(call: Call) -> None:
+        if call.share is not None and call.entry is not None:
+            call.share.leave(call.entry)
+            call.share = call.entry = None
+
+    def _make_room(self, call: Call) -> None:
+        """End a call for others' sake: its address has most, and it costs its client least.
+
+        It is let go at once, not when HTTP/2 has closed its stream. A client that does not even
+        read that calls of it have ended loses its connection.
+        """
+        if not self._outgoing.is_sent(call.stream_id):  # a stream that is read too slowly
+            self._reset_slow(call)
+        else:
+            self.fail(call, Code.RESOURCE_EXHAUSTED, NO_ROOM)
+        call.drop()
+        if self._open.pop(call.stream_id, None) is not None:
+            self._port.calls -= 1
+        if self._is_full():
+            self._on_flood("it does not read that its calls have ended")
+
     def reset_answered(self) -> bool:
         """Reset calls that are answered but whose clients still send; return whether any were.
 
@@ -133,9 +194,12 @@ class Calls:
             self._outgoing.refuse(stream_id, refused.fields)
             if not event.end_stream:
                 self._half.add(stream_id)
+            if not self._address.may_be_refused(now_s):
+                self._on_flood("too many calls of its address were refused")
             return
         call = self._open[stream_id] = call_of(self, stream_id, headers, handler, now_s)
         self._port.calls += 1
+        self._touched.append(call)
         if headers.deadline_s is not None:
             call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
         if event.end_stream:
@@ -150,18 +214,21 @@ class Calls:
                 call.ended = True
             return
         self._feed(call, event.data, ended=event.end_stream)
+        if not event.end_stream or call.entry is not None:
+            self._touched.append(call)
 
     def on_trailers(self, event: Any) -> None:
         """End a request; gRPC's clients send no trailers, but HTTP/2 has them."""
         call = self._open.get(event.stream_id)
         if call is not None and not call.over:
             self._feed(call, b"", ended=True)
+            self._touched.append(call)
 
     def _feed(self, call: Call, data: bytes, *, ended: bool) -> None:
         try:
             if data:
                 self._intake.take(call, data, self._loop.time())
-            if ended:
+            if ended and not call.over:
                 call.end()
         except Failed as error:
             call.ended = ended
@@ -286,6 +353,8 @@ class Calls:
 
     def _over(self, call: Call) -> None:
         call.over = True
+        if call.entry is not None:
+            self._uncount(call)
         self.answers += 1
         if call.timer is not None:
             call.timer.cancel()

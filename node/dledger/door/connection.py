@@ -12,13 +12,15 @@ import fcntl
 import logging
 import sys
 import termios
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 import ngh2
 
+from dledger.common.shares import NO_ROOM, Entry
 from dledger.door.calls import Calls
-from dledger.door.port import Port, configuration, goaway, settings
+from dledger.door.port import End, Port, configuration, goaway, settings
 from dledger.door.proofs import Proofs
 from dledger.door.watch import Verdict, Watch
 
@@ -29,6 +31,18 @@ _CHUNK_BYTES: Final = 256 << 10
 _LINGER_S: Final = 1.0
 """How long the last bytes may take to be sent before a connection is cut."""
 _DRAINING: Final = b"draining"
+_FRAME_HEAD_BYTES: Final = 9
+"""Source: RFC 9113, 4.1."""
+_HEADERS_BYTES: Final = 4 << 10
+"""A call's on the wire, with a long token."""
+_SMALL_FRAME_BYTES: Final = 17
+"""A PING; all others but SETTINGS are smaller."""
+_SMALL_PART_BYTES: Final = 16 << 10
+"""A part of a frame that is not worth being counted."""
+_CUT_BYTES: Final = 4 << 10
+"""What the end of a connection counts at most if nothing came of its last bytes. They may have been
+a part of a request, of each of a crowd that lost its connections."""
+_IDLE_FRAMES: Final = 256
 ASK_S: Final = 0.1
 """How long answers that have left wait for the PING that is to prove them: one serves them all, and
 is not one more write for each. A first lease is 8 s."""
@@ -60,7 +74,9 @@ class Connection(asyncio.Protocol):
         self._closing = self._draining = self._drained = self._paused = False
         self._flush_due = self._cut = False
         self._drains_s = 0.0
-        self._written = 0
+        self._written = self._idle_bytes = self._idle_frames = 0
+        self._address = port.addresses.of(peer.rpartition(":")[0])
+        self._part: Entry[End] | None = None
         self._tick: asyncio.TimerHandle | None = None
         self._progress: asyncio.TimerHandle | None = None
         self._asking: asyncio.TimerHandle | None = None
@@ -87,6 +103,8 @@ class Connection(asyncio.Protocol):
             position=lambda: self._written,
             flush_soon=self._flush_soon,
             on_flood=self._flooded,
+            is_full=lambda: self._paused,
+            address=self._address,
         )
         if self._port.needs_alpn:
             tls = transport.get_extra_info("ssl_object")
@@ -106,6 +124,8 @@ class Connection(asyncio.Protocol):
             if timer is not None:
                 timer.cancel()
         self._calls.drop_all()
+        self._note_part(0)
+        self._address.may_idle(min(self._idle_bytes, _CUT_BYTES), self._loop.time())
         self._on_lost(self)
         # They know this connection, too: in a circle, its 40 KiB would stay until the garbage
         # collector's longest round, which may never come.
@@ -129,7 +149,11 @@ class Connection(asyncio.Protocol):
         self._watch.heard(self._loop.time())
         try:
             self._h2.receive_data(data)
-            self._handle(self._h2.events())
+            idle = self._idle_bytes + len(data) - self._handle(self._h2.events())
+            self._calls.settle()
+            self._idle_bytes = max(0, idle)
+            if idle > _SMALL_PART_BYTES or self._part is not None:
+                self._look_at_idle()
         except ngh2.DenialOfServiceError as error:
             self._give_up(ngh2.ErrorCode.ENHANCE_YOUR_CALM, str(error))
         except ngh2.ConnectionProtocolError as error:
@@ -170,17 +194,31 @@ class Connection(asyncio.Protocol):
         """Cut it."""
         self._transport.abort()
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether it has no call."""
+        return not len(self._calls)
+
+    def make_room(self) -> None:
+        """End it for another connection's sake: at once, since that one is here."""
+        self._give_up(ngh2.ErrorCode.NO_ERROR, NO_ROOM)
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+
     # -- HTTP/2's events -------------------------------------------------------------------------
 
-    def _handle(self, events: list[ngh2.Event]) -> None:
-        calls = self._calls
+    def _handle(self, events: Sequence[Any]) -> int:
+        """Do what events ask for; return how many bytes of frames they are, as far as known."""
+        calls, size_bytes = self._calls, 0
         for event in events:
             kind = type(event)
             if self._closing:
-                return
+                break
             if kind is ngh2.DataReceived:
+                size_bytes += len(event.data) + _FRAME_HEAD_BYTES
                 calls.on_data(event)
             elif kind is ngh2.RequestReceived:
+                size_bytes += _HEADERS_BYTES
                 calls.on_request(event)
             elif kind is ngh2.StreamClosed:
                 calls.on_stream_closed(event)
@@ -188,8 +226,51 @@ class Connection(asyncio.Protocol):
                 calls.on_reset(event)
             elif kind is ngh2.TrailersReceived:
                 calls.on_trailers(event)
-            elif handle := self._others.get(kind):
-                handle(self, event)
+            else:
+                size_bytes += _SMALL_FRAME_BYTES
+                if handle := self._others.get(kind):
+                    handle(self, event)
+                else:
+                    self._note_idle()
+        return size_bytes
+
+    def _note_idle(self) -> None:
+        """Count a frame that changes no call, such as a window's: by the hundred."""
+        self._idle_frames += 1
+        if self._idle_frames == _IDLE_FRAMES:
+            self._idle_frames = 0
+            self._take_idle(_IDLE_FRAMES * _SMALL_FRAME_BYTES)
+
+    def _look_at_idle(self) -> None:
+        """Count what has arrived and had no effect yet: a frame in part, or frames of no kind.
+
+        The library keeps the one, and drops the others; which it is shows in their size.
+        """
+        bounds = self._port.bounds
+        beyond = self._idle_bytes - bounds.frame_bytes - _FRAME_HEAD_BYTES
+        if beyond > 0:
+            self._idle_bytes -= beyond
+            self._take_idle(beyond)
+        self._note_part(0 if self._closing else self._idle_bytes)
+
+    def _take_idle(self, size_bytes: int) -> None:
+        if not self._address.may_idle(size_bytes, self._loop.time()):
+            self._flooded("too many frames of its address have no effect")
+
+    def _note_part(self, size_bytes: int) -> None:
+        """Count a frame that has arrived in part, among requests that are not whole."""
+        share, part = self._port.unfinished, self._part
+        if size_bytes <= _SMALL_PART_BYTES:
+            if part is not None:
+                share.leave(part)
+                self._part = None
+        elif part is None:
+            end = partial(self._flooded, NO_ROOM)
+            self._part = share.enter(self._address.name, end, weight=size_bytes)
+        else:
+            share.resize(part, size_bytes)
+            while share.is_full and share.evict():
+                pass
 
     def _on_ping(self, _: Any) -> None:
         if not self._watch.may_ping(self._calls.answers, self._loop.time()):

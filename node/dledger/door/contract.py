@@ -9,13 +9,16 @@ from __future__ import annotations
 import base64
 import binascii
 import enum
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeAlias
 
 Pairs: TypeAlias = tuple[tuple[bytes, bytes], ...]
 """Metadata as it is on the wire: lower-case names, values of ``-bin`` names in base64."""
 DEFAULT_REQUEST_BYTES: Final = 256 << 10
+KEPT: Final = frozenset((b"x-mq-", b"autho", b":path"))
+"""How the names of fields begin that are kept: ``x-mq-``, ``authorization`` and ``:path``."""
+KEPT_BYTES: Final = 5
 
 
 class Code(enum.IntEnum):
@@ -58,26 +61,49 @@ class TooLarge(Failed):
 class Headers:
     """What came with a call before its messages.
 
+    A server of clients keeps no more of it than somebody reads (`kept_of`), since a call may be
+    under way for long, and a field takes a byte on the wire and 100 in memory.
+
+    Args:
+        pairs: All fields in their order, if more than what is kept came; None: *fields* are all.
+        fields: By name, the last value of each.
+        peer: As below.
+        connection: As below.
+        deadline_s: As below.
+        size_bytes: As below.
+
     Attributes:
-        pairs: All fields in their order, also HTTP/2's own, which begin with a colon.
         peer: The client's address as gRPC names it: ``ipv4:127.0.0.1:40001``.
         connection: Tells the client's connection from all others of this process.
         deadline_s: Event-loop time at which the call is cancelled; None: the client set no timeout.
+        size_bytes: What the fields count for the port's bounds.
     """
 
-    __slots__ = ("_fields", "connection", "deadline_s", "pairs", "peer")
+    __slots__ = ("_fields", "_pairs", "connection", "deadline_s", "peer", "size_bytes")
 
     def __init__(
         self,
-        pairs: Pairs,
+        pairs: Pairs | None,
         fields: Mapping[bytes, bytes],
         *,
         peer: str,
         connection: int,
         deadline_s: float | None,
+        size_bytes: int = 0,
     ) -> None:
-        self.pairs, self._fields = pairs, fields
+        self._pairs, self._fields = pairs, fields
         self.peer, self.connection, self.deadline_s = peer, connection, deadline_s
+        self.size_bytes = size_bytes
+
+    @property
+    def pairs(self) -> Pairs:
+        """The fields that are there; among them is ``:path``."""
+        return tuple(self._fields.items()) if self._pairs is None else self._pairs
+
+    @property
+    def to_keep(self) -> Mapping[bytes, bytes]:
+        """Those that somebody reads; not to be changed."""
+        return self._fields if self._pairs is None else kept_of(self._pairs)
 
     def get(self, name: bytes, default: str = "") -> str:
         """Return the last value of a field as text; what is not ASCII in it is replaced."""
@@ -105,6 +131,15 @@ class Headers:
             return base64.b64decode(value + b"=" * (-len(value) % 4), validate=True)
         except binascii.Error:
             return None
+
+
+def kept_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
+    """Return the fields that are kept as long as a call: somebody reads them, or the leader.
+
+    Of what clients send: RocketMQ's, whose further names users of its SDKs may choose, who calls,
+    and for the log of what. Known by their first five bytes, which no other field has.
+    """
+    return {name: value for name, value in pairs if name[:KEPT_BYTES] in KEPT}
 
 
 Answer: TypeAlias = Callable[[bytes], None]

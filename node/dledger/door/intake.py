@@ -23,9 +23,9 @@ from collections.abc import Callable
 
 import ngh2
 
-from dledger.door.bounds import Bounds, Held
 from dledger.door.call import Call, OneMessage
 from dledger.door.contract import Code, Failed
+from dledger.door.port import Port
 
 
 class Intake:
@@ -33,17 +33,15 @@ class Intake:
 
     Args:
         h2: The connection's state; it acknowledges nothing by itself.
-        bounds: The port's limits.
-        held: What all connections of the port hold.
+        port: Its limits, and what all of its connections hold.
         clock: The event loop's time.
     """
 
-    __slots__ = ("_bounds", "_clock", "_h2", "_held", "_promised", "_waiting", "_widened")
+    __slots__ = ("_bounds", "_clock", "_h2", "_held", "_port", "_promised", "_waiting", "_widened")
 
-    def __init__(
-        self, h2: ngh2.Connection, bounds: Bounds, held: Held, clock: Callable[[], float]
-    ) -> None:
-        self._h2, self._bounds, self._held, self._clock = h2, bounds, held, clock
+    def __init__(self, h2: ngh2.Connection, port: Port, clock: Callable[[], float]) -> None:
+        self._h2, self._port, self._clock = h2, port, clock
+        self._bounds, self._held = port.bounds, port.held
         self._promised = self._widened = 0
         self._waiting: dict[Call, None] = {}  # in the order of their turns
 
@@ -56,11 +54,13 @@ class Intake:
         size = len(data)
         call.unconsumed += size
         self._held.bytes += size
-        if self._held.bytes > self._held.limit:
+        if self._held.bytes > self._held.limit and not self._has_room(call):
             raise Failed(
                 Code.RESOURCE_EXHAUSTED,
                 f"requests of {self._held.limit} bytes are under way; back off and retry",
             )
+        if call.over:  # it was what had to go
+            return
         if call.awaited:
             part = min(call.awaited, size)
             call.awaited -= part
@@ -68,6 +68,12 @@ class Intake:
         call.data(data, now_s)
         if call.inbox.missing:
             self._ask(call)
+
+    def _has_room(self, call: Call) -> bool:
+        """Whether there is room for what *call* brings, if need be without others' requests."""
+        if call.share is not None and call.entry is not None:
+            call.share.resize(call.entry, call.entry.weight)  # it moves: others go first
+        return self._port.has_room_for_bytes()
 
     def discard(self, stream_id: int, size_bytes: int) -> None:
         """Acknowledge what nobody will read."""

@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
-from dledger.door.contract import Code, Failed, Handler, Headers, Pairs
+from dledger.door.bounds import Bounds
+from dledger.door.contract import KEPT, KEPT_BYTES, Code, Failed, Handler, Headers, Pairs, kept_of
 from dledger.door.grpc_format import HEAD, http_refusal, status_fields, timeout_s
 from dledger.door.port import Port
 
 _FIELD_BYTES: Final = 32
 """What RFC 9113, 6.5.2 counts for each field beside its name and value."""
 _NAMED_BYTES: Final = 256
+_OF_GRPC: Final = (
+    b":method",
+    b":scheme",
+    b":authority",
+    b"te",
+    b"content-type",
+    b"user-agent",
+    b"grpc-timeout",
+    b"grpc-accept-encoding",
+)
+"""What its clients send with each call, and nobody reads behind this."""
 
 
 class Refused(Exception):
@@ -36,7 +49,7 @@ def opened(
 
     Raises:
         Refused: It is not gRPC, has too much metadata, names no method, or no valid timeout; or the
-            port has too many calls.
+            port has too many calls, of which none may go.
     """
     fields = dict(pairs)
     refusal = http_refusal(fields)
@@ -44,30 +57,57 @@ def opened(
         raise Refused(refusal)
     path = fields[b":path"]
     try:
-        _check_size(port, pairs)
-        if port.calls >= port.bounds.calls:
-            raise Failed(
-                Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
-            )
+        count = len(pairs)
+        size_bytes = sum(map(len, chain.from_iterable(pairs))) + _FIELD_BYTES * count
+        _check_size(port.bounds, count, size_bytes)
         handler = port.handlers.get(path)
         if handler is None:
             named = path[:_NAMED_BYTES].decode("ascii", "replace")
             raise Failed(Code.UNIMPLEMENTED, f"there is no method {named}")
         timeout = fields.get(b"grpc-timeout")
         deadline_s = None if timeout is None else now_s + timeout_s(timeout)
+        fields = _to_keep(fields)
+        if size_bytes > port.bounds.kept_header_bytes:
+            size_bytes = _checked_size(port.bounds, fields)
+        if port.calls >= port.bounds.calls and not port.make_room_for_a_call():
+            raise Failed(
+                Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
+            )
     except Failed as error:
         failure = status_fields(error.code, error.message, error.trailers)
         raise Refused((*HEAD, *failure)) from None
-    headers = Headers(pairs, fields, peer=peer, connection=connection, deadline_s=deadline_s)
+    headers = Headers(
+        None, fields, peer=peer, connection=connection, deadline_s=deadline_s, size_bytes=size_bytes
+    )
     return headers, handler
 
 
-def _check_size(port: Port, pairs: Pairs) -> None:
-    bounds, count = port.bounds, len(pairs)
-    size = len(b"".join(chain.from_iterable(pairs))) + _FIELD_BYTES * count
-    if size > bounds.header_list_bytes or count > bounds.header_fields:
+def _to_keep(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return `kept_of` *fields*, which are used for that: of most clients what is left of them."""
+    for name in _OF_GRPC:
+        fields.pop(name, None)
+    for name in fields:
+        if name[:KEPT_BYTES] not in KEPT:
+            return kept_of(fields.items())
+    return fields
+
+
+def _check_size(bounds: Bounds, count: int, size_bytes: int) -> None:
+    if size_bytes > bounds.header_list_bytes or count > bounds.header_fields:
         raise Failed(
             Code.RESOURCE_EXHAUSTED,
-            f"the headers have {count} fields of {size} bytes; the limits are "
+            f"the headers have {count} fields of {size_bytes} bytes; the limits are "
             f"{bounds.header_fields} and {bounds.header_list_bytes}",
         )
+
+
+def _checked_size(bounds: Bounds, kept: Mapping[bytes, bytes]) -> int:
+    """Return what those count that are kept; of most calls all fields do, who have less."""
+    size_bytes = sum(map(len, chain.from_iterable(kept.items()))) + _FIELD_BYTES * len(kept)
+    if size_bytes > bounds.kept_header_bytes:
+        raise Failed(
+            Code.RESOURCE_EXHAUSTED,
+            f"x-mq-, authorization and the path have {size_bytes} bytes together; the limit is "
+            f"{bounds.kept_header_bytes}",
+        )
+    return size_bytes

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeAlias
 
 import ngh2
 
+from dledger.common.shares import Share
+from dledger.door.addresses import Addresses
 from dledger.door.bounds import Bounds, Held
 from dledger.door.contract import Handler
 
 _GOAWAY: Final = struct.Struct(">BHBBIII")
 _DEBUG_BYTES: Final = 64
+
+End: TypeAlias = Callable[[], None]
+"""Ends a call, or a connection, that has to make room for another."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,6 +33,11 @@ class Port:
         needs_alpn: Whether a connection must have chosen HTTP/2 in its TLS handshake.
         calls: How many calls the connections have together.
         tasks: The handlers that run.
+        addresses: What is known of those who call.
+        unfinished: Requests that are not whole, in bytes: each a function that ends its call. Those
+            of an address go by who has stood still longest, whatever the connection: of a crowd
+            that uploads, some end, where the largest of all would never.
+        streams: Other calls of many messages, in bytes of their headers, and one each.
     """
 
     handlers: Mapping[bytes, Handler]
@@ -36,6 +46,32 @@ class Port:
     needs_alpn: bool
     calls: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    addresses: Addresses = field(init=False)
+    unfinished: Share[End] = field(init=False)
+    streams: Share[End] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.addresses = Addresses(self.bounds)
+        self.unfinished = Share(self.bounds.unfinished_bytes, _end)
+        self.streams = Share(self.bounds.stream_header_bytes, _end)
+
+    def make_room_for_a_call(self) -> bool:
+        """End a call in place of which another may begin; return False if none may go.
+
+        What costs its client least goes: what nobody serves yet, then what waits for something.
+        """
+        return self.unfinished.evict() or self.streams.evict()
+
+    def has_room_for_bytes(self) -> bool:
+        """Whether the bytes of requests are in their bound, if need be without some other's."""
+        while self.held.bytes > self.held.limit:
+            if not self.unfinished.evict():
+                return False
+        return True
+
+
+def _end(end: End) -> None:
+    end()
 
 
 def configuration(bounds: Bounds) -> ngh2.Configuration:

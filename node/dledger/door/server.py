@@ -11,13 +11,14 @@ import errno
 import itertools
 import logging
 import socket
-from collections import Counter
+from functools import partial
 from typing import Any, Final
 
 from dledger.common.accepting import accept
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
+from dledger.door.places import Place, Places
 from dledger.door.port import Port
 from dledger.door.tls import TlsCertificate
 from dledger.door.tls_transport import TlsTransport
@@ -61,8 +62,7 @@ class DoorServer(ClientServer):
             held=Held(bounds.held_bytes),
             needs_alpn=tls is not None,
         )
-        self._open = 0
-        self._by_host = Counter[str]()
+        self._places = Places(bounds, self._port.addresses)
         self._connections: set[Connection] = set()
         self._handshakes: set[TlsTransport] = set()
         self._greetings: set[asyncio.Task[None]] = set()
@@ -88,7 +88,7 @@ class DoorServer(ClientServer):
     @property
     def connections(self) -> int:
         """How many connections are open, handshakes included."""
-        return self._open
+        return len(self._places)
 
     async def start(self) -> None:
         """Accept connections, on the running event loop. Raises OSError if the port is taken."""
@@ -121,7 +121,7 @@ class DoorServer(ClientServer):
 
     async def _empty(self, timeout_s: float) -> None:
         """Wait until no connection is left, but not for longer."""
-        if not self._open:
+        if self._is_empty:
             return
         self._emptied = asyncio.get_running_loop().create_future()
         await asyncio.wait((self._emptied,), timeout=timeout_s)
@@ -139,71 +139,75 @@ class DoorServer(ClientServer):
                 logger.error("cannot accept a client: %s", error)
                 await asyncio.sleep(_NO_FILES_S)
                 continue
-            host = _host(address)
-            if not self._has_room(host):
+            place = self._places.enter(_host(address), loop.time())
+            if place is None:
                 connection.close()
                 continue
-            self._open += 1
-            self._by_host[host] += 1
-            task = loop.create_task(self._greet(connection, host, _peer(address)))
+            task = loop.create_task(self._greet(connection, place, _peer(address)))
+            place.end = task.cancel
             self._greetings.add(task)
-            task.add_done_callback(self._greetings.discard)
+            task.add_done_callback(partial(self._on_greeted, connection, place))
 
-    def _has_room(self, host: str) -> bool:
-        return (
-            self._open < self._bounds.connections
-            and self._by_host[host] < self._bounds.connections_by_address
-        )
+    def _on_greeted(
+        self, connection: socket.socket, place: Place, task: asyncio.Task[None]
+    ) -> None:
+        """Close what no protocol has taken over; the task may have ended before it began."""
+        self._greetings.discard(task)
+        if not place.taken:
+            connection.close()
+            self._places.leave(place)
 
-    async def _greet(self, connection: socket.socket, host: str, peer: str) -> None:
+    async def _greet(self, connection: socket.socket, place: Place, peer: str) -> None:
         """Hand a connection over to its protocol, which may be TLS in front of it."""
-        built = False
 
         def build() -> asyncio.Protocol:
-            nonlocal built
-            protocol = self._protocol(host, peer)
-            built = True
+            protocol = self._protocol(place, peer)
+            place.taken = True
             return protocol
 
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self._tls is not None:
+                await self._places.greet(place)
             await asyncio.get_running_loop().connect_accepted_socket(build, connection)
         except OSError as error:
             logger.debug("no connection with %s: %s", peer, error)
-        finally:
-            if not built:
-                connection.close()
-                self._leave(host)
 
-    def _protocol(self, host: str, peer: str) -> asyncio.Protocol:
+    def _protocol(self, place: Place, peer: str) -> asyncio.Protocol:
         """Return what gets a connection's bytes: its protocol, or TLS in front of it."""
+
+        def begin(protocol: Connection) -> None:
+            self._connections.add(protocol)
+            place.end, place.is_idle = protocol.make_room, lambda: protocol.is_idle
+
+        def secure(protocol: TlsTransport) -> None:
+            self._handshakes.discard(protocol)
+            self._places.end_greeting(place)
 
         def lose(protocol: Connection | TlsTransport) -> None:
             self._connections.discard(protocol)
             self._handshakes.discard(protocol)
-            self._leave(host)
+            self._places.leave(place)
+            if self._is_empty and self._emptied and not self._emptied.done():
+                self._emptied.set_result(None)
 
-        begin, forget = self._connections.add, self._connections.discard
         if self._tls is None:
             return Connection(self._port, peer, on_made=begin, on_lost=lose)
-        connection = Connection(self._port, peer, on_made=begin, on_lost=forget)
+        forget = self._connections.discard
         secured = TlsTransport(
             self._tls.context,
-            connection,
+            Connection(self._port, peer, on_made=begin, on_lost=forget),
             handshake_s=self._bounds.handshake_s,
-            on_open=self._handshakes.discard,
+            on_open=secure,
             on_lost=lose,
         )
+        place.end = secured.abort
         self._handshakes.add(secured)
         return secured
 
-    def _leave(self, host: str) -> None:
-        self._open -= 1
-        self._by_host[host] -= 1
-        if not self._by_host[host]:
-            del self._by_host[host]
-        if not self._open and self._emptied and not self._emptied.done():
-            self._emptied.set_result(None)
+    @property
+    def _is_empty(self) -> bool:
+        return not (self._connections or self._handshakes)
 
 
 _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)

@@ -120,7 +120,7 @@ class _Streaming(_TaskCall):
 class BidiCall(_Streaming):
     """A call with many messages in both directions; its handler starts at once."""
 
-    __slots__ = ("_messages", "_reader", "_task", "received")
+    __slots__ = ("_begun", "_messages", "_reader", "_task", "received")
 
     def __init__(
         self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
@@ -128,15 +128,22 @@ class BidiCall(_Streaming):
         super().__init__(carrier, stream_id, headers, handler, now_s)
         self.waits_since_s = None  # it may be silent for ever, between messages
         self._messages: deque[bytes] = deque()
-        self.received = False
+        self.received = self._begun = False
         self._reader: asyncio.Future[None] | None = None
         self._task = _Task(self, partial(self._run, handler))
+
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a part of a message has come, or not even its first."""
+        return bool(self.inbox.missing) or not (self._begun or self.ended)
 
     def data(self, data: bytes, now_s: float) -> None:
         """Queue the messages that are whole. Raises Failed."""
         self.received = True
         whole = self.inbox.feed(data)
-        self._messages += whole
+        if whole:
+            self._begun = True
+            self._messages += whole
         if not self.inbox.missing:
             self.waits_since_s = None
         elif whole or self.waits_since_s is None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import enum
 
-from dledger.common.token_bucket import TokenBucket
+from dledger.door.addresses import bucket
 from dledger.door.bounds import Bounds
 
 
@@ -47,7 +47,7 @@ class Watch:
         self._began_s = self._heard_s = self._busy_s = now_s
         self._pinged_s: float | None = None
         self._paused_s: float | None = None
-        self._pings, self._resets = _bucket(bounds.pings), _bucket(bounds.resets)
+        self._pings, self._resets = bucket(bounds.pings), bucket(bounds.resets)
         self._answers = 0
         self.settled = False
 
@@ -93,8 +93,3 @@ class Watch:
             self._pinged_s = now_s
             return Verdict.PING
         return Verdict.NOTHING
-
-
-def _bucket(bound: tuple[int, int]) -> TokenBucket:
-    at_once, per_s = bound
-    return TokenBucket(at_once=at_once, per_s=per_s)

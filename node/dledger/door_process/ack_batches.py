@@ -124,8 +124,7 @@ def _frame(batch: _Batch) -> bytes:
         batch.number,
         AckBatch(
             room_bytes=batch.room_bytes,
-            peer=batch.calls[0].headers.peer,
-            client_id=client_id,
+            client=batch.client(client_id),
             group=group,
             topic=topic,
             handles=[

@@ -12,15 +12,18 @@ strangers sent: bytes are checked all the same, and what is malformed ends the l
 from __future__ import annotations
 
 import enum
+import math
 import struct
 from collections.abc import Sequence
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
+from dledger.door.contract import Pairs
 from dledger.link.frames import MalformedFrame, cut, packed
 
-_SEND: Final = struct.Struct("<QIHHHI")
-_ACK: Final = struct.Struct("<IHHHHHH")
+_CLIENT: Final = struct.Struct("<dHHH")
+_SEND: Final = struct.Struct("<QIHI")
+_ACK: Final = struct.Struct("<IHHHH")
 
 
 class DoorKind(enum.IntEnum):
@@ -64,6 +67,48 @@ class Arrives(enum.IntEnum):
     MOVES = 2  # not yet, and some were taken in the last seconds
 
 
+class Client(NamedTuple):
+    """Who asks for a batch.
+
+    Attributes:
+        peer: The client's address as gRPC names it.
+        client_id: The client's id, which a SEND's command has, too.
+        deadline_s: When the first of its calls ends, in the event loop's time, which is the same in
+            all processes; None: none of them ever does.
+        pairs: What is kept of the headers of its first call.
+    """
+
+    peer: str
+    client_id: str
+    deadline_s: float | None
+    pairs: Pairs
+
+
+def _client(client: Client) -> bytes:
+    peer, name = client.peer.encode(), client.client_id.encode()
+    texts = tuple(chain.from_iterable(client.pairs))
+    deadline_s = math.nan if client.deadline_s is None else client.deadline_s
+    head = _CLIENT.pack(deadline_s, len(peer), len(name), len(client.pairs))
+    return b"".join((head, struct.pack(f"<{len(texts)}I", *map(len, texts)), peer, name, *texts))
+
+
+def _client_of(payload: bytes, start: int) -> tuple[Client, int]:
+    """Return who is told of from *start*, and where that ends. Raises struct.error, ValueError."""
+    deadline_s, peer_bytes, name_bytes, count = _CLIENT.unpack_from(payload, start)
+    start += _CLIENT.size
+    sizes = struct.unpack_from(f"<{2 * count}I", payload, start)
+    parts = (peer_bytes, name_bytes, *sizes)
+    start += 4 * len(sizes)
+    (peer, name, *fields), _ = cut(payload, start, parts)
+    client = Client(
+        peer.decode(),
+        name.decode(),
+        None if math.isnan(deadline_s) else deadline_s,
+        tuple(zip(fields[::2], fields[1::2], strict=True)),
+    )
+    return client, start + sum(parts)
+
+
 class SendBatch(NamedTuple):
     """SendMessage calls of one connection, whose messages share a PRODUCE command.
 
@@ -71,39 +116,30 @@ class SendBatch(NamedTuple):
         connection: As in `Opening`.
         room_bytes: What they count for admission.
         calls: How many there are.
-        peer: The client's address as gRPC names it.
-        client_id: The client's id, which the command has, too.
+        client: Whose they are.
         command: The framed command.
     """
 
     connection: int
     room_bytes: int
     calls: int
-    peer: str
-    client_id: str
+    client: Client
     command: bytes
 
 
 def sending(number: int, batch: SendBatch) -> bytes:
     """Return the SEND frame of a batch."""
-    peer, client = batch.peer.encode(), batch.client_id.encode()
-    head = _SEND.pack(
-        batch.connection,
-        batch.room_bytes,
-        batch.calls,
-        len(peer),
-        len(client),
-        len(batch.command),
-    )
-    return packed(DoorKind.SEND, number, head, peer, client, batch.command)
+    head = _SEND.pack(batch.connection, batch.room_bytes, batch.calls, len(batch.command))
+    return packed(DoorKind.SEND, number, head, _client(batch.client), batch.command)
 
 
 def sending_of(payload: bytes) -> SendBatch:
     """Return the batch of a SEND frame; its command is not looked at. Raises MalformedFrame."""
     try:
-        connection, room_bytes, calls, *sizes = _SEND.unpack_from(payload)
-        (peer, client, command), rest = cut(payload, _SEND.size, sizes)
-        batch = SendBatch(connection, room_bytes, calls, peer.decode(), client.decode(), command)
+        connection, room_bytes, calls, size = _SEND.unpack_from(payload)
+        client, start = _client_of(payload, _SEND.size)
+        (command,), rest = cut(payload, start, (size,))
+        batch = SendBatch(connection, room_bytes, calls, client, command)
     except (struct.error, ValueError) as error:
         raise MalformedFrame(f"no batch: {error}") from error
     if rest or not calls:
@@ -116,16 +152,14 @@ class AckBatch(NamedTuple):
 
     Attributes:
         room_bytes: What they count for admission.
-        peer: The client's address as gRPC names it.
-        client_id: The client's id.
+        client: Whose they are.
         group: The consumer group.
         topic: The topic.
         handles: The receipt handles of each call; at least one.
     """
 
     room_bytes: int
-    peer: str
-    client_id: str
+    client: Client
     group: str
     topic: str
     handles: Sequence[Sequence[str]]
@@ -133,13 +167,13 @@ class AckBatch(NamedTuple):
 
 def acking(number: int, batch: AckBatch) -> bytes:
     """Return the ACK frame of a batch."""
-    names = (batch.peer, batch.client_id, batch.group, batch.topic)
-    texts = [name.encode() for name in names]
+    texts = [name.encode() for name in (batch.group, batch.topic)]
     handles = [handle.encode() for handle in chain.from_iterable(batch.handles)]
     return packed(
         DoorKind.ACK,
         number,
         _ACK.pack(batch.room_bytes, *map(len, texts), len(batch.handles), len(handles)),
+        _client(batch.client),
         struct.pack(f"<{len(batch.handles)}H", *map(len, batch.handles)),
         struct.pack(f"<{len(handles)}I", *map(len, handles)),
         *texts,
@@ -151,19 +185,18 @@ def acking_of(payload: bytes) -> AckBatch:
     """Return the batch of an ACK frame. Raises MalformedFrame."""
     try:
         room_bytes, *names, calls, count = _ACK.unpack_from(payload)
-        per_call = struct.unpack_from(f"<{calls}H", payload, _ACK.size)
-        start = _ACK.size + 2 * calls
+        client, start = _client_of(payload, _ACK.size)
+        per_call = struct.unpack_from(f"<{calls}H", payload, start)
+        start += 2 * calls
         sizes = struct.unpack_from(f"<{count}I", payload, start)
         texts, rest = cut(payload, start + 4 * count, (*names, *sizes))
-        peer, client_id, group, topic, *handles = [text.decode() for text in texts]
+        group, topic, *handles = [text.decode() for text in texts]
     except (struct.error, ValueError) as error:
         raise MalformedFrame(f"no batch: {error}") from error
     if rest or not calls or 0 in per_call or sum(per_call) != count:
         raise MalformedFrame(f"a batch of {calls} calls with {count} handles")
     bounds = pairwise(accumulate(per_call, initial=0))
-    return AckBatch(
-        room_bytes, peer, client_id, group, topic, [handles[low:high] for low, high in bounds]
-    )
+    return AckBatch(room_bytes, client, group, topic, [handles[low:high] for low, high in bounds])
 
 
 def offsets_of(payload: bytes) -> tuple[int, ...]:

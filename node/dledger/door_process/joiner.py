@@ -15,6 +15,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from dledger.common.limits import SHARED_BYTES, SHARED_ROWS
 from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers, Unary
 from dledger.door_process.door_end import DoorEnd
+from dledger.door_process.frames import Client
 from dledger.link.frames import Kind, Resumes, packed
 
 CLIENT_ID: Final = b"x-mq-client-id"
@@ -87,6 +88,12 @@ class Batch(Generic[KeyT, CallT]):
         self.rows += rows
         self._size_bytes += size_bytes
         self.room_bytes += max(len(call.body), _LEAST_ROOM_BYTES)
+
+    def client(self, client_id: str) -> Client:
+        """Return whose it is, by its first call; and when its clients no longer wait."""
+        headers = self.calls[0].headers
+        ends = [s for each in self.calls if (s := each.headers.deadline_s) is not None]
+        return Client(headers.peer, client_id, min(ends, default=None), headers.pairs)
 
     def leave(self) -> bool:
         """Note that the client of a call has gone; return whether nobody awaits the batch now."""

@@ -172,5 +172,5 @@ def handlers_of(
 
 
 def _bounds(given: dict[str, Any]) -> Bounds:
-    pairs = ("resets", "pings")  # which JSON has as lists
-    return Bounds(**given | {key: tuple(given[key]) for key in pairs})
+    pairs = {key: tuple(value) for key, value in given.items() if isinstance(value, list)}
+    return Bounds(**given | pairs)  # JSON has them as lists

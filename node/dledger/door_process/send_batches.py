@@ -232,7 +232,7 @@ def _answer(sends: Sequence[_Send], offsets: Sequence[int]) -> None:
 
 
 def _frame(batch: _Batch) -> bytes:
-    connection, origin = batch.key
+    connection, origin = batch.key  # what its messages share, of which whose they are is a part
     messages = [each for send in batch.calls for each in send.sending.messages]
     return frames.sending(
         batch.number,
@@ -240,8 +240,7 @@ def _frame(batch: _Batch) -> bytes:
             connection=connection,
             room_bytes=batch.room_bytes,
             calls=len(batch.calls),
-            peer=batch.calls[0].headers.peer,
-            client_id=origin.client_id,
+            client=batch.client(origin.client_id),
             command=encoded(origin, messages),
         ),
     )

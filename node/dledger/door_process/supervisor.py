@@ -22,7 +22,7 @@ from typing import Any, Final
 from dledger.calls.service import Resumed
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
-from dledger.door.bounds import Bounds
+from dledger.door.bounds import UNFINISHED_BYTES, Bounds
 from dledger.door.contract import Handlers, Unary
 from dledger.door.grpc_format import PREFIX_BYTES
 from dledger.door.server import BACKLOG, bound_address, listening
@@ -70,13 +70,26 @@ class DoorPort:
 
 
 def shared_out(bounds: Bounds, processes: int) -> Bounds:
-    """Return the bounds of one of so many doors, which do not know of each other."""
+    """Return the bounds of one of so many doors, which do not know of each other.
+
+    So an address has as much as at one port: of each its part.
+    """
+    largest = MAX_CLIENT_FRAME_BYTES + PREFIX_BYTES
+
+    def part(rate: tuple[int, int]) -> tuple[int, int]:
+        return -(-rate[0] // processes), -(-rate[1] // processes)
+
     return dataclasses.replace(
         bounds,
         connections=-(-bounds.connections // processes),
-        connections_by_address=-(-bounds.connections_by_address // processes),
         calls=-(-bounds.calls // processes),
-        held_bytes=max(bounds.held_bytes // processes, MAX_CLIENT_FRAME_BYTES + PREFIX_BYTES),
+        handshakes=-(-bounds.handshakes // processes),
+        held_bytes=max(bounds.held_bytes // processes, largest),
+        unfinished_bytes=max(bounds.unfinished_bytes // processes, largest + UNFINISHED_BYTES),
+        stream_header_bytes=-(-bounds.stream_header_bytes // processes),
+        arrivals=part(bounds.arrivals),
+        refusals=part(bounds.refusals),
+        idle_bytes=part(bounds.idle_bytes),
     )
 
 

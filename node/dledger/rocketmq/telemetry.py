@@ -6,7 +6,6 @@ No other call depends on this stream, since the SDKs reopen it only minutes afte
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import Counter
 from typing import Final
 
@@ -22,7 +21,9 @@ from dledger.common.limits import (
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
-from dledger.door.contract import Stream
+from dledger.common.shares import NO_ROOM, Share, address_of
+from dledger.door.contract import Code as FailureCode
+from dledger.door.contract import Failed, Stream
 from dledger.errors import DledgerError
 from dledger.requests.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -36,18 +37,42 @@ _CONSUME_ATTEMPTS: Final = 16
 _REQUEST_TIMEOUT_S: Final = 3
 
 
+class _Stream:
+    """One that is open: the task in which it is served, which is all that it has.
+
+    Attributes:
+        is_ended: Whether it was cancelled from here, and not because its call is over.
+        is_evicted: Whether that was to make room.
+    """
+
+    __slots__ = ("is_ended", "is_evicted", "task")
+
+    def __init__(self) -> None:
+        task = asyncio.current_task()
+        if task is None:
+            raise RuntimeError("a stream is served by a task")
+        self.task = task
+        self.is_ended = self.is_evicted = False
+
+    def end(self) -> None:
+        if not self.is_ended:
+            self.is_ended = True
+            self.task.cancel()
+
+
 class Telemetry:
     """The open Telemetry streams of one node, and their clients' connections."""
 
     def __init__(self, admission: AdmissionControl, outflow: Outflow) -> None:
         self._admission, self._outflow = admission, outflow
-        self._closing = asyncio.Event()
-        self._open = 0
+        self._open: Share[_Stream] = Share(MAX_TELEMETRY_STREAMS, _evict)
+        self._streams = set[_Stream]()
+        self._is_closed = False
         self._peers: dict[str, list[str]] = {}
         self._of: Counter[str] = Counter()
 
     def __len__(self) -> int:
-        return self._open
+        return self._open.taken
 
     def runs_on(self, client_id: str, peer: str) -> bool:
         """Whether a client's Telemetry stream uses the connection of *peer*, as gRPC names it.
@@ -59,34 +84,48 @@ class Telemetry:
 
     def close(self) -> None:
         """End every stream, so that shutdown does not wait for the clients."""
-        self._closing.set()
+        self._is_closed = True
+        for stream in self._streams:
+            stream.end()
 
     async def serve(self, caller: Caller, stream: Stream) -> None:
-        """Answer one stream until the client ends it or the node closes."""
+        """Answer one stream until the client ends it or the node closes.
+
+        When there are as many as there may be, the oldest of the address with most goes.
+
+        Raises:
+            Failed: It is this one that had to go.
+        """
         connection, client_id = caller.peer, caller.client_id
-        if self._open >= MAX_TELEMETRY_STREAMS or self._of[connection] >= MAX_STREAMS:
+        if self._is_closed:
+            return
+        if self._of[connection] >= MAX_STREAMS:
             await stream.send(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
             return
         is_named = 1 <= len(client_id) <= MAX_ID_LENGTH
-        self._open += 1
         if is_named:
             self._peers.setdefault(client_id, []).append(connection)
         self._of[connection] += 1
-        closing = asyncio.ensure_future(self._closing.wait())
-        serving = asyncio.ensure_future(self._answer_all(connection, stream))
+        mine = _Stream()
+        entry = self._open.enter(address_of(caller.host), mine, line=connection)
+        self._streams.add(mine)
         try:
-            await asyncio.wait((closing, serving), return_when=asyncio.FIRST_COMPLETED)
+            await self._answer_all(connection, stream)
+        except asyncio.CancelledError:
+            if mine.is_ended:
+                mine.task.uncancel()
+                if mine.is_evicted:
+                    raise Failed(FailureCode.RESOURCE_EXHAUSTED, NO_ROOM) from None
+                return
+            raise
         finally:
-            self._open -= 1
+            self._open.leave(entry)
+            self._streams.discard(mine)
             if is_named:
                 self._forget(client_id, connection)
             self._of[connection] -= 1
             if not self._of[connection]:
                 del self._of[connection]
-            closing.cancel()
-            serving.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await serving
 
     def _forget(self, client_id: str, peer: str) -> None:
         self._peers[client_id].remove(peer)
@@ -174,6 +213,11 @@ def _merge_subscription(settings: definition.Settings) -> None:
     settings.backoff_policy.max_attempts = _CONSUME_ATTEMPTS
     for delay_s in CONSUME_BACKOFF_S:
         settings.backoff_policy.customized_backoff.next.add(seconds=delay_s)
+
+
+def _evict(stream: _Stream) -> None:
+    stream.is_evicted = True
+    stream.end()
 
 
 def _refused(code: definition.Code.ValueType, sentence: str) -> bytes:

@@ -15,12 +15,12 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, spl
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.results import Acked as AckResult
 from dledger.broker.results import Produced
-from dledger.calls.caller import Caller
+from dledger.calls.caller import Caller, answer_by_s
 from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.rules import Asked
 from dledger.checks.names import is_client_id
-from dledger.door.contract import Cancel, Failed
+from dledger.door.contract import Cancel, Failed, kept_of
 from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError
@@ -64,17 +64,18 @@ class _Batch:
         self.calls, self.messages, self.size_bytes = calls, messages, batch.room_bytes
         self._read, self._settle, self.submit = read, settle, submit
         self.asked: Asked | None = None
+        client = batch.client
         self.caller = Caller(
-            client_id=batch.client_id,
-            peer=batch.peer,
+            client_id=client.client_id,
+            peer=client.peer,
             tls=False,
             forwarded=False,
-            deadline_s=0.0,
-            host=batch.peer.rpartition(":")[0],
-            has_telemetry=pipeline.backend.runs_telemetry(batch.client_id, batch.peer),
-            connection=batch.peer,
-            line=batch.peer,
-            kept={},
+            deadline_s=answer_by_s(client.deadline_s),
+            host=client.peer.rpartition(":")[0],
+            has_telemetry=pipeline.backend.runs_telemetry(client.client_id, client.peer),
+            connection=client.peer,
+            line=client.peer,
+            kept=kept_of(client.pairs),
         )
 
     def begin(self) -> Cancel:
@@ -136,7 +137,8 @@ class DoorBatches:
             return _nothing
 
         def submit() -> asyncio.Future[object]:
-            return self._engine.submit(batch.command, line=batch.peer, producer=produce.client_id)
+            line = batch.client.peer
+            return self._engine.submit(batch.command, line=line, producer=produce.client_id)
 
         return _Batch(
             self._pipeline,
@@ -217,8 +219,9 @@ def _checked(batch: SendBatch) -> ProduceFrame:
     except (MalformedCommandError, ValueError) as error:
         raise MalformedFrame(f"a batch with a bad command: {error}") from error
     client_id = produce.client_id
-    if client_id != batch.client_id or not is_client_id(client_id):
-        raise MalformedFrame(f"a batch of {batch.client_id!r} in the name of {client_id!r}")
+    told = batch.client.client_id
+    if client_id != told or not is_client_id(client_id):
+        raise MalformedFrame(f"a batch of {told!r} in the name of {client_id!r}")
     if produce.count < batch.calls:
         raise MalformedFrame(f"{batch.calls} calls with {produce.count} messages")
     return produce
