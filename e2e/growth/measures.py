@@ -83,9 +83,10 @@ class MeasuredGroup:
         return {float(sample.labels["le"]): sample.value for sample in found}
 
     def waiting_polls(self) -> int:
-        """Return how many polls wait at the leader, as it published within the last second."""
-        found = self._samples(self.dev.leader, "dledger_waiting_polls")
-        return int(found[0].value) if found else 0
+        """Return how many polls wait at all nodes, as they published within the last second."""
+        numbers = range(len(self.dev.admins))
+        found = [each for n in numbers for each in self._samples(n, "dledger_waiting_polls")]
+        return int(sum(each.value for each in found))
 
     def _samples(self, number: int, name: str) -> list[Sample]:
         """Return the samples of a metric; none if the node does not answer."""

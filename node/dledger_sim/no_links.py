@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from dledger.link.leader_link import LeaderLink
 from dledger.rpc.peer_tls import PeerChannel
 from dledger.types import Member
@@ -17,6 +19,15 @@ class NoLinks:
         """Return None."""
         del leader
         return None
+
+    def needs_calls(self, leader: Member) -> bool:
+        """Return True."""
+        del leader
+        return True
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Wait: nothing changes."""
+        await asyncio.sleep(timeout_s)
 
     def cancel_streams(self) -> None:
         """End none."""

@@ -23,7 +23,13 @@ from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
 from dledger.rocketmq import telemetry
 from dledger.rocketmq.receipts import Receipts as Handles
-from dledger.rocketmq.receiving import _wait_s, attempt_of, checked_invisible, invisible_of, tags_of
+from dledger.rocketmq.receiving import (
+    attempt_of,
+    checked_invisible,
+    invisible_of,
+    tags_of,
+    wait_of,
+)
 from dledger.rocketmq.send_requests import message_of, topic_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
@@ -205,8 +211,8 @@ class Receives(Protobuf):
         )
         if told(command.encode()) != command:
             raise Broken("the log says something else than was asked")
-        if not 0 <= _wait_s(request) <= 60:
-            raise Broken(f"it would wait for {_wait_s(request)} s")
+        if not 0 <= wait_of(request) <= 60:
+            raise Broken(f"it would wait for {wait_of(request)} s")
         return command.tags is None, request.auto_renew
 
 

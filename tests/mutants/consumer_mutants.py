@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _TURNS = "tests/rocketmq/test_long_polls.py"
+_ROOM = "tests/rocketmq/test_waiting_room.py"
+_NEW_LEADER = "tests/requests/test_turnstile.py"
 _DELIVERIES = "tests/broker/test_deliveries.py"
 
 CONSUMER_MUTANTS = (
@@ -95,5 +97,69 @@ CONSUMER_MUTANTS = (
         new="            self.leases[offset]",
         why="a client that parts ends leases that are another's by now",
         checks=(_DELIVERIES,),
+    ),
+    Mutant(
+        name="a place in front of a crowd is given to nobody",
+        file="rocketmq/waiting_room.py",
+        old="            self._bring_forward(crowd)\n",
+        new="",
+        why="a thousand polls wait beside messages until their time is over",
+        checks=(_ROOM, _NEW_LEADER),
+    ),
+    Mutant(
+        name="one wait for polls whose filters differ",
+        file="rocketmq/waiting_room.py",
+        old='request.ClearField("attempt_id")\n',
+        new='request.ClearField("attempt_id")\n        request.ClearField("filter_expression")\n',
+        why="who waits for a tag that comes is kept behind those who wait for another",
+        checks=(_ROOM,),
+    ),
+    Mutant(
+        name="a poll that stands behind others is not told of its lost answer",
+        file="rocketmq/waiting_room.py",
+        old="            poll = self._attempts.get(attempt)\n",
+        new="            poll = None\n",
+        why="messages that nobody has wait for as long as their lease",
+        checks=(_ROOM,),
+    ),
+    Mutant(
+        name="nothing new, says a node without a leader",
+        file="rocketmq/waiting_room.py",
+        old="if self._is_current() else late",
+        new="if self._engine else late",
+        why="an attempt that was given messages is told that there are none, and never asks again",
+        checks=(_ROOM,),
+    ),
+    Mutant(
+        name="polls stand in the order in which they came to the leader",
+        file="rocketmq/long_polls.py",
+        old="if other.want.since_s <= waiter.want.since_s:",
+        new="if other.want.since_s is not None:",
+        why="of a follower's consumers one is served where all of the leader's are",
+        checks=(_TURNS,),
+    ),
+    Mutant(
+        name="when too many wait nobody gives way",
+        file="rocketmq/long_polls.py",
+        old="Share(MAX_WAITING_POLLS, _Waiter.give_way)",
+        new="Share(MAX_WAITING_POLLS, lambda _: None)",
+        why="one address may have as many polls at the leader as it likes",
+        checks=(_TURNS,),
+    ),
+    Mutant(
+        name="a poll calls a leader to whom a link is about to be",
+        file="requests/forward.py",
+        old="if link is not None or self._links.needs_calls(leader):",
+        new="if link is not None or leader:",
+        why="a follower with five thousand polls grows by half a gigabyte at each change of leader",
+        checks=(_NEW_LEADER,),
+    ),
+    Mutant(
+        name="all polls at once to a leader that has not read the first",
+        file="requests/turnstile.py",
+        old="self._free = asyncio.Semaphore(at_once)",
+        new="self._free = asyncio.Semaphore(at_once << 20)",
+        why="a new leader reads polls for seconds, hears nobody, and is voted out",
+        checks=(_NEW_LEADER,),
     ),
 )

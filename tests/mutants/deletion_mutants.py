@@ -111,7 +111,7 @@ DELETION_MUTANTS = (
     ),
     Mutant(
         name="all polls of a deleted topic are woken in one turn",
-        file="requests/herd.py",
+        file="common/herd.py",
         old="for _ in range(min(AT_ONCE, len(self._waiting))):",
         new="for _ in range(len(self._waiting)):",
         why="ten thousand answers are made while votes and heartbeats wait",

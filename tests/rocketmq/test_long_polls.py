@@ -39,24 +39,16 @@ from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rpc.rocketmq_stubs import definition
 from tests.broker.log import Log
 from tests.requests.part_of_engine import PartOfEngine
+from tests.rocketmq.turned_clock import TurnedClock
 
 QUEUES = 3
-
-
-class _Loop(asyncio.SelectorEventLoop):
-    """An event loop whose clock the test turns."""
-
-    now_s = 0.0
-
-    def time(self) -> float:
-        return self.now_s
 
 
 @dataclass
 class _World(PartOfEngine):
     """The engine of a leader: what is proposed waits until the test commits it."""
 
-    loop: _Loop
+    loop: TurnedClock
     log: Log = field(default_factory=Log)
     leads: bool = True
     pending: list[tuple[bytes, asyncio.Future[object]]] = field(default_factory=list)
@@ -111,14 +103,22 @@ class _World(PartOfEngine):
         self.log.produce(*("x" * count), queue_id=queue_id, tag=tag)
         self.turns.notify(self.state.take_changes())
 
-    def poll(self, wait_s: float = 20, **fields: Any) -> asyncio.Task[Received | None]:
+    def poll(
+        self, wait_s: float = 20, waited_s: float = 0.0, address: str = "", **fields: Any
+    ) -> asyncio.Task[Received | None]:
+        """Have a poll come that has waited at another node before."""
         values: dict[str, Any] = {"group": "g", "topic": "t", "queue_id": 0, "limit": 1}
         values |= {"any_queue": False, "invisible_ms": 10_000, "tags": None, "attempt_id": ""}
         command = Receive(**(values | {"client_id": ""} | fields))
         topic = self.state.topics.get("t")
         assert topic is not None
         poll = receiving._Poll(
-            command=command, topic=topic, resource=definition.Resource(), wait_s=wait_s
+            command=command,
+            topic=topic,
+            resource=definition.Resource(),
+            wait_s=wait_s,
+            since_s=self.loop.now_s - waited_s,
+            address=address,
         )
         caller = Caller(
             client_id="", peer="", tls=False, forwarded=False, deadline_s=math.inf, kept={}
@@ -170,7 +170,7 @@ class _World(PartOfEngine):
 
 
 def _in_world(story: Callable[[_World], Coroutine[Any, Any, None]]) -> None:
-    loop = _Loop()
+    loop = TurnedClock()
     try:
         world = _World(loop)
 
@@ -223,6 +223,67 @@ def test_polls_are_served_in_the_order_they_came() -> None:
             await world.settle()
             await world.commit_all()
             assert [task.done() for task in tasks] == [n < served for n in range(5)]
+
+    _in_world(story)
+
+
+def test_who_has_waited_longest_is_served_first_wherever_that_was() -> None:
+    """Of many at a follower only the oldest stand here; each comes with the time it has waited."""
+
+    async def story(world: _World) -> None:
+        tasks = {}
+        await world.go_on(60.0)
+        for waited_s in (3.0, 1.0, 0.0, 2.0, 4.0, 2.5):
+            tasks[waited_s] = world.poll(waited_s=waited_s)
+            await world.settle()
+
+        for served in (4.0, 3.0, 2.5, 2.0, 1.0, 0.0):
+            assert not any(task.done() for task in tasks.values())
+            world.produce()
+            await world.settle()
+            await world.commit_all()
+            assert tasks.pop(served).done()
+
+    _in_world(story)
+
+
+def test_a_poll_that_has_waited_elsewhere_waits_for_the_rest_of_its_time() -> None:
+    """And not for all of it again at each node, and each leader."""
+
+    async def story(world: _World) -> None:
+        poll = world.poll(wait_s=20, waited_s=15.0)
+        await world.go_on(4.9)
+        assert not poll.done()
+
+        world.turns.look_again()  # as when the leader may be another one
+        await world.go_on(0.2)
+
+        assert await poll is None
+
+    _in_world(story)
+
+
+def test_when_too_many_wait_the_oldest_of_who_has_most_is_answered_empty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The newcomer waits: answered at once it would come again, in a circle."""
+    monkeypatch.setattr(long_polls, "MAX_WAITING_POLLS", 4)
+
+    async def story(world: _World) -> None:
+        first = world.poll(address="a")
+        rest = [world.poll(address="b", any_queue=bool(n)) for n in range(3)]
+        await world.settle()
+
+        comes = [world.poll(address="a"), world.poll(address="c")]
+        await world.settle()
+
+        assert [each.done() for each in rest] == [True, True, False]
+        assert not any(each.done() for each in (first, *comes))
+        assert len(world.turns) == 4
+        world.produce(count=3)
+        await world.settle()
+        await world.commit_all()
+        assert first.done()
 
     _in_world(story)
 

@@ -14,6 +14,7 @@ FORWARDED_KEY: Final = "x-dledger-forwarded"
 LINE_KEY: Final = "x-dledger-line"
 THROUGH_KEY: Final = "x-dledger-through"
 PASSING_ON_KEY: Final = "x-dledger-passing-on"
+WAITED_KEY: Final = "x-dledger-waited-ms"
 _TELEMETRY_KEY: Final = "x-dledger-telemetry"
 _HOST_KEY: Final = "x-dledger-host"
 _CLIENT_ID: Final = b"x-mq-client-id"
@@ -46,6 +47,8 @@ class Caller:
             wait. The follower's own if the follower does not name one.
         through: The follower that forwarded the request; None if there was none.
         passing_on: The number with which that follower will confirm that it passed the response on.
+        since_s: Event-loop time at which the call came to the node that its client asked; of a
+            forwarded call as the follower says.
         kept: Of what came with the call, what is read (`contract.kept_of`), also by the leader if
             it is forwarded; of a batch, what came with its first call.
         prove: Has something told whether this call's answers arrive. None: a follower can, or it is
@@ -63,6 +66,7 @@ class Caller:
     line: str = ""
     through: NodeId | None = None
     passing_on: int | None = None
+    since_s: float = 0.0
     kept: Mapping[bytes, bytes]
     prove: Callable[[Arrival], None] | None = None
 
@@ -83,9 +87,9 @@ class Caller:
         """
         kept = headers.to_keep
         client_id = kept.get(_CLIENT_ID, b"").decode("ascii", "ignore")
-        deadline_s = answer_by_s(headers.deadline_s)
+        now_s, deadline_s = asyncio.get_running_loop().time(), answer_by_s(headers.deadline_s)
         if peer_port:
-            return cls._forwarded(headers, client_id, deadline_s, kept)
+            return cls._forwarded(headers, client_id, deadline_s, now_s, kept)
         peer = headers.peer
         return cls(
             client_id=client_id,
@@ -97,17 +101,23 @@ class Caller:
             has_telemetry=runs_telemetry(client_id, peer),
             connection=peer,
             line=peer,
+            since_s=now_s,
             kept=kept,
             prove=prove,
         )
 
     @classmethod
     def _forwarded(
-        cls, headers: Headers, client_id: str, deadline_s: float, kept: Mapping[bytes, bytes]
+        cls,
+        headers: Headers,
+        client_id: str,
+        deadline_s: float,
+        now_s: float,
+        kept: Mapping[bytes, bytes],
     ) -> Caller:
         """Return the caller of a call that a follower forwarded, by what that has added."""
-        through, number = headers.text(THROUGH_KEY), headers.text(PASSING_ON_KEY)
-        is_number = number.isdecimal() and len(number) < _NUMBER_DIGITS
+        through, number = headers.text(THROUGH_KEY), _number_in(headers, PASSING_ON_KEY)
+        waited_ms = _number_in(headers, WAITED_KEY) or 0
         return cls(
             client_id=client_id,
             peer=headers.peer,
@@ -118,7 +128,8 @@ class Caller:
             has_telemetry=headers.raw(_TELEMETRY_KEY.encode()) is not None,
             line=headers.text(LINE_KEY, headers.peer),
             through=NodeId(through) if through else None,
-            passing_on=int(number) if is_number else None,
+            passing_on=number,
+            since_s=now_s - waited_ms / 1000,
             kept=kept,
         )
 
@@ -159,3 +170,8 @@ def answer_by_s(ends_s: float | None) -> float:
     now_s = asyncio.get_running_loop().time()
     remaining_s = _NO_DEADLINE_S if ends_s is None else max(ends_s - now_s, 0.0)
     return now_s + remaining_s - min(max(0.1 * remaining_s, 0.05), 0.5)
+
+
+def _number_in(headers: Headers, name: str) -> int | None:
+    text = headers.text(name)
+    return int(text) if text.isdecimal() and len(text) < _NUMBER_DIGITS else None

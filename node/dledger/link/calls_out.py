@@ -41,13 +41,24 @@ class _Call:
 class StreamOut:
     """A call of many messages that the other end has."""
 
-    __slots__ = ("_turn", "client", "credit_bytes", "failure", "messages", "method", "over", "room")
+    __slots__ = (
+        "_turn",
+        "client",
+        "credit_bytes",
+        "failure",
+        "messages",
+        "method",
+        "on_taken",
+        "over",
+        "room",
+    )
 
     def __init__(self, method: int, credit_bytes: int, client: Stream | None) -> None:
         self.method, self.client = method, client
         self.messages: deque[bytes] = deque()
         self.credit_bytes = credit_bytes
         self.over = False
+        self.on_taken: Callable[[], None] = _nothing
         self.failure: Failed | None = None
         self._turn: asyncio.Future[None] | None = None
         self.room: asyncio.Future[None] | None = None
@@ -159,9 +170,19 @@ class CallsOut:
 
     # -- streams ---------------------------------------------------------------------------------
 
-    async def answers(self, where: Where, headers: Headers, body: bytes) -> AsyncGenerator[bytes]:
-        """Pass a call of one message for many on; yield the answers. Raises Failed."""
+    async def answers(
+        self,
+        where: Where,
+        headers: Headers,
+        body: bytes,
+        on_taken: Callable[[], None] = lambda: None,
+    ) -> AsyncGenerator[bytes]:
+        """Pass a call of one message for many on; yield the answers. Raises Failed.
+
+        *on_taken* is called when the other end has read that message, and maybe again.
+        """
         number, call = self._opened(where, headers)
+        call.on_taken = on_taken
         self.link.send(frames.message(Kind.MESSAGE, number, body))
         self.link.send(frames.packed(Kind.HALF_CLOSE, number))
         async with aclosing(self._received(number, call)) as messages:
@@ -246,6 +267,7 @@ class CallsOut:
             call.over()
 
     def _go_on(self, call: StreamOut, kind: int, payload: bytes) -> None:
+        call.on_taken()
         if kind == Kind.CREDIT:
             call.credit_bytes += frames.credit_of(payload)
             if call.room is not None and not call.room.done():
@@ -266,3 +288,7 @@ def _failed(payload: bytes) -> Failed:
     """Return the end of a FAIL frame. Raises MalformedFrame."""
     failure = frames.failure_of(payload)
     return Failed(Code(failure.code), failure.message, failure.trailers)
+
+
+def _nothing() -> None:
+    """Do nothing: nobody waits for it."""

@@ -14,6 +14,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import Any, Final
 
 import grpc
@@ -21,6 +22,7 @@ import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
 from dledger.common.backoff import Backoff
+from dledger.common.herd import Herd
 from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs
 from dledger.errors import DledgerError, Unavailable
 from dledger.link.calls_out import CallsOut
@@ -40,6 +42,9 @@ _RETRY_MAX_S: Final = 1.0
 _OLDER_S: Final = 10.0
 """When a leader that has no links, or none in a format of ours, is asked again: another version may
 run there."""
+_CALLS_AFTER_S: Final = 3.0
+"""Longer than an election and a new link take; a leader that gives none by then can be called."""
+_MAY_COME: Final = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
 _UNDER_WAY_BYTES: Final = 8 << 20
 """Requests beyond that go by gRPC calls, which a leader without room for them does not read."""
 
@@ -60,22 +65,52 @@ class RelayLinks:
         self._link: _Link | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_error = ""
+        self._is_refused, self._without_since_s = False, 0.0
+        self._changes: set[asyncio.Future[None]] = set()
+        self._herd = Herd()
 
     def follow(self, leader: tuple[Member, PeerChannel] | None) -> None:
         """Keep a link to *leader*; None: to nobody."""
         if self._task is not None:
             self._task.cancel()  # which loses the link
         self._leader = self._task = self._link = None
+        self._is_refused = False
         if leader is not None:
-            self._leader = leader[0]
-            self._task = asyncio.get_running_loop().create_task(self._keep(*leader))
+            loop = asyncio.get_running_loop()
+            self._leader, self._without_since_s = leader[0], loop.time()
+            self._task = loop.create_task(self._keep(*leader))
+        self._tell_change()
 
     def to(self, leader: Member) -> LeaderLink | None:
         """Return the link to *leader* if it is connected."""
         return self._link if leader == self._leader else None
 
+    def needs_calls(self, leader: Member) -> bool:
+        """Whether *leader* is called; see `LeaderLinks`."""
+        if leader != self._leader or self._link is not None:
+            return False
+        without_s = asyncio.get_running_loop().time() - self._without_since_s
+        return self._is_refused or without_s >= _CALLS_AFTER_S
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when there may be another way to the leader; see `LeaderLinks`."""
+        loop = asyncio.get_running_loop()
+        change: asyncio.Future[None] = loop.create_future()
+        self._changes.add(change)
+        timer = loop.call_later(timeout_s, _finish, change)
+        try:
+            await change
+        finally:
+            timer.cancel()
+            self._changes.discard(change)
+
+    def _tell_change(self) -> None:
+        changes, self._changes = self._changes, set()
+        self._herd.wake([partial(_finish, change) for change in changes])
+
     def cancel_streams(self) -> None:
-        """End the calls with many answers."""
+        """End the calls with many answers, and let who waits for a link look again."""
+        self._tell_change()
         if self._link is not None:
             self._link.end.fail_streams(Failed(Code.UNAVAILABLE, "this node is shutting down"))
 
@@ -95,9 +130,12 @@ class RelayLinks:
                 await self._serve(leader, channel)
             except grpc.aio.AioRpcError as error:
                 older = error.code() is grpc.StatusCode.UNIMPLEMENTED
+                self._is_refused = error.code() not in _MAY_COME
                 self._note(leader, f"{error.code().name}: {error.details()}")
             except (OSError, ValueError) as error:
+                self._is_refused = isinstance(error, ValueError)
                 self._note(leader, str(error) or type(error).__name__)
+            self._tell_change()
             pause_s = backoff.next_s(lasted_s=loop.time() - since_s)
             await asyncio.sleep(_OLDER_S if older else pause_s)
 
@@ -108,7 +146,8 @@ class RelayLinks:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 link = await self._connected(leader, await call.read())
-            self._link, self._last_error = link, ""
+            self._link, self._last_error, self._is_refused = link, "", False
+            self._tell_change()
             over = asyncio.ensure_future(call.read())
             try:
                 await asyncio.wait((over, link.lost), return_when=asyncio.FIRST_COMPLETED)
@@ -120,6 +159,7 @@ class RelayLinks:
                 link.lose(Unavailable(f"the link to {leader.name} has ended"))
                 if self._link is link:
                     self._link = None
+                    self._without_since_s = asyncio.get_running_loop().time()
 
     async def _connected(self, leader: Member, offered: Any) -> _Link:
         if not isinstance(offered, bytes):
@@ -174,19 +214,30 @@ class _Link:
         return call.give_up
 
     def answers(
-        self, path: str, request: bytes, metadata: Metadata, timeout_s: float
+        self,
+        path: str,
+        request: bytes,
+        metadata: Metadata,
+        timeout_s: float,
+        on_taken: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[bytes] | None:
         """Pass on a call with many answers; see `LeaderLink`."""
         if not self._takes(path, request):
             return None
-        return self._answers(path, request, metadata, timeout_s)
+        return self._answers(path, request, metadata, timeout_s, on_taken)
 
     async def _answers(
-        self, path: str, request: bytes, metadata: Metadata, timeout_s: float
+        self,
+        path: str,
+        request: bytes,
+        metadata: Metadata,
+        timeout_s: float,
+        on_taken: Callable[[], None],
     ) -> AsyncGenerator[bytes]:
         headers, where = _headers(path, metadata, timeout_s), (0, self.methods[path])
         ends_s = self._loop.time() + timeout_s
-        async with contextlib.aclosing(self.end.answers(where, headers, request)) as answers:
+        received = self.end.answers(where, headers, request, on_taken)
+        async with contextlib.aclosing(received) as answers:
             try:
                 while True:
                     async with asyncio.timeout_at(ends_s):  # never while the caller has an answer
@@ -266,6 +317,11 @@ class _Call:
         self.timer.cancel()
         self._done(self._size_bytes)
         del self.cancel  # which knows the call's answer, and that this
+
+
+def _finish(change: asyncio.Future[None]) -> None:
+    if not change.done():
+        change.set_result(None)
 
 
 def _headers(path: str, metadata: Metadata, timeout_s: float) -> Headers:

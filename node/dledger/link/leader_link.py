@@ -37,11 +37,17 @@ class LeaderLink(Protocol):
         ...
 
     def answers(
-        self, path: str, request: bytes, metadata: Metadata, timeout_s: float
+        self,
+        path: str,
+        request: bytes,
+        metadata: Metadata,
+        timeout_s: float,
+        on_taken: Callable[[], None] = ...,
     ) -> AsyncGenerator[bytes] | None:
         """Return the answers to a call with many; None: it does not take the call.
 
-        Iterating raises the error. The generator must be closed.
+        Iterating raises the error. The generator must be closed. *on_taken* is called, maybe more
+        than once, when the leader has let the call in and read its request.
         """
         ...
 
@@ -58,6 +64,20 @@ class LeaderLinks(Protocol):
 
     def to(self, leader: Member) -> LeaderLink | None:
         """Return the link to *leader* if it is connected."""
+        ...
+
+    def needs_calls(self, leader: Member) -> bool:
+        """Whether *leader* has no link to give, or has given none for long: it is called instead.
+
+        Until then it pays to wait for the link: what waits costs less than calls do.
+        """
+        ...
+
+    async def wait_change(self, timeout_s: float) -> None:
+        """Return when `to` or `needs_calls` may say otherwise, or after *timeout_s*.
+
+        Of very many that wait, some at a time.
+        """
         ...
 
     def cancel_streams(self) -> None:

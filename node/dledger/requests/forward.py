@@ -19,7 +19,7 @@ from typing import Any, Final, TypeAlias, TypeVar
 import grpc
 import grpc.aio
 
-from dledger.calls.caller import PASSING_ON_KEY, THROUGH_KEY, Caller
+from dledger.calls.caller import PASSING_ON_KEY, THROUGH_KEY, WAITED_KEY, Caller
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_HELD_BYTES
 from dledger.common.metrics import BY_CALL, BY_LINK
@@ -35,9 +35,10 @@ from dledger.errors import (
     RateLimited,
     Unavailable,
 )
-from dledger.link.leader_link import LeaderLinks, Settle
+from dledger.link.leader_link import LeaderLink, LeaderLinks, Settle
 from dledger.requests.engine import Engine
 from dledger.requests.passing_on import Passage, PassingOn
+from dledger.requests.turnstile import Turnstile
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.rpc.status import from_rpc
 from dledger.types import Member
@@ -46,6 +47,8 @@ _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
 _WATCH_S: Final = 1.0
 _TELL_S: Final = 1.0
+_CALL_S: Final = 0.05
+"""When a call with many answers counts as read: a gRPC call does not tell."""
 _T = TypeVar("_T")
 Dial: TypeAlias = Callable[[str, str, PeerTls | None], PeerChannel]
 
@@ -81,6 +84,8 @@ class Relay:
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._answers = PassingOn(self._tell)
+        self._turnstile = Turnstile()
+        self._is_draining = False
 
     def start(self) -> None:
         """Start watching for changes of leader."""
@@ -210,26 +215,67 @@ class Relay:
         sent, and the caller may ask the next leader again. The leader is told when all have arrived
         at the client, unless there was only one: it says that there is nothing.
         """
-        channel, leader = self._to_leader(caller)
-        number = self._answers.next_number()
-        metadata = (*self._metadata(caller), (PASSING_ON_KEY, str(number)))
+        with await self._turnstile.enter(caller.remaining_s()) as turn:
+            leader, link = await self._way(caller)
+            number = self._answers.next_number()
+            answers = self._begin_stream(
+                path, request, caller, number=number, leader=leader, link=link, on_taken=turn.end
+            )
+            async with (
+                contextlib.aclosing(answers),
+                contextlib.aclosing(self._answers.whole(answers)) as responses,
+            ):
+                count = 0
+                async for response in responses:
+                    count += 1
+                    if count == 2 and caller.prove is not None:
+                        caller.prove(Passage(self._answers, leader.address, number))
+                    yield response
+
+    async def _way(self, caller: Caller) -> tuple[Member, LeaderLink | None]:
+        """Return the leader, and the link to it, for which this waits; None: it is to be called.
+
+        Raises as `unary` does.
+        """
+        while True:
+            _, leader = self._to_leader(caller)
+            link = self._links.to(leader)
+            if link is not None or self._links.needs_calls(leader):
+                return leader, link
+            if caller.remaining_s() <= 0 or self._is_draining:
+                raise NotTaken(f"there is no link to {leader.name} yet")
+            await self._links.wait_change(min(caller.remaining_s(), _WATCH_S))
+
+    def _begin_stream(
+        self,
+        path: str,
+        request: bytes,
+        caller: Caller,
+        *,
+        number: int,
+        leader: Member,
+        link: LeaderLink | None,
+        on_taken: Callable[[], None],
+    ) -> AsyncGenerator[bytes]:
+        loop = asyncio.get_running_loop()
+        waited_ms = max(round((loop.time() - caller.since_s) * 1000), 0)
+        metadata = (
+            *self._metadata(caller),
+            (PASSING_ON_KEY, str(number)),
+            (WAITED_KEY, str(waited_ms)),
+        )
         timeout_s = max(caller.remaining_s(), 0.001)
-        link = self._links.to(leader)
-        answers = link.answers(path, request, metadata, timeout_s) if link is not None else None
-        self._count(BY_CALL if answers is None else BY_LINK)
-        if answers is None:
-            call = channel.unary_stream(path)(request, metadata=metadata, timeout=timeout_s)
-            answers = self._answers_of(leader, call)
-        async with (
-            contextlib.aclosing(answers),
-            contextlib.aclosing(self._answers.whole(answers)) as responses,
-        ):
-            count = 0
-            async for response in responses:
-                count += 1
-                if count == 2 and caller.prove is not None:
-                    caller.prove(Passage(self._answers, leader.address, number))
-                yield response
+        if link is not None:
+            answers = link.answers(path, request, metadata, timeout_s, on_taken)
+            if answers is not None:
+                self._count(BY_LINK)
+                return answers
+        self._count(BY_CALL)
+        loop.call_later(_CALL_S, on_taken)
+        call = self._channel(leader).unary_stream(path)(
+            request, metadata=metadata, timeout=timeout_s
+        )
+        return self._answers_of(leader, call)
 
     async def _answers_of(self, leader: Member, call: Any) -> AsyncGenerator[bytes]:
         """Yield the responses to a gRPC call."""
@@ -256,6 +302,7 @@ class Relay:
 
     def cancel_streams(self) -> None:
         """End every relayed stream with UNAVAILABLE: this node is shutting down."""
+        self._is_draining = True
         self._links.cancel_streams()
         for call in tuple(self._streams):
             self._supersede(call)

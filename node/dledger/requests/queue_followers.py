@@ -6,8 +6,8 @@ import asyncio
 from functools import partial
 
 from dledger.broker.state_changes import StateChanges
+from dledger.common.herd import Herd
 from dledger.errors import Unavailable
-from dledger.requests.herd import Herd
 
 
 class QueueFollowers:

@@ -1,17 +1,19 @@
 """Long polls: which waiting consumer poll may propose a RECEIVE next.
 
-The polls of one consumer group compete for each message, and polls that cannot be served should
-not be woken. So they wait in lines, one for each (group, topic, queue id or any queue, filter),
-first come, first served. A turn is the right to propose one RECEIVE. The first poll of a line gets
-a turn only if there are more messages than the polls with a turn, whose RECEIVE is not applied yet,
-will take. It must give the turn back, used or not; then the next poll is considered. So one message
-costs a group one turn, however many polls wait; where the group's filters differ, one for each that
-names it. Used by `receiving`.
+The polls of one consumer group compete for each message, and polls that cannot be served should not
+be woken. So they wait in lines, one for each (group, topic, queue id or any queue, filter), first
+come, first served, whichever node they came to. A turn is the right to propose one RECEIVE. The
+first poll of a line gets a turn only if there are more messages than the polls with a turn, whose
+RECEIVE is not applied yet, will take. It must give the turn back, used or not; then the next poll
+is considered. So one message costs a group one turn, however many polls wait; where the group's
+filters differ, one for each that names it. Of very many polls that ask the same only the oldest
+come here (`waiting_room`). Used by `receiving`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -22,9 +24,10 @@ from typing import Final, TypeAlias
 from dledger.broker.kept_messages import Codes
 from dledger.broker.state_changes import StateChanges
 from dledger.broker.topics import Topic
+from dledger.common.herd import Herd
 from dledger.common.limits import MAX_WAITING_POLLS
+from dledger.common.shares import Entry, Share
 from dledger.requests.engine import Engine
-from dledger.requests.herd import Herd
 
 ANY_QUEUE: Final = -1
 MAX_TURNS: Final = 64
@@ -46,6 +49,10 @@ class Want:
         limit: The most messages it takes.
         attempt_id: Identifies the poll if the client repeats it; empty: nothing does.
         codes: The tag codes that its filter names; None: it takes every message.
+        since_s: When it came to the node that its client asked, in this event loop's time: who has
+            waited longest comes first, wherever that was.
+        address: Its client's, which has a share of the room to wait.
+        line: The connection that it came by there.
     """
 
     group: str
@@ -55,20 +62,34 @@ class Want:
     limit: int
     attempt_id: str
     codes: Codes
+    since_s: float = 0.0
+    address: str = ""
+    line: str = ""
+
+
+class NoTurn(enum.Enum):
+    """What a poll that gets no turn is to do."""
+
+    NOW = enum.auto()  # it looks whether this node leads, and asks again while it has time
+    FOR_GOOD = enum.auto()  # it ends: others wait in its place, or the node is shutting down
 
 
 class _Waiter:
-    """One poll in a line; its future returns a turn, or None if the poll must check again."""
+    """One poll in a line."""
 
-    __slots__ = ("future", "line", "want")
+    __slots__ = ("entry", "future", "line", "want")
+    entry: Entry[_Waiter]
 
     def __init__(self, want: Want, line: _Line) -> None:
         self.want, self.line = want, line
-        self.future: asyncio.Future[Turn | None] = asyncio.get_running_loop().create_future()
+        self.future: asyncio.Future[Turn | NoTurn] = asyncio.get_running_loop().create_future()
 
-    def wake(self, turn: Turn | None = None) -> None:
+    def wake(self, turn: Turn | NoTurn = NoTurn.NOW) -> None:
         if not self.future.done():
             self.future.set_result(turn)
+
+    def give_way(self) -> None:
+        self.wake(NoTurn.FOR_GOOD)
 
 
 class _Line:
@@ -87,6 +108,17 @@ class _Line:
         self.timer: asyncio.TimerHandle | None = None
         self.timer_ms = 0.0
         self.again_s = _LOOK_AGAIN_S
+
+    def enter(self, waiter: _Waiter) -> None:
+        """Let a poll stand behind those that have waited longer, wherever they came to a node."""
+        later = []
+        for other in reversed(self.waiters):
+            if other.want.since_s <= waiter.want.since_s:
+                break
+            later.append(other)
+        self.waiters[waiter] = None
+        for other in reversed(later):
+            self.waiters.move_to_end(other)
 
     def stop_timer(self) -> None:
         if self.timer is not None:
@@ -134,34 +166,28 @@ class LongPollQueue:
         self._attempts: defaultdict[_Attempt, set[_Waiter]] = defaultdict(set)
         self._due: OrderedDict[_Line, None] = OrderedDict()
         self._over = Herd()
+        self._share: Share[_Waiter] = Share(MAX_WAITING_POLLS, _Waiter.give_way)
         self._waiting = self._out = 0
         self._closed = False
 
     def __len__(self) -> int:
         return self._waiting
 
-    @property
-    def may_wait(self) -> bool:
-        """Whether there is room for one more waiting poll."""
-        return self._waiting < MAX_WAITING_POLLS and not self._closed
+    async def take(self, want: Want, timeout_s: float) -> Turn | NoTurn:
+        """Wait for this poll's turn, which is to be given back.
 
-    async def take(self, want: Want, timeout_s: float) -> Turn | None:
-        """Wait for this poll's turn.
-
-        Returns:
-            A turn, to be given back; or None: nothing arrived within *timeout_s*, there is no room
-            to wait, or the caller should check whether this node still leads.
+        If too many wait, the oldest of the address with most gives way.
         """
         if want.attempt_id and self._holds_attempt(want):
             return Turn(self, None, 0, counted=False)
-        if timeout_s > 0 and self.may_wait:
+        if timeout_s > 0 and not self._closed:
             waiter = _Waiter(want, self._line(want))
             turn = await self._wait(waiter, timeout_s)
-            if turn is not None or waiter.line.over:
+            if turn is not NoTurn.NOW or waiter.line.over:
                 return turn
-        return self._look(want)
+        return self._look(want) or (NoTurn.FOR_GOOD if self._closed else NoTurn.NOW)
 
-    async def _wait(self, waiter: _Waiter, timeout_s: float) -> Turn | None:
+    async def _wait(self, waiter: _Waiter, timeout_s: float) -> Turn | NoTurn:
         self._enter(waiter)
         timer = asyncio.get_running_loop().call_later(timeout_s, waiter.wake)
         try:
@@ -178,7 +204,7 @@ class LongPollQueue:
         """Give back the turn of a poll that was cancelled just as it got one."""
         future = waiter.future
         turn = future.result() if future.done() and not future.cancelled() else None
-        if turn is not None:
+        if isinstance(turn, Turn):
             turn.give_back()
 
     def _look(self, want: Want) -> Turn | None:
@@ -324,7 +350,8 @@ class LongPollQueue:
 
     def _enter(self, waiter: _Waiter) -> None:
         want, line = waiter.want, waiter.line
-        line.waiters[waiter] = None
+        waiter.entry = self._share.enter(want.address, waiter, line=want.line)
+        line.enter(waiter)
         self._waiting += 1
         if want.attempt_id:
             self._attempts[want.group, want.topic.name, want.attempt_id].add(waiter)
@@ -333,6 +360,7 @@ class LongPollQueue:
 
     def _leave(self, waiter: _Waiter) -> None:
         want = waiter.want
+        self._share.leave(waiter.entry)
         self._waiting -= 1
         attempt = (want.group, want.topic.name, want.attempt_id)
         if want.attempt_id:

@@ -16,8 +16,16 @@ from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
+from dledger.common.backoff import Backoff
 from dledger.door.contract import Stream
-from dledger.errors import DledgerError, FaultyEntry, NotLeader, Unavailable, Unsupported
+from dledger.errors import (
+    DledgerError,
+    FaultyEntry,
+    NotLeader,
+    NotTaken,
+    Unavailable,
+    Unsupported,
+)
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
@@ -27,6 +35,7 @@ from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.waiting_room import Poll, WaitingRoom
 from dledger.rpc.requests import parsed
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import code_name
@@ -55,6 +64,10 @@ _LATER: Final = (
 )
 _LATER_STREAM: Final = "PullMessage"
 _RETRY_S: Final = 0.1
+_RETRY_MAX_S: Final = 1.6
+"""Between looks for a leader; a change of it is told at once."""
+_MESSAGES_FROM: Final = 2
+"""The number of the answer to a poll from which on there are messages."""
 _RELAYED_BYTES: Final = 1 << 20
 """Room reserved for the messages of one relayed response; few responses are larger."""
 _USUAL_POLL_BYTES: Final = 1 << 10
@@ -71,6 +84,7 @@ class MessagingParts:
     receiver: Receiver
     telemetry: Telemetry
     polls: HeldPolls
+    room: WaitingRoom
 
 
 class MessagingHandlers:
@@ -121,29 +135,46 @@ class MessagingHandlers:
         self._context.locality.note(caller.through, calls)
 
     async def _receive(self, caller: Caller, stream: Stream) -> None:
-        started = False
         admission = self.pipeline.admission
         async with admission.request(caller.peer, stream.read, _RECEIVE) as raw:
             kept = _kept(raw)
         del raw
+        room = self._parts.room
+        with (
+            self._parts.polls.held(caller.connection, len(kept)),
+            room.poll(kept, caller) as poll,
+        ):
+            if self._context.engine.is_leader():
+                self._parts.clients.seen(caller)
+            if room.lets_pass(poll) or await room.stand(poll):
+                await self._receive_first(kept, caller, poll, stream)
+            else:
+                await stream.send(self.pipeline.encode(self._receiving, nothing_new()))
+
+    async def _receive_first(self, raw: bytes, caller: Caller, poll: Poll, stream: Stream) -> None:
+        """Serve a poll that nobody else stands for."""
+        count = 0
         try:
-            with self._parts.polls.held(caller.connection, len(kept)):
-                async with aclosing(self._receive_held(kept, caller)) as responses:
-                    async for response in responses:
-                        started = True
-                        await stream.send(response)
+            async with aclosing(self._receive_held(raw, caller, poll)) as responses:
+                async for response in responses:
+                    count += 1
+                    if count == _MESSAGES_FROM:
+                        poll.leave(found=True)
+                    await stream.send(response)
         except Exception as error:
-            if started:
+            if count:
                 raise Ended(error) from error
             raise
 
-    async def _receive_held(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+    async def _receive_held(self, raw: bytes, caller: Caller, poll: Poll) -> AsyncGenerator[bytes]:
         """Retry while no leader can answer, but not after part of a response was sent.
 
         A client that gets an empty response never repeats its attempt. So a node that is shutting
-        down sends one only if it knows that the log delivered nothing for this attempt.
+        down, or has too many polls, sends one only if it knows that the log delivered nothing for
+        this attempt.
         """
         started = in_doubt = False
+        backoff = Backoff(_RETRY_S, _RETRY_MAX_S)
         while True:
             try:
                 async with aclosing(self._receive_once(raw, caller)) as responses:
@@ -152,15 +183,16 @@ class MessagingHandlers:
                         yield response
                 return
             except Unavailable as error:
-                in_doubt |= not isinstance(error, NotLeader)
+                in_doubt |= not isinstance(error, (NotLeader, NotTaken))
                 if started or caller.forwarded or caller.remaining_s() <= 0:
                     raise
                 if in_doubt and self._context.queue_followers.closed:
                     raise
-            if self._context.queue_followers.closed:
+            if self._context.queue_followers.closed or (poll.gives_way and not in_doubt):
                 yield self.pipeline.encode(self._receiving, nothing_new())
                 return
-            await self._context.relay.pause(caller, _RETRY_S)
+            await self._context.relay.pause(caller, backoff.next_s())
+            await self._parts.room.turn()
 
     async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
         context = self._context

@@ -28,6 +28,7 @@ from dledger.common.limits import (
     MAX_POLL_MS,
     MAX_RECEIVE_BATCH,
 )
+from dledger.common.shares import address_of
 from dledger.errors import (
     DledgerError,
     InvalidArgument,
@@ -48,7 +49,7 @@ from dledger.rocketmq.delivery_form import (
     is_taken,
     repack,
 )
-from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, Want
+from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, NoTurn, Turn, Want
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
@@ -65,6 +66,9 @@ class _Poll:
     topic: Topic
     resource: definition.Resource
     wait_s: float
+    since_s: float
+    address: str = ""
+    line: str = ""
 
     @property
     def want(self) -> Want:
@@ -79,6 +83,9 @@ class _Poll:
             codes=tag_codes(command.tags),
             limit=command.limit,
             attempt_id=command.attempt_id,
+            since_s=self.since_s,
+            address=self.address,
+            line=self.line,
         )
 
 
@@ -165,7 +172,15 @@ class Receiver:
             attempt_id=attempt_of(request, caller),
             client_id=consumer if request.auto_renew else "",
         )
-        return _Poll(command=command, topic=topic, resource=topic_ref, wait_s=_wait_s(request))
+        return _Poll(
+            command=command,
+            topic=topic,
+            resource=topic_ref,
+            wait_s=wait_of(request),
+            since_s=caller.since_s,
+            address=address_of(caller.host),
+            line=caller.line,
+        )
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
         """Return the first non-empty result, or None when the poll times out.
@@ -174,20 +189,20 @@ class Receiver:
             UnknownTopic, UnknownGroup: The topic or group was deleted while the poll waited.
         """
         loop = asyncio.get_running_loop()
-        until_s = min(loop.time() + poll.wait_s, caller.deadline_s)
+        until_s = min(poll.since_s + poll.wait_s, caller.deadline_s)
         want = poll.want
         while True:
             if not self._engine.is_leader():
                 raise NotLeader(None)
             self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
-            if turn is not None:
+            if isinstance(turn, Turn):
                 with turn:
                     self._check_way_back(caller)
                     received = await self._ask(poll.command)
                 if received.deliveries:
                     return received
-            elif loop.time() >= until_s or not self._turns.may_wait:
+            elif turn is NoTurn.FOR_GOOD or loop.time() >= until_s:
                 return None
 
     def _check_way_back(self, caller: Caller) -> None:
@@ -341,7 +356,8 @@ def attempt_of(request: service.ReceiveMessageRequest, caller: Caller) -> str:
     return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
 
 
-def _wait_s(request: service.ReceiveMessageRequest) -> float:
+def wait_of(request: service.ReceiveMessageRequest) -> float:
+    """Return how long a poll waits for messages, in seconds."""
     if not request.HasField("long_polling_timeout"):
         return DEFAULT_POLL_MS / 1000
     duration = request.long_polling_timeout

@@ -26,6 +26,7 @@ class ClientTasks:
         self._context, self._parts = parts.context, parts
         self._engine = parts.context.engine
         self._followers, self._turns = parts.context.queue_followers, parts.turns
+        self._room = parts.messaging.room
         self._tasks: list[asyncio.Task[None]] = []
         self._engine.on_applied(self._on_applied, self._is_awaited)
 
@@ -40,6 +41,7 @@ class ClientTasks:
         """End Telemetry streams and long polls now; other calls are still served."""
         self._parts.messaging.telemetry.close()
         self._followers.close()
+        self._room.close()
         self._turns.close()
         self._context.relay.cancel_streams()
 
@@ -62,6 +64,7 @@ class ClientTasks:
         self._context.resolver.notify(changes)
         self._followers.notify(changes)
         self._turns.notify(changes)
+        self._room.notify(changes)
         self._parts.filters.notify(changes)
 
     async def _watch(self) -> None:

@@ -57,7 +57,7 @@ def load_of(parts: ClientParts) -> Load:
     rooms = (context.admission, context.peer_intake, context.produce_intake)
     return Load(
         held_request_bytes=sum(room.taken for room in rooms),
-        waiting_polls=len(context.queue_followers) + len(parts.turns),
+        waiting_polls=len(context.queue_followers) + len(parts.turns) + len(parts.messaging.room),
         telemetry_streams=len(parts.messaging.telemetry),
     )
 

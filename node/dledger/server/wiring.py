@@ -39,6 +39,7 @@ from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
+from dledger.rocketmq.waiting_room import WaitingRoom
 from dledger.rpc.peer_tls import PeerChannel, PeerTls
 from dledger.services.ledger import LedgerHandlers
 from dledger.services.topics import TopicsHandlers
@@ -132,6 +133,7 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
         ),
         telemetry=Telemetry(context.admission, context.outflow),
         polls=HeldPolls(),
+        room=WaitingRoom(engine),
     )
 
 
