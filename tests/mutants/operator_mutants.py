@@ -14,6 +14,14 @@ _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
     _mutant(
+        name="a store on port 80 may be the metadata",
+        file="resources/job_egress.py",
+        old="    if port == _HTTP:\n",
+        new="    if port < 0:\n",
+        why="a Job may ask the cloud what its machine may",
+        checks=("tests/operator/test_job_egress.py",),
+    ),
+    _mutant(
         name="acts on stale answers",
         file="decisions/disruptions.py",
         old="fresh = rests_on_none or self.oldest_answer_s < FRESH_S",

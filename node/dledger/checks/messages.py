@@ -135,6 +135,8 @@ def check_trace(context: str) -> None:
 
 def check_tag(tag: str) -> None:
     """Refuse a tag that a filter expression cannot name, and one larger than all properties."""
+    if not tag:
+        return
     if len(tag) > MAX_PROPERTIES_BYTES:
         raise Rejected(
             Code.ILLEGAL_MESSAGE_TAG,

@@ -39,6 +39,7 @@ _OF_SOME_TYPES: Final = ("message_group", "delivery_timestamp", "lite_topic", "p
 _KINDS: Final = {value: name for name, value in definition.MessageType.items()} | {
     definition.MessageType.MESSAGE_TYPE_UNSPECIFIED: NORMAL.name
 }
+_PLAIN: Final = Encoding.IDENTITY
 _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encoding in Encoding}
 
 
@@ -84,7 +85,7 @@ def checked(request: service.SendMessageRequest, client_id: str, line: str) -> S
         message = message_of(each)
         messages.append(message)
         size_bytes += len(message.body)
-        if message.encoding is not Encoding.IDENTITY:
+        if message.encoding is not _PLAIN:
             unchecked.append(message.body)
     check_total(size_bytes)
     if unchecked:
@@ -153,7 +154,9 @@ def message_of(message: definition.Message) -> Message:
     check_tag(tag)
     properties = dict(message.user_properties)
     check_properties(properties, keys)
-    check_trace(system.trace_context)
+    trace_context = system.trace_context
+    if trace_context:
+        check_trace(trace_context)
     return Message(
         message_id=message_id,
         body=body,
@@ -162,7 +165,7 @@ def message_of(message: definition.Message) -> Message:
         properties=properties,
         born_at_ms=_milliseconds(system.born_timestamp),
         encoding=_encoding(system.body_encoding),
-        trace_context=system.trace_context,
+        trace_context=trace_context,
     )
 
 

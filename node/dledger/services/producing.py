@@ -191,13 +191,11 @@ class Producing:
         refused: DledgerError | None = None
         stops = False
         try:
-            checked = checked_batch(command)
-            if packed := checked.packed_bodies():
-                await self._unpacking.check(packed, self._host)
-            messages, producer = checked.count, checked.client_id
+            checked = await self._check(command)
         except Refused as error:
             refused, stops = error, batch.joined
         else:
+            messages, producer = checked.count, checked.client_id
             if asked is not None:
                 asked.admit(calls=0, messages=messages, size_bytes=len(command))
             refused = await self._refusal_of(checked)
@@ -222,6 +220,13 @@ class Producing:
             self._messages += messages
             result.add_done_callback(lambda _: self._done(taken))
         return result
+
+    async def _check(self, command: bytes) -> ProduceFrame:
+        """Return what a batch says, once that is believed. Raises Refused."""
+        checked = checked_batch(command)
+        if packed := checked.packed_bodies():
+            await self._unpacking.check(packed, self._host)
+        return checked
 
     async def _refusal_of(self, batch: ProduceFrame) -> DledgerError | None:
         """Return why nothing of a batch can be stored, if so; make its topic if that is allowed."""

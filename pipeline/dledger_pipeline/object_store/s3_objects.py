@@ -166,13 +166,12 @@ class S3Objects:
             until_s = time.monotonic() + left_s
             try:
                 page = self._page(below, asked, left_s)
-            except StoreUnavailable:
+            except StoreUnavailable as error:
                 if time.monotonic() < until_s:
                     raise
-                page = None
+                where, limit = f"{self._url}/{below}", f"{LISTING_S:.0f} s"
+                raise ListingTooLong(where, f"it took over {limit}") from error
             left_s = until_s - time.monotonic()
-            if page is None or (page.token and left_s <= 0):
-                raise ListingTooLong(f"{self._url}/{below}", f"it took over {LISTING_S:.0f} s")
             names += len(page.objects) + len(page.folders)  # of both: either may be unasked for
             check_names(f"{self._url}/{below}", names)
             yield page
