@@ -39,7 +39,7 @@ class _Node:
             self,
             clock=self,
             log_clock=self.log_clock,
-            reports=self,
+            reports=self,  # type: ignore[arg-type]  # the part that is asked
             metrics=NodeMetrics("t", "n1"),
             leap=self._leap,
         )

@@ -70,7 +70,7 @@ class Node:
             self,
             clock=self,
             log_clock=self.log_clock,
-            reports=self,
+            reports=self,  # type: ignore[arg-type]  # the part that is asked
             metrics=_METRICS,
             leap=self.leap,
         )

@@ -9,14 +9,14 @@ and may lead, since nothing goes by it alone.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from dledger.common.metrics import NodeMetrics
 from dledger.common.status import CLOCK_APART_MS
 from dledger.replica.group_date import AHEAD_MS, LEAP_MS, group_date
 from dledger.replica.log_clock import Clock, LogClock
-from dledger.replica.reports import Heard
+from dledger.replica.reports import Reports
 from dledger.types import Membership, NodeId, Role
 
 logger = logging.getLogger(__name__)
@@ -56,16 +56,6 @@ class DatedCore(Protocol):
         """Who votes."""
 
 
-class HeardClocks(Protocol):
-    """The other members' clocks; see `replica.reports.Reports`."""
-
-    def ask(self, members: Iterable[NodeId], *, term: int) -> None:
-        """Ask now."""
-
-    def heard(self) -> Mapping[NodeId, Heard]:
-        """Return the newest answers."""
-
-
 class Dating:
     """The dates of one node's group.
 
@@ -89,7 +79,7 @@ class Dating:
         *,
         clock: Clock,
         log_clock: LogClock,
-        reports: HeardClocks,
+        reports: Reports,
         metrics: NodeMetrics,
         leap: Callable[[int], int],
     ) -> None:
