@@ -54,10 +54,10 @@ _WARM: Final = 5
 _SETTLED_S: Final = 0.05
 """Until followers have applied it, too."""
 AT_MOST: Final = {
-    "SendMessage alone, at the leader": 384,
-    "32 at once, a message": 82,
-    "ReceiveMessage of one": 521,
-    "AckMessage": 350,
+    "SendMessage alone, at the leader": 388,
+    "32 at once, a message": 85,
+    "ReceiveMessage of one": 606,
+    "AckMessage": 354,
     "one append, at a follower": 223,
     "an idle leader, a second": 2_049,
 }
