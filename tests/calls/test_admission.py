@@ -312,8 +312,8 @@ def test_the_documented_bounds_are_those_of_the_code() -> None:
         f"Number: {module._ARRIVES_S:g} s / {module._SMALL_ARRIVES_S:g} s.",
         f"Number: {polls.MAX_BYTES >> 20} MiB / {polls.MAX_BYTES_OF_CONNECTION >> 20} MiB.",
         f"Number: {telemetry.MAX_STREAMS}.",
-        f"Number: {outflow.MAX_BYTES >> 20} MiB; a connection with an answer that has not left for "
-        f"{stuck_s:g} s",
+        f"Number: {outflow.MAX_BYTES >> 20} MiB; a connection with an answer",
+        f"that has not left for {stuck_s:g} s",
         f"Number: {HANDSHAKE_MS // 1000} s / {MAX_IDLE_MS // 60_000} min,",
         f"Number: {http.MAX_CONNECTIONS}, {http.TIMEOUT_S:g} s;",
     }
