@@ -163,10 +163,11 @@ async def test_an_old_handle_is_no_use_for_a_topic_made_anew(strict: MemoryGroup
 async def test_very_many_polls_of_a_deleted_topic_are_not_woken_in_one_turn(
     strict: MemoryGroup,
 ) -> None:
-    """The event loop has votes and heartbeats to see to in between."""
+    """The event loop has votes and heartbeats to see to in between; of a group, few wait there."""
     turns, engine = strict.nodes[0].parts.turns, strict.nodes[0].engine
     async with RocketClient(strict.nodes[0].port) as client, AsyncExitStack() as stack:
-        polls = [asyncio.ensure_future(client.receive(wait_s=30)) for _ in range(90)]
+        asked = [client.receive(group=f"g-{number}", wait_s=30) for number in range(90)]
+        polls = [asyncio.ensure_future(each) for each in asked]
         stack.push_async_callback(asyncio.wait, polls)
         await strict.polls(90)
         woken: list[int] = []
