@@ -212,9 +212,8 @@ class MessagingHandlers:
                 async for answer in relayed:  # the first tells whether there is anything
                     yield answer
                     break
-            except (
-                FaultyEntry
-            ) as error:  # asked again, it has nothing new: the messages are on loan
+            except FaultyEntry as error:
+                # Asked again, the leader has nothing new: the messages are on loan.
                 raise Ended(error) from error
             async with context.outflow.room(caller.connection, _RELAYED_BYTES):
                 async for answer in relayed:
