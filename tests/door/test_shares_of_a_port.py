@@ -241,6 +241,42 @@ async def test_frames_without_effect_have_a_rate_by_address(kind: int) -> None:
         assert await serves(port)
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("in_trailers", [False, True])
+async def test_headers_that_nobody_reads_have_a_rate_by_address(in_trailers: bool) -> None:
+    """Each is a byte on the wire. A port of 3.6 million of them lost its node the lead."""
+    fields = [(b"a", b"x" * 100)] * 100
+    async with door(replace(QUICK, idle_bytes=(100_000, 1))) as port:
+        async with raw_client(port.port, STRANGER) as client:
+            await client.hello()
+            for _ in range(20):
+                if in_trailers:
+                    stream = await call(client, "/t/Deaf", prefixed(0), end=False)
+                    client.h2.send_trailers(stream, fields)
+                else:
+                    client.request("/t/Deaf", *fields)
+            await client.flush()
+            gone = await client.goaway()
+
+            assert gone is not None
+            assert gone.why == b"too many header fields of its address are read by nobody"
+        assert await serves(port)
+
+
+async def test_headers_as_clients_send_them_are_no_flood() -> None:
+    """Thirty fields, and a token, which is read, in each call."""
+    fields = [(b"x-trace-%d" % number, b"v" * 15) for number in range(24)]
+    bounds = replace(QUICK, idle_bytes=(1, 1))
+    async with door(bounds) as port, raw_client(port.port) as client:
+        await client.hello()
+        for _ in range(20):
+            stream = client.request("/t/Echo", (b"authorization", b"t" * 3_000), *fields)
+            client.h2.send_data(stream, prefixed(0), end_stream=True)
+            await client.flush()
+
+            assert await client.status(stream) == (0, b"")
+
+
 async def test_a_large_request_in_small_pieces_is_no_flood() -> None:
     """Most reads bring nothing but a part of a frame, which is no frame without effect."""
     bounds = replace(QUICK, idle_bytes=(2, 1), frame_bytes=64 << 10)

@@ -34,15 +34,22 @@ class Address:
 
     def may_connect(self, now_s: float) -> bool:
         """Count a new connection; return False if it may not come now."""
-        return not self._idle_bytes.owe(now_s, 0) and self._arrivals.take(now_s)
+        return not self.owes(now_s) and self._arrivals.take(now_s)
 
     def may_be_refused(self, now_s: float) -> bool:
         """Count a call that has no handler, or no sound headers; return False if of a flood."""
         return self._refusals.take(now_s)
 
     def may_idle(self, size_bytes: int, now_s: float) -> bool:
-        """Count bytes of frames without an effect; return False if they are a flood."""
-        return not self._idle_bytes.owe(now_s, size_bytes)
+        """Count bytes of frames without an effect; return False if they are a flood.
+
+        Those of a flood are not counted: it ends a moment after the last, however large it was.
+        """
+        return not self.owes(now_s) and not self._idle_bytes.owe(now_s, size_bytes)
+
+    def owes(self, now_s: float) -> bool:
+        """Whether it has sent more of these than it may."""
+        return self._idle_bytes.owe(now_s, 0) > 0
 
 
 class Addresses:

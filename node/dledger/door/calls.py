@@ -21,7 +21,7 @@ from dledger.door.call import BUG, Call
 from dledger.door.contract import Arrival, Code, Failed, Pairs
 from dledger.door.grpc_format import status_fields
 from dledger.door.intake import Intake
-from dledger.door.opening import Refused, opened
+from dledger.door.opening import Refused, opened, size_of
 from dledger.door.outgoing import Outgoing
 from dledger.door.port import End, Port
 from dledger.door.proofs import Proofs
@@ -188,7 +188,7 @@ class Calls:
         stream_id, now_s = event.stream_id, self._loop.time()
         self.last_id = stream_id
         try:
-            headers, handler = opened(self._port, event.headers, self._peer, self._number, now_s)
+            found = opened(self._port, event.headers, self._peer, self._number, now_s)
         except Refused as refused:
             self.answers += 1
             self._outgoing.refuse(stream_id, refused.fields)
@@ -197,7 +197,10 @@ class Calls:
             if not self._address.may_be_refused(now_s):
                 self._on_flood("too many calls of its address were refused")
             return
-        call = self._open[stream_id] = call_of(self, stream_id, headers, handler, now_s)
+        if found.idle_bytes and not self._may_idle(found.idle_bytes, now_s):
+            return
+        headers = found.headers
+        call = self._open[stream_id] = call_of(self, stream_id, headers, found.handler, now_s)
         self._port.calls += 1
         self._touched.append(call)
         if headers.deadline_s is not None:
@@ -219,10 +222,22 @@ class Calls:
 
     def on_trailers(self, event: Any) -> None:
         """End a request; gRPC's clients send no trailers, but HTTP/2 has them."""
+        if not self._may_idle(size_of(event.headers), self._loop.time()):
+            return
         call = self._open.get(event.stream_id)
         if call is not None and not call.over:
             self._feed(call, b"", ended=True)
             self._touched.append(call)
+
+    def _may_idle(self, size_bytes: int, now_s: float) -> bool:
+        """Count header fields that nobody reads; end the connection and return False if too many.
+
+        Each is a byte or two on the wire, and half a microsecond of this node's time.
+        """
+        if self._address.may_idle(size_bytes, now_s):
+            return True
+        self._on_flood("too many header fields of its address are read by nobody")
+        return False
 
     def _feed(self, call: Call, data: bytes, *, ended: bool) -> None:
         try:

@@ -39,6 +39,9 @@ _SMALL_FRAME_BYTES: Final = 17
 """A PING; all others but SETTINGS are smaller."""
 _SMALL_PART_BYTES: Final = 16 << 10
 """A part of a frame that is not worth being counted."""
+_PIECE_BYTES: Final = 16 << 10
+"""Taken in at once. Of headers it may be 16,000 fields, 5 ms."""
+_OWED_PIECE_BYTES: Final = 2 << 10
 _CUT_BYTES: Final = 4 << 10
 """What the end of a connection counts at most if nothing came of its last bytes. They may have been
 a part of a request, of each of a crowd that lost its connections."""
@@ -146,10 +149,15 @@ class Connection(asyncio.Protocol):
         """Take in what a client sent."""
         if self._closing:
             return
-        self._watch.heard(self._loop.time())
+        now_s = self._loop.time()
+        self._watch.heard(now_s)
         try:
-            self._h2.receive_data(data)
-            idle = self._idle_bytes + len(data) - self._handle(self._h2.events())
+            idle = self._idle_bytes + len(data)
+            if len(data) <= _OWED_PIECE_BYTES:
+                self._h2.receive_data(data)
+                idle -= self._handle(self._h2.events())
+            else:
+                idle -= self._take_in_pieces(memoryview(data), now_s)
             self._calls.settle()
             self._idle_bytes = max(0, idle)
             if idle > _SMALL_PART_BYTES or self._part is not None:
@@ -163,6 +171,21 @@ class Connection(asyncio.Protocol):
             self._give_up(ngh2.ErrorCode.INTERNAL_ERROR, "it met a fault of this node")
         else:
             self._flush_soon()
+
+    def _take_in_pieces(self, data: memoryview, now_s: float) -> int:
+        """Take in by pieces what may be far more than its bytes; return as `_handle` does.
+
+        A header field may be one byte. Each piece may end the connection, so a read of a stranger's
+        costs a few milliseconds, and less of an address that has just sent too much of no effect.
+        """
+        size_bytes = _OWED_PIECE_BYTES if self._address.owes(now_s) else _PIECE_BYTES
+        handled = 0
+        for start in range(0, len(data), size_bytes):
+            self._h2.receive_data(data[start : start + size_bytes])
+            handled += self._handle(self._h2.events())
+            if self._closing or not self._h2.want_read:
+                return handled + len(data) - start  # the rest is looked at by nobody
+        return handled
 
     # -- what the server asks for ----------------------------------------------------------------
 

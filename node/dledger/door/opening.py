@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection
+from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -14,6 +15,8 @@ from dledger.door.port import Port
 _FIELD_BYTES: Final = 32
 """What RFC 9113, 6.5.2 counts for each field beside its name and value."""
 _NAMED_BYTES: Final = 256
+_UNREAD_BYTES: Final = 2 << 10
+"""Of a call's headers beside those that are kept: SDKs send 700, and more with tracing."""
 _OF_GRPC: Final = (
     b":method",
     b":scheme",
@@ -27,6 +30,21 @@ _OF_GRPC: Final = (
 """What its clients send with each call, and nobody reads behind this."""
 
 
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What a call begins with.
+
+    Attributes:
+        headers: Those that are kept.
+        handler: Of its path.
+        idle_bytes: Of the others, which nobody reads, what is beyond any client's custom.
+    """
+
+    headers: Headers
+    handler: Handler
+    idle_bytes: int
+
+
 class Refused(Exception):
     """A request is answered by *fields* alone."""
 
@@ -35,9 +53,7 @@ class Refused(Exception):
         self.fields = fields
 
 
-def opened(
-    port: Port, pairs: Pairs, peer: str, connection: int, now_s: float
-) -> tuple[Headers, Handler]:
+def opened(port: Port, pairs: Pairs, peer: str, connection: int, now_s: float) -> Opened:
     """Return the headers of a request, and the handler of its path.
 
     Args:
@@ -57,9 +73,8 @@ def opened(
         raise Refused(refusal)
     path = fields[b":path"]
     try:
-        count = len(pairs)
-        size_bytes = sum(map(len, chain.from_iterable(pairs))) + _FIELD_BYTES * count
-        _check_size(port.bounds, count, size_bytes)
+        size_bytes, idle_bytes = size_of(pairs), 0
+        _check_size(port.bounds, len(pairs), size_bytes)
         handler = port.handlers.get(path)
         if handler is None:
             named = path[:_NAMED_BYTES].decode("ascii", "replace")
@@ -67,8 +82,10 @@ def opened(
         timeout = fields.get(b"grpc-timeout")
         deadline_s = None if timeout is None else now_s + timeout_s(timeout)
         fields = _to_keep(fields)
-        if size_bytes > port.bounds.kept_header_bytes:
-            size_bytes = _checked_size(port.bounds, fields)
+        if size_bytes > _UNREAD_BYTES:
+            all_bytes, size_bytes = size_bytes, size_of(fields.items())
+            _check_kept(port.bounds, size_bytes)
+            idle_bytes = max(0, all_bytes - size_bytes - _UNREAD_BYTES)
         if port.calls >= port.bounds.calls and not port.make_room_for_a_call():
             raise Failed(
                 Code.RESOURCE_EXHAUSTED, f"{port.calls} calls are under way; back off and retry"
@@ -79,7 +96,12 @@ def opened(
     headers = Headers(
         None, fields, peer=peer, connection=connection, deadline_s=deadline_s, size_bytes=size_bytes
     )
-    return headers, handler
+    return Opened(headers, handler, idle_bytes)
+
+
+def size_of(pairs: Collection[tuple[bytes, bytes]]) -> int:
+    """Return the size of fields as RFC 9113, 6.5.2 counts it, in bytes."""
+    return sum(map(len, chain.from_iterable(pairs))) + _FIELD_BYTES * len(pairs)
 
 
 def _to_keep(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
@@ -101,13 +123,10 @@ def _check_size(bounds: Bounds, count: int, size_bytes: int) -> None:
         )
 
 
-def _checked_size(bounds: Bounds, kept: Mapping[bytes, bytes]) -> int:
-    """Return what those count that are kept; of most calls all fields do, who have less."""
-    size_bytes = sum(map(len, chain.from_iterable(kept.items()))) + _FIELD_BYTES * len(kept)
+def _check_kept(bounds: Bounds, size_bytes: int) -> None:
     if size_bytes > bounds.kept_header_bytes:
         raise Failed(
             Code.RESOURCE_EXHAUSTED,
             f"x-mq-, authorization and the path have {size_bytes} bytes together; the limit is "
             f"{bounds.kept_header_bytes}",
         )
-    return size_bytes
