@@ -563,7 +563,7 @@ async def test_a_client_that_ignores_the_window_is_dropped() -> None:
     async with door(SMALL_WINDOWS) as port, raw_client(port.port) as client:
         await client.hello()
         stream = await call(client, "/t/Deaf", prefixed(1000), end=False)
-        await client.raw(frame(DATA, stream, bytes(16 << 10)) * 200)
+        await client.raw(frame(DATA, stream, bytes(16 << 10)) * 80)
         goaway = await client.goaway()
 
         assert goaway is None or goaway.code == ngh2.ErrorCode.FLOW_CONTROL_ERROR
