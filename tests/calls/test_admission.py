@@ -14,6 +14,7 @@ from dledger.calls.admission import MAX_ARRIVING, MAX_SLOW, AdmissionControl
 from dledger.client import Client, Record
 from dledger.common import http
 from dledger.common.limits import MAX_BODY_BYTES
+from dledger.common.shares import NO_ROOM
 from dledger.errors import InvalidArgument, Overloaded, Refused, Unavailable
 from dledger.requests import outflow
 from dledger.rocketmq import polls, telemetry
@@ -185,19 +186,47 @@ async def test_connections_take_turns() -> None:
     assert (admission.taken, admission.waiting, admission._connections) == (0, 0, {})
 
 
+@pytest.mark.found
+async def test_addresses_take_turns_and_share_the_places() -> None:
+    """One address with many connections had most turns, and all places: a stranger got none."""
+    admission = AdmissionControl(2 * MIB, shares=1, max_waiting=8)
+    answered, ends = asyncio.Event(), asyncio.Event()
+    tasks = serve(admission, [Call(bytes(2 * MIB), of="ipv4:192.0.2.9:1")], answered)
+    await settled()
+    many = [Call(bytes(MIB), of=f"ipv4:192.0.2.1:{number}") for number in range(12)]
+    tasks += serve(admission, many, ends)
+    await settled()
+    few = [Call(bytes(MIB), of=f"ipv4:192.0.2.2:{number}") for number in range(2)]
+    tasks += serve(admission, few, ends)
+    await settled()
+    turned_away = [task.done() for task in tasks[1:]]
+    assert turned_away == [*[True] * 6, *[False] * 8]  # the oldest of who has most
+
+    answered.set()
+    await settled()
+
+    assert [call.reads for call in few] == [1, 0]
+    assert sum(call.reads for call in many) == 1
+    ends.set()
+    await settled()
+    assert [call.reads for call in [*many[6:], *few]] == [1] * 8
+    ended = await asyncio.gather(*tasks, return_exceptions=True)
+    assert sum(isinstance(each, Overloaded) for each in ended) == 6
+    assert (admission.taken, admission.waiting, admission._connections) == (0, 0, {})
+
+
 async def test_who_finds_no_room_is_told_to_come_later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a moment; at once where many wait already."""
+    """After a moment; the oldest at once where many wait already."""
     monkeypatch.setattr(module, "_PATIENCE_S", 0.01)
-    monkeypatch.setattr(module, "MAX_WAITING", 1)
-    admission, answered = AdmissionControl(MIB, shares=1), asyncio.Event()
+    admission, answered = AdmissionControl(MIB, shares=1, max_waiting=1), asyncio.Event()
     first = asyncio.create_task(served(admission, Call(bytes(MIB)), answered))
     await settled()
     second = asyncio.create_task(served(admission, Call(), answered))
     await settled()
 
-    with pytest.raises(Overloaded, match="1 requests wait"):
-        await served(admission, Call(), answered)
     with pytest.raises(Overloaded, match="1048576 bytes are under way"):
+        await served(admission, Call(), answered)
+    with pytest.raises(Overloaded, match=NO_ROOM):
         await second
     answered.set()
     await first

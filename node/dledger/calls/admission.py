@@ -4,10 +4,10 @@ An unread request waits at its client, held back by HTTP/2 flow control. gRPC do
 size, so room is reserved for one as large as the connection's recent requests, and the excess is
 released once it has arrived. Room is held until the response. Used by every client service.
 
-Each connection has at most one share of the room, and connections are admitted in turn, so that a
-connection can delay only itself. A request that does not arrive promptly gives up its room and
-takes one of a few slots for slow requests; when these run out, the connection that holds most of
-them loses its oldest.
+Each connection has at most one share of the room; addresses are admitted in turn, and of each its
+connections, so that an address can delay only itself. A request that does not arrive promptly gives
+up its room and takes one of a few slots for slow requests; when these run out, the address that
+holds most of them loses its oldest.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from types import TracebackType
 from typing import Final, TypeAlias
 
+from dledger.common.shares import NO_ROOM, Entry, Share, address_of
 from dledger.errors import InvalidArgument, Overloaded, Unavailable
 from dledger.rpc.requests import SMALL_BYTES, check_size, limit_of
 
@@ -36,7 +37,8 @@ MAX_ARRIVING: Final = 32
 MAX_SLOW: Final = 32
 """The same for slow requests, which have not arrived within `_PROMPT_S`."""
 MAX_WAITING: Final = 2_048
-"""Requests waiting for room; HTTP/2 buffers 64 KiB for those of one connection together."""
+"""Requests waiting for room, shared by address; HTTP/2 buffers 64 KiB for those of one connection
+together."""
 _PATIENCE_S: Final = 1.0
 """How long a request waits for room before it is refused with Overloaded."""
 _PROMPT_S: Final = 0.1
@@ -56,13 +58,17 @@ _NEXT_BYTES: Final = 256 << 10
 class _Connection:
     """One connection's requests, in progress and waiting; removed with the last of them."""
 
-    __slots__ = ("expected_bytes", "name", "requests", "taken", "waiting")
+    __slots__ = ("address", "expected_bytes", "name", "requests", "taken", "waiting")
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.address = name, address_of(name.rpartition(":")[0])
         self.expected_bytes = _FIRST_BYTES
         self.requests = self.taken = 0
         self.waiting: deque[Request] = deque()
+
+
+_Line: TypeAlias = OrderedDict[str, _Connection]
+"""The connections of one address that wait, by turns."""
 
 
 class AdmissionControl:
@@ -71,16 +77,25 @@ class AdmissionControl:
     Args:
         max_bytes: All of the room.
         shares: The number of equal shares; one share is the most that a connection may hold.
+        max_waiting: Requests that wait for it.
     """
 
-    def __init__(self, max_bytes: int = MAX_BYTES, *, shares: int = SHARES) -> None:
+    def __init__(
+        self, max_bytes: int = MAX_BYTES, *, shares: int = SHARES, max_waiting: int = MAX_WAITING
+    ) -> None:
         self._max, self._share = max_bytes, max_bytes // shares
         self._connections: dict[str, _Connection] = {}
-        self._lines: OrderedDict[str, _Connection] = OrderedDict()
+        self._lines: OrderedDict[str, _Line] = OrderedDict()  # by address
+        self._waiting: Share[Request] = Share(max_waiting, _turn_away)
         self._arriving: OrderedDict[Request, None] = OrderedDict()
         self._slow: OrderedDict[Request, None] = OrderedDict()
         self._look: asyncio.TimerHandle | None = None
-        self.taken = self.waiting = 0
+        self.taken = 0
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for room."""
+        return self._waiting.taken
 
     def request(self, name: str, read: Read, method: str) -> Request:
         """Return the one request of a call, to be entered with ``async with``.
@@ -143,11 +158,8 @@ class AdmissionControl:
         request.room = min(request.before_bytes or mine.expected_bytes, self._share)
         if not mine.waiting and self._fits(request) and not (self._lines and self._is_awaited()):
             self._let_in(request)
-        elif self.waiting < MAX_WAITING:
-            await self._wait(request)
         else:
-            self._forget(request)
-            raise Overloaded(f"{self.waiting} requests wait for room; back off and retry")
+            await self._wait(request)
 
     def arrived(self, request: Request, size_bytes: int) -> None:
         """Note that *request* has arrived: its real size counts now, whether or not it fits."""
@@ -169,16 +181,16 @@ class AdmissionControl:
     async def _wait(self, request: Request) -> None:
         mine, turn = request.connection, asyncio.get_running_loop().create_future()
         request.turn = turn
+        request.entry = self._waiting.enter(mine.address, request, line=mine.name)
         mine.waiting.append(request)
-        self._lines[mine.name] = mine
-        self.waiting += 1
+        self._lines.setdefault(mine.address, OrderedDict())[mine.name] = mine
         try:
             async with asyncio.timeout(None if request.patient else _PATIENCE_S):
                 await turn
         except BaseException as error:
-            if turn.cancelled():
+            if turn.cancelled() or turn.exception() is not None:
                 mine.waiting.remove(request)
-                self._left_line(mine)
+                self._left_line(request)
                 self._forget(request)
                 self._admit()
             else:
@@ -191,22 +203,35 @@ class AdmissionControl:
             raise
 
     def _admit(self) -> None:
-        """Admit waiting requests, one of each connection in turn, while there is room."""
+        """Admit waiting requests, one of each address in turn, while there is room."""
         progress = bool(self._lines)
         while progress:
             progress = False
-            for line in tuple(self._lines.values()):
-                request = line.waiting[0]
-                if request.turn.cancelled() or not self._fits_share(request):
-                    continue  # a cancelled request leaves the queue by itself, and calls this again
+            for address, line in tuple(self._lines.items()):
+                request = self._first_of(line)
+                if request is None:
+                    continue
                 if not self._fits(request):
                     return
-                line.waiting.popleft()
-                self._lines.move_to_end(line.name)
-                self._left_line(line)
+                mine = request.connection
+                mine.waiting.popleft()
+                line.move_to_end(mine.name)
+                self._lines.move_to_end(address)
+                self._left_line(request)
                 self._let_in(request)
                 request.turn.set_result(None)
                 progress = True
+
+    def _first_of(self, line: _Line) -> Request | None:
+        """Return whose turn it is of an address: the first in its connection's share.
+
+        One that was told already leaves the line by itself, and calls `_admit` again.
+        """
+        for mine in line.values():
+            request = mine.waiting[0]
+            if not request.turn.done() and self._fits_share(request):
+                return request
+        return None
 
     def _let_in(self, request: Request) -> None:
         loop = asyncio.get_running_loop()
@@ -227,12 +252,20 @@ class AdmissionControl:
 
     def _is_awaited(self) -> bool:
         """Whether a request waits for room other than its own connection's share."""
-        return any(self._fits_share(line.waiting[0]) for line in self._lines.values())
+        return any(
+            self._fits_share(mine.waiting[0])
+            for line in self._lines.values()
+            for mine in line.values()
+        )
 
-    def _left_line(self, mine: _Connection) -> None:
-        self.waiting -= 1
+    def _left_line(self, request: Request) -> None:
+        mine = request.connection
+        self._waiting.leave(request.entry)
         if not mine.waiting:
-            del self._lines[mine.name]
+            line = self._lines[mine.address]
+            del line[mine.name]
+            if not line:
+                del self._lines[mine.address]
 
     def _forget(self, request: Request) -> None:
         mine = request.connection
@@ -276,8 +309,8 @@ class AdmissionControl:
             self._slow[request] = None
         unplaced = sum(each in self._arriving for each in overdue)
         borne = [each for each in self._slow if now_s - each.since_s >= _BEARABLE_S]
-        counts = Counter(each.connection.name for each in self._slow)
-        borne.sort(key=lambda each: -counts[each.connection.name])
+        counts = Counter(each.connection.address for each in self._slow)
+        borne.sort(key=lambda each: -counts[each.connection.address])
         for request in borne[:unplaced]:
             request.give_up()
 
@@ -301,6 +334,7 @@ class Request:
         "before_bytes",
         "connection",
         "ended",
+        "entry",
         "patient",
         "room",
         "since_s",
@@ -308,6 +342,7 @@ class Request:
     )
     connection: _Connection
     turn: asyncio.Future[None]
+    entry: Entry[Request]
 
     def __init__(
         self,
@@ -365,6 +400,12 @@ class Request:
         """Stop waiting for a request that has not arrived."""
         if self._patience is not None:
             self._patience.reschedule(asyncio.get_running_loop().time())
+
+
+def _turn_away(request: Request) -> None:
+    """Tell one that waits that others need its place."""
+    if not request.turn.done():
+        request.turn.set_exception(Overloaded(NO_ROOM))
 
 
 async def _nothing() -> bytes | None:
