@@ -100,6 +100,7 @@ ATTACKS: Final[dict[str, GroupAttack]] = {
     "b06f": _long(rates.empty_frames),
     "b10": _long(rooms.all_connections, connections=rooms.IDLE_CONNECTIONS, files=_FILES),
     "b11": GroupAttack(neighbours.encodings),
+    "b11g": _long(rates.packed_bodies),
     "b12t": _long(rooms.telemetry_streams, connections=rooms.TELEMETRY_CONNECTIONS),
     "b12p": _long(rooms.waiting_polls, connections=rooms.POLL_CONNECTIONS),
     "b12k": _long(rooms.polls_at_a_failover, connections=rooms.FOLLOWER_CONNECTIONS, kills=1),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gzip
 import itertools
 import socket
 import ssl
@@ -13,7 +14,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from dledger.common.limits import MAX_BODY_BYTES
+from dledger.rpc.rocketmq_stubs import definition
 from e2e.harness.checks import Check
+from e2e.harness.rocketmq_calls import send_request
 from e2e.hostile import frames
 from e2e.hostile.frames import END_HEADERS, END_STREAM, HEADERS, frame
 from e2e.hostile.judging import held
@@ -25,6 +29,9 @@ _A_PIECE: Final = 64
 """Calls or frames that are written at once."""
 _STREAMS: Final = 192
 """Calls under way on one: fewer than a port allows."""
+_PACKED: Final = "packed"
+_PACKED_BODIES: Final = 16
+"""Written at once: 64 KiB."""
 _OPEN: Final = 32
 """Connections of a churn that are open at a time."""
 
@@ -103,6 +110,26 @@ async def empty_frames(scene: Scene) -> list[Check]:
     return await _flood(scene, "b06f: frames", piece, 0)
 
 
+@by_talks
+async def packed_bodies(scene: Scene) -> list[Check]:
+    """B11: good messages whose bodies are 4 KiB and inflate to 4 MiB, as fast as they are taken."""
+    with scene.channel(scene.endpoints[scene.leader]) as channel:
+        scene.create_topic(channel, _PACKED, 4)
+    request = send_request(_PACKED, "", gzip.compress(bytes(MAX_BODY_BYTES)))
+    properties = request.messages[0].system_properties
+    properties.body_encoding = definition.Encoding.GZIP
+    ids = itertools.count()
+
+    def piece(number: int) -> bytes:
+        out, first = b"", 2 * _PACKED_BODIES * number + 1
+        for stream in range(first, first + 2 * _PACKED_BODIES, 2):
+            properties.message_id = f"packed-{next(ids)}"
+            out += frames.call(stream, b"SendMessage", request.SerializeToString())
+        return out
+
+    return await _flood(scene, "b11g: bodies", piece, _STREAMS, _PACKED_BODIES)
+
+
 class _Asker(Talk):
     """One that knows how many of its calls were answered."""
 
@@ -130,11 +157,11 @@ class _Asker(Talk):
 
 
 async def _flood(
-    scene: Scene, what: str, piece: Callable[[int], bytes], under_way: int
+    scene: Scene, what: str, piece: Callable[[int], bytes], under_way: int, calls: int = _A_PIECE
 ) -> list[Check]:
     """Let some connections send piece after piece, with at most so many calls without an answer.
 
-    One that is ended is begun again; 0: nothing is answered.
+    One that is ended is begun again; 0: nothing is answered. A piece is of so many *calls*.
     """
     counts, reasons = [0, 0], set[bytes]()
     end_s = asyncio.get_running_loop().time() + scene.seconds
@@ -149,11 +176,11 @@ async def _flood(
             for turn in itertools.count():
                 await talk.room()
                 if under_way:
-                    await talk.until_answered((turn + 1) * _A_PIECE - under_way)
+                    await talk.until_answered((turn + 1) * calls - under_way)
                 if talk.closed or asyncio.get_running_loop().time() >= end_s:
                     break
                 talk.write(piece(turn))
-                counts[0] += _A_PIECE
+                counts[0] += calls
                 await asyncio.sleep(0)
             reasons.add(talk.reason)
             talk.close()

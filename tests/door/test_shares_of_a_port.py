@@ -13,6 +13,7 @@ import ngh2
 import pytest
 
 from dledger.door import places
+from dledger.door.addresses import Addresses
 from dledger.door.bounds import UNFINISHED_BYTES, Bounds
 from dledger.door.tls import TlsCertificate
 from tests.door.ports import Door, door
@@ -275,6 +276,40 @@ async def test_headers_as_clients_send_them_are_no_flood() -> None:
             await client.flush()
 
             assert await client.status(stream) == (0, b"")
+
+
+@pytest.mark.found
+async def test_who_is_served_is_not_ended_for_others_of_its_address() -> None:
+    """A stranger behind the same NAT: windows that go with answers are counted with those."""
+    bounds = replace(QUICK, idle_bytes=(20_000, 1), frame_bytes=16 << 10)
+    windows = frame(WINDOW_UPDATE, 0, (1).to_bytes(4, "big")) * 512
+    async with door(bounds) as port, raw_client(port.port) as honest:
+        await honest.hello()
+        async with raw_client(port.port) as stranger:
+            await stranger.hello()
+            await stranger.raw(windows * 10)
+            assert await stranger.goaway() is not None
+        for _ in range(200):
+            stream = await call(honest, "/t/Echo", prefixed(2) + b"hi")
+            assert (await honest.status(stream))[0] == 0
+        await honest.raw(windows)
+
+        stream = await call(honest, "/t/Echo", prefixed(2) + b"hi")
+        assert (await honest.status(stream))[0] == 0
+
+
+@pytest.mark.found
+def test_who_has_many_addresses_leaves_others_theirs() -> None:
+    """Each had a rate of its own: 32 addresses took all of a node's time."""
+    bounds = replace(QUICK, all_arrivals=(6, 1), apart_arrivals=(2, 1))
+    known = Addresses(bounds)
+    comes = [2, 2, 2, 3, 3, 3, 2, 2, 2, 3, 3, 3, 4, 4, 4]
+
+    got = [known.of(f"192.0.2.{number}").may_connect(0.0) for number in comes]
+
+    assert got == [*[True] * 8, False, True, True, False, True, True, False]
+    assert not known.of("192.0.2.4").may_connect(0.9)
+    assert known.of("192.0.2.4").may_connect(2.0)
 
 
 async def test_a_large_request_in_small_pieces_is_no_flood() -> None:

@@ -325,3 +325,28 @@ async def test_hosts_take_turns_and_one_body_at_a_time_is_looked_into(
     await asyncio.gather(*asks, return_exceptions=True)
 
     assert gate.begun == [large[n] for n in (0, 1, 3, 6, 2, 4)]
+
+
+@pytest.mark.found
+async def test_of_too_many_that_wait_the_oldest_of_who_has_most_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """6,000 that waited held 150 MiB. Who reads, or sends a stream of batches, is not refused."""
+    gate, turns = _Gate(), Unpacking(max_waiting=3)
+    monkeypatch.setattr(unpacking, "content_of", gate.content_of)
+    hosts = ["many", "many", "many", "other", "many"]
+    asks = [
+        asyncio.ensure_future(turns.check([bytes([n]) * 5_000], host))
+        for n, host in enumerate(hosts)
+    ]
+    streams = [
+        asyncio.ensure_future(turns.check([b"s" * 5_000], "many", may_refuse=False)) for _ in "12"
+    ]
+    await eventually(asks[1].done)
+
+    with pytest.raises(Rejected) as refused:
+        await asks[1]
+    assert refused.value.code == Code.TOO_MANY_REQUESTS
+    for _ in range(6):
+        gate.open.release()
+    await asyncio.gather(*asks[2:], *streams, asks[0])

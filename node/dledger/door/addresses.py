@@ -17,6 +17,39 @@ _KNOWN: Final = 4_096
 """Some 700 bytes each. Who comes from more addresses than that has each one's burst anew."""
 
 
+class _Rate:
+    """Of one thing that costs the node and not its caller, of all addresses together.
+
+    Each may have all of it. When it is used up, each has still a little of its own, so that who has
+    many addresses does not keep the others out.
+
+    Args:
+        together: So many at once, and a second.
+        apart: The same of each address, when these are used up.
+    """
+
+    __slots__ = ("_apart", "_known", "_together")
+
+    def __init__(self, together: tuple[int, int], apart: tuple[int, int]) -> None:
+        self._together, self._apart = bucket(together), apart
+        self._known: OrderedDict[str, TokenBucket] = OrderedDict()
+
+    def owe(self, name: str, now_s: float, tokens: int = 1) -> bool:
+        """Take tokens for an address; return True, and take none, if it may have no more now."""
+        if not self._together.owe(now_s, 0):
+            self._together.owe(now_s, tokens)
+            return False
+        own = self._known.get(name)
+        if own is None:
+            own = self._known[name] = bucket(self._apart)
+            if len(self._known) > _KNOWN:
+                self._known.popitem(last=False)
+        if own.owe(now_s, 0):
+            return True
+        own.owe(now_s, tokens)
+        return False
+
+
 class Address:
     """Of one address.
 
@@ -24,28 +57,32 @@ class Address:
         name: As `shares.address_of` has it.
     """
 
-    __slots__ = ("_arrivals", "_idle_bytes", "_refusals", "name")
+    __slots__ = ("_all", "_arrivals", "_idle_bytes", "_refusals", "name")
 
-    def __init__(self, name: str, bounds: Bounds) -> None:
-        self.name = name
+    def __init__(self, name: str, bounds: Bounds, together: Addresses) -> None:
+        self.name, self._all = name, together
         self._arrivals = bucket(bounds.arrivals)
         self._refusals = bucket(bounds.refusals)
         self._idle_bytes = bucket(bounds.idle_bytes)
 
     def may_connect(self, now_s: float) -> bool:
         """Count a new connection; return False if it may not come now."""
-        return not self.owes(now_s) and self._arrivals.take(now_s)
+        if self.owes(now_s) or not self._arrivals.take(now_s):
+            return False
+        return not self._all.arrivals.owe(self.name, now_s)
 
     def may_be_refused(self, now_s: float) -> bool:
         """Count a call that has no handler, or no sound headers; return False if of a flood."""
-        return self._refusals.take(now_s)
+        return self._refusals.take(now_s) and not self._all.refusals.owe(self.name, now_s)
 
     def may_idle(self, size_bytes: int, now_s: float) -> bool:
         """Count bytes of frames without an effect; return False if they are a flood.
 
         Those of a flood are not counted: it ends a moment after the last, however large it was.
         """
-        return not self.owes(now_s) and not self._idle_bytes.owe(now_s, size_bytes)
+        if self.owes(now_s) or self._idle_bytes.owe(now_s, size_bytes):
+            return False
+        return not self._all.idle_bytes.owe(self.name, now_s, size_bytes)
 
     def owes(self, now_s: float) -> bool:
         """Whether it has sent more of these than it may."""
@@ -53,20 +90,29 @@ class Address:
 
 
 class Addresses:
-    """Of one port."""
+    """Of one port.
 
-    __slots__ = ("_bounds", "_known")
+    Attributes:
+        arrivals: New connections.
+        refusals: Refused calls.
+        idle_bytes: Bytes of frames without an effect.
+    """
+
+    __slots__ = ("_bounds", "_known", "arrivals", "idle_bytes", "refusals")
 
     def __init__(self, bounds: Bounds) -> None:
         self._bounds = bounds
         self._known: OrderedDict[str, Address] = OrderedDict()
+        self.arrivals = _Rate(bounds.all_arrivals, bounds.apart_arrivals)
+        self.refusals = _Rate(bounds.all_refusals, bounds.apart_refusals)
+        self.idle_bytes = _Rate(bounds.all_idle_bytes, bounds.apart_idle_bytes)
 
     def of(self, host: str) -> Address:
         """Return what is known of a host, however it is written."""
         name = address_of(host)
         address = self._known.get(name)
         if address is None:
-            address = self._known[name] = Address(name, self._bounds)
+            address = self._known[name] = Address(name, self._bounds, self)
             if len(self._known) > _KNOWN:
                 self._known.popitem(last=False)
         else:

@@ -19,6 +19,8 @@ class Bounds:
     Attributes:
         connections: Open at once, TLS handshakes included.
         arrivals: New connections of one address: at once, and a second; more are closed at once.
+        all_arrivals: The same of all addresses together.
+        apart_arrivals: Of one address, when these are used up (`addresses`); so with the next two.
         handshakes: Of TLS, under way at once.
         calls: Under way at once, of all connections.
         streams: Calls under way on one connection; announced, and refused beyond.
@@ -28,7 +30,12 @@ class Bounds:
         header_fields: The same, in fields.
         kept_header_bytes: Of those that are kept as long as a call (`contract.kept_of`).
         refusals: Calls of one address that say nothing that is served: at once, and a second.
-        idle_bytes: Of frames of one address that had no effect: at once, and a second.
+        all_refusals: The same of all.
+        apart_refusals: Of one, beyond that.
+        idle_bytes: Of frames of one address that had no effect: at once, and a second; without
+            those of a connection that go with its answers.
+        all_idle_bytes: The same of all.
+        apart_idle_bytes: Of one, beyond that.
         stream_window_bytes: What a client may send on a call before anything of it is consumed. A
             larger message gets as much as it declares, when its turn comes.
         frame_bytes: The largest DATA frame; announced. Each is an event, and few are cheaper.
@@ -60,6 +67,8 @@ class Bounds:
 
     connections: int = 12_000  # as many as clients' Telemetry streams, and some for their calls
     arrivals: tuple[int, int] = (1_000, 500)  # after a failover a cluster behind one NAT comes back
+    all_arrivals: tuple[int, int] = (4_000, 1_000)  # 0.2 ms each
+    apart_arrivals: tuple[int, int] = (128, 16)  # an application, anew
     handshakes: int = 32  # a quarter of a millisecond each; with 100 ms on the way, 320 a second
     calls: int = 1 << 15  # long polls of 10,000 consumers with three queues each
     streams: int = 256  # ADR 28: a flood of calls waits at its source
@@ -68,7 +77,11 @@ class Bounds:
     header_fields: int = 128  # SDKs send some 20
     kept_header_bytes: int = 4 << 10  # SDKs send some 500, and a token
     refusals: tuple[int, int] = (1_000, 500)  # who is newer than this node asks once a method
-    idle_bytes: tuple[int, int] = (1 << 20, 256 << 10)  # windows for 150 MB/s of answers
+    all_refusals: tuple[int, int] = (2_000, 1_000)  # 0.1 ms each
+    apart_refusals: tuple[int, int] = (64, 8)  # the methods that are known
+    idle_bytes: tuple[int, int] = (1 << 20, 256 << 10)  # 15,000 frames a second, 1 us each
+    all_idle_bytes: tuple[int, int] = (2 << 20, 512 << 10)
+    apart_idle_bytes: tuple[int, int] = (64 << 10, 8 << 10)
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
     frame_bytes: int = 256 << 10  # as much as is read at once
     wide_window_bytes: int = 1 << 20  # a batch on its way, one that is read, and two between

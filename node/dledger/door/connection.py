@@ -46,6 +46,9 @@ _CUT_BYTES: Final = 4 << 10
 """What the end of a connection counts at most if nothing came of its last bytes. They may have been
 a part of a request, of each of a crowd that lost its connections."""
 _IDLE_FRAMES: Final = 256
+_IDLE_AN_ANSWER_BYTES: Final = 4 * _SMALL_FRAME_BYTES
+_IDLE_PART: Final = 64
+"""Of what was written a client acknowledges each part by a window, of a KiB if it is slow."""
 ASK_S: Final = 0.1
 """How long answers that have left wait for the PING that is to prove them: one serves them all, and
 is not one more write for each. A first lease is 8 s."""
@@ -77,7 +80,7 @@ class Connection(asyncio.Protocol):
         self._closing = self._draining = self._drained = self._paused = False
         self._flush_due = self._cut = False
         self._drains_s = 0.0
-        self._written = self._idle_bytes = self._idle_frames = 0
+        self._written = self._idle_bytes = self._idle_frames = self._idle_paid = 0
         self._address = port.addresses.of(peer.rpartition(":")[0])
         self._part: Entry[End] | None = None
         self._tick: asyncio.TimerHandle | None = None
@@ -277,8 +280,17 @@ class Connection(asyncio.Protocol):
         self._note_part(0 if self._closing else self._idle_bytes)
 
     def _take_idle(self, size_bytes: int) -> None:
-        if not self._address.may_idle(size_bytes, self._loop.time()):
-            self._flooded("too many frames of its address have no effect")
+        """Count frames without effect, but for those that go with the answers of this connection.
+
+        So one that is served is not ended for others of its address.
+        """
+        paid = self._calls.answers * _IDLE_AN_ANSWER_BYTES + self._written // _IDLE_PART
+        self._idle_paid += size_bytes
+        beyond = self._idle_paid - paid
+        if beyond > 0:
+            self._idle_paid -= beyond
+            if not self._address.may_idle(beyond, self._loop.time()):
+                self._flooded("too many frames of its address have no effect")
 
     def _note_part(self, size_bytes: int) -> None:
         """Count a frame that has arrived in part, among requests that are not whole."""

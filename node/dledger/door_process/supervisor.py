@@ -88,8 +88,11 @@ def shared_out(bounds: Bounds, processes: int) -> Bounds:
         unfinished_bytes=max(bounds.unfinished_bytes // processes, largest + UNFINISHED_BYTES),
         stream_header_bytes=-(-bounds.stream_header_bytes // processes),
         arrivals=part(bounds.arrivals),
+        all_arrivals=part(bounds.all_arrivals),
         refusals=part(bounds.refusals),
+        all_refusals=part(bounds.all_refusals),
         idle_bytes=part(bounds.idle_bytes),
+        all_idle_bytes=part(bounds.all_idle_bytes),
     )
 
 

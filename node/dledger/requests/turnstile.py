@@ -1,7 +1,8 @@
 """Lets what is passed on to another node pass in turns: so many may be under way and not yet read.
 
 When a leader is new, all that waits is passed on to it at once; it would read nothing else for as
-long as that takes, and its group would take it for dead. Used by `forward` for calls that wait.
+long as that takes, and its group would take it for dead. Used by `forward` for calls that wait, and
+for those of gRPC.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class Turnstile:
                 async with asyncio.timeout(timeout_s):
                     await self._free.acquire()
             except TimeoutError:
-                raise NotTaken("too many polls are on their way to the leader") from None
+                raise NotTaken("too many calls are on their way to the leader") from None
         else:
             await self._free.acquire()  # at once
         return Turn(self._free)

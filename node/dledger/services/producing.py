@@ -225,7 +225,7 @@ class Producing:
         """Return what a batch says, once that is believed. Raises Refused."""
         checked = checked_batch(command)
         if packed := checked.packed_bodies():
-            await self._unpacking.check(packed, self._host)
+            await self._unpacking.check(packed, self._host, may_refuse=False)
         return checked
 
     async def _refusal_of(self, batch: ProduceFrame) -> DledgerError | None:
