@@ -14,7 +14,7 @@ from dledger.calls.caller import FORWARDED_KEY, Caller
 from dledger.calls.method import Backend, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.rules import Asked
-from dledger.door.contract import Arrival, Code, Fail, Failed, Headers, Pairs
+from dledger.door.contract import Arrival, AwaitedStream, Code, Fail, Failed, Headers, Pairs
 from dledger.errors import (
     DledgerError,
     InvalidArgument,
@@ -250,7 +250,7 @@ async def test_what_is_never_served_is_not_read() -> None:
     assert await behind.pipeline.unread(behind.method(), headers(), read) == b"read a"
 
 
-class Stream:
+class Stream(AwaitedStream):
     """The two directions of a call, without messages of the client."""
 
     def __init__(self) -> None:
