@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 import grpc
 import grpc.aio
 
-from dledger.door.contract import Arrival, Failed, Headers, Pairs
+from dledger.door.contract import Arrival, AwaitedStream, Failed, Headers, Pairs
 from dledger.types import NodeId
 from dledger_sim.loop import MS, ProcessLoop, S
 from dledger_sim.process import Process
@@ -258,7 +258,7 @@ class SimCall:
         self._break()
 
 
-class _ServerEnd:
+class _ServerEnd(AwaitedStream):
     """A stream as its handler has it. Implements `contract.Stream`."""
 
     def __init__(self, call: SimCall, process: Process) -> None:

@@ -29,7 +29,7 @@ import dledger
 from dledger.broker.commands import CreateTopic
 from dledger.broker.topics import NORMAL
 from dledger.calls.service import handlers_of
-from dledger.door.contract import Arrival, BidiStream, Code, Headers, Pairs, Unary
+from dledger.door.contract import Arrival, AwaitedStream, BidiStream, Code, Headers, Pairs, Unary
 from dledger.peers.peer_codec import Encoder, decode
 from dledger.raft.messages import Message
 from dledger.requests.config import RequestConfig
@@ -168,7 +168,7 @@ def _name_of(code: Any) -> str:
 _FIELDS: Final = ((b"x-mq-client-id", _CLIENT.encode()), (b"x-mq-language", b"PYTHON"))
 
 
-class _Stream:
+class _Stream(AwaitedStream):
     """The two directions of a call with one request."""
 
     def __init__(self, request: bytes) -> None:

@@ -13,8 +13,8 @@ from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import FORWARDED_KEY, Caller
 from dledger.calls.method import Backend, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
-from dledger.calls.rules import Asked
-from dledger.door.contract import Arrival, Code, Fail, Failed, Headers, Pairs
+from dledger.calls.rules import Ask, Asked, Leave, Rule
+from dledger.door.contract import Arrival, AwaitedStream, Code, Fail, Failed, Headers, Pairs
 from dledger.errors import (
     DledgerError,
     InvalidArgument,
@@ -71,7 +71,10 @@ class Behind:
             count=lambda *answer: self.counted.append(answer),
             note=self._note,
         )
-        self.pipeline = Pipeline(backend, self.admission, [], tls=False, peer_port=peer_port)
+        self.rules: list[Rule] = []
+        self.pipeline = Pipeline(
+            backend, self.admission, self.rules, tls=False, peer_port=peer_port
+        )
 
     def method(self, **ways: Any) -> Method[str, Said]:
         ways = {"refuse": refusal} | ways
@@ -250,7 +253,7 @@ async def test_what_is_never_served_is_not_read() -> None:
     assert await behind.pipeline.unread(behind.method(), headers(), read) == b"read a"
 
 
-class Stream:
+class Stream(AwaitedStream):
     """The two directions of a call, without messages of the client."""
 
     def __init__(self) -> None:
@@ -301,6 +304,78 @@ async def test_a_stream_ends_as_its_handler_does(
         assert failed.value.code is ends
         assert (dict(failed.value.trailers).get(b"more") == b"so") is isinstance(raises, Ended)
     assert stream.sent == sent
+
+
+class _Rest:
+    """What a handler left of a call; *serves*: what it does then."""
+
+    reads = True
+
+    def __init__(self, serves: Callable[[], Awaitable[Any]]) -> None:
+        self.serves, self.told = serves, list[str]()
+
+    def wait(self) -> None:
+        self.told.append("waits")
+
+    def drop(self) -> None:
+        self.told.append("dropped")
+
+    async def serve(self) -> Any:
+        self.told.append("serves")
+        return await self.serves()
+
+
+class _Shares:
+    """A rule that counts what is under way."""
+
+    def __init__(self) -> None:
+        self.out, self.refusals = 0, 0
+
+    def admit(self, ask: Ask) -> Leave:
+        del ask
+        self.out += 1
+        return self._leave
+
+    def _leave(self) -> None:
+        self.out -= 1
+
+    def refused(self, ask: Ask, error: DledgerError) -> None:
+        del ask, error
+        self.refusals += 1
+
+
+@pytest.mark.parametrize("ends", ["well", "refused", "dropped"])
+async def test_what_a_handler_left_is_asked_and_answered_as_its_call(ends: str) -> None:
+    """It keeps its share of a rule while it waits, and what it raises is refused as ever."""
+    behind, stream, rule = Behind(), Stream(), _Shares()
+    behind.rules.append(rule)
+
+    async def go_on() -> Any:
+        if ends == "refused":
+            raise InvalidArgument("bad")
+        return left if left.told.count("serves") < 2 else None
+
+    left = _Rest(go_on)
+
+    async def serve(_: Caller, __: Any) -> Any:
+        return left
+
+    rest = await behind.pipeline.open(behind.method(stream=serve), headers(), stream)
+    assert rest is not None
+    rest.wait()
+    assert (rest.reads, rule.out, left.told) == (True, 1, ["waits"])
+
+    if ends == "dropped":
+        rest.drop()
+        assert left.told == ["waits", "dropped"]
+    elif ends == "refused":
+        assert await rest.serve() is None
+        assert stream.sent == [b"no: bad"]
+    else:
+        assert await rest.serve() is rest
+        assert rule.out == 1
+        assert await rest.serve() is None
+    assert (rule.out, rule.refusals) == (0, int(ends == "refused"))
 
 
 class Batch:

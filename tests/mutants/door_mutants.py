@@ -20,7 +20,46 @@ _TLS_BYTES = "tests/door/test_tls_bytes.py"
 _TLS_PORT = "tests/door/test_tls_port.py"
 _TLS_TRANSPORT = "tests/door/test_tls_transport.py"
 
+_RESTS = "tests/door/test_rests.py"
+_DEADLINES = "tests/door/test_deadlines.py"
+
 DOOR_MUTANTS = (
+    Mutant(
+        name="what waits for a client is forgotten with its call",
+        file="door/task_calls.py",
+        old="        if rest is not None:\n            self._drop(rest)\n",
+        new="",
+        why="its place among the polls of a node is never given back",
+        checks=(_RESTS,),
+    ),
+    Mutant(
+        name="what is to go on has left its place before it does",
+        file="door/task_calls.py",
+        old="        if self._rest is not None and self._task is None:\n"
+        "            self._run(self._serve_on)\n",
+        new="        rest, self._rest = self._rest, None\n"
+        "        if rest is not None:\n"
+        "            self._run(rest.serve)\n",
+        why="a client that goes away just then leaves its place behind",
+        checks=(_RESTS,),
+    ),
+    Mutant(
+        name="a timer stays when the last call of its moment has ended",
+        file="door/deadlines.py",
+        old="            moment.timer.cancel()\n            del self._moments[moment.number]\n",
+        new="            pass\n",
+        why="calls with a timeout of hours leave a timer each",
+        checks=(_DEADLINES,),
+    ),
+    Mutant(
+        name="what waits gives no share of a rule back when its client goes",
+        file="calls/pipeline.py",
+        old="            self._rest.drop()\n        if self._asked is not None:\n"
+        "            self._asked.leave()\n",
+        new="            self._rest.drop()\n",
+        why="a limit of polls is used up by consumers that are gone",
+        checks=("tests/calls/test_pipeline.py",),
+    ),
     Mutant(
         name="a request that ends keeps its room",
         file="calls/pipeline.py",

@@ -146,10 +146,15 @@ async def test_readers_that_do_not_read_keep_nobody_from_reading(
 def test_polls_keep_so_much_only() -> None:
     """found: S4. All of a connection together, and its next one is told to come later."""
     polls, size_bytes = HeldPolls(), MAX_BYTES_OF_CONNECTION // 2
-    with polls.held("a", size_bytes), polls.held("a", size_bytes):
-        with pytest.raises(Overloaded, match="on this connection"), polls.held("a", 1):
-            pass
-        with polls.held("b", 1), polls.held("", 1 << 40):
-            pass
+    for _ in range(2):
+        polls.take("a", size_bytes)
+    with pytest.raises(Overloaded, match="on this connection"):
+        polls.take("a", 1)
+    polls.take("b", 1)
+    polls.take("", 1 << 40)
+    assert polls.taken == MAX_BYTES_OF_CONNECTION + 1
+
+    for connection, size in (("a", size_bytes), ("a", size_bytes), ("b", 1), ("", 1 << 40)):
+        polls.give_back(connection, size)
 
     assert polls.taken == 0

@@ -10,12 +10,12 @@ from typing import Self
 
 from dledger.calls.admission import AdmissionControl
 from dledger.calls.caller import Caller
-from dledger.door.contract import Arrival
+from dledger.door.contract import Arrival, AwaitedStream, Rest
 from dledger.requests.outflow import Outflow
 from dledger.rocketmq.telemetry import Telemetry
 
 
-class _Silent:
+class _Silent(AwaitedStream):
     """A stream whose client says nothing; a `contract.Stream`."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Streams:
 
     def __init__(self) -> None:
         self.telemetry = Telemetry(AdmissionControl(), Outflow())
-        self._open: list[asyncio.Task[None]] = []
+        self._open: list[asyncio.Task[Rest | None]] = []
 
     async def __aenter__(self) -> Self:
         return self
@@ -61,7 +61,7 @@ class Streams:
                 await task
         assert len(self.telemetry) == 0
 
-    async def open(self, peer: str) -> asyncio.Task[None]:
+    async def open(self, peer: str) -> asyncio.Task[Rest | None]:
         """Open one, and return when it is open."""
         caller = Caller(
             client_id=f"client of {peer}",

@@ -13,7 +13,7 @@ import pytest
 from dledger.broker.commands import Receive
 from dledger.calls.caller import Caller
 from dledger.rocketmq import waiting_room
-from dledger.rocketmq.waiting_room import AT_FRONT, MOST_AT_FRONT, WaitingRoom
+from dledger.rocketmq.waiting_room import AT_FRONT, MOST_AT_FRONT, Poll, WaitingRoom
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.types import Member, NodeId
 from tests.broker.log import Log
@@ -22,6 +22,18 @@ from tests.rocketmq.turned_clock import TurnedClock
 
 WAIT_S = 20.0
 LEADER = Member(id=NodeId("id-1"), name="orders-1", address="127.0.0.1:1")
+
+
+class _Waiter:
+    """Who has a poll wait."""
+
+    def __init__(self) -> None:
+        self.ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+
+    def settle(self, goes_on: bool) -> None:
+        """Note how that ended; the task may have been cancelled."""
+        if not self.ended.done():
+            self.ended.set_result(goes_on)
 
 
 @dataclass
@@ -90,8 +102,9 @@ class _World(PartOfEngine):
         self.tasks[number] = self.loop.create_task(self._serve(number, raw, caller))
 
     async def _serve(self, number: int, raw: bytes, caller: Caller) -> None:
-        with self.room.poll(raw, caller) as poll:
-            if self.room.lets_pass(poll) or await self.room.stand(poll):
+        poll = self.room.poll(raw, caller)
+        try:
+            if self.room.lets_pass(poll) or await self._stand(poll):
                 self.went.append(number)
                 answer = self.answers[number] = self.loop.create_future()
                 poll.leave(found=await answer)
@@ -99,6 +112,14 @@ class _World(PartOfEngine):
                     await self.taken[number]
             else:
                 self.empty.append(number)
+        finally:
+            poll.leave(found=False)
+
+    async def _stand(self, poll: Poll) -> bool:
+        """Wait; return whether it goes on."""
+        waiter = _Waiter()
+        self.room.stand(poll, waiter)
+        return await waiter.ended
 
     async def polls(self, numbers: range, **fields: Any) -> None:
         for number in numbers:

@@ -15,7 +15,7 @@ import grpc.aio
 
 from dledger.calls.method import AnyMethod
 from dledger.calls.service import Service
-from dledger.door.contract import Arrival, Failed, Headers
+from dledger.door.contract import Arrival, AwaitedStream, Failed, Headers
 from dledger.rpc.metadata import by_key, pairs
 
 _Context: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
@@ -76,7 +76,7 @@ def headers_of(context: _Context) -> Headers:
     )
 
 
-class _Stream:
+class _Stream(AwaitedStream):
     """A call's two directions. Implements `contract.Stream`."""
 
     def __init__(self, context: _Context) -> None:

@@ -13,7 +13,7 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from dledger.calls.caller import Caller
 from dledger.calls.rules import Asked
-from dledger.door.contract import Cancel, Code, Failed, Stream
+from dledger.door.contract import Cancel, Code, Failed, Rest, Stream
 from dledger.errors import DledgerError
 from dledger.rpc.metadata import pairs
 from dledger.rpc.status import ending
@@ -69,7 +69,7 @@ class Method(Generic[Q, A]):
     serve: Callable[[Q, Caller], Awaitable[A]] | None = None
     submit: Callable[[Q, Caller], Submitted[A] | None] | None = None
     here: Callable[[Q], bool] | None = None
-    stream: Callable[[Caller, Stream], Awaitable[None]] | None = None
+    stream: Callable[[Caller, Stream], Awaitable[Rest | None]] | None = None
     refuse: Callable[[DledgerError], A] | None = None
     messages: Callable[[bytes], int] = lambda _: 0
     never: DledgerError | None = None

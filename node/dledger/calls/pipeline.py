@@ -45,7 +45,7 @@ from dledger.calls.call import Call
 from dledger.calls.caller import Caller
 from dledger.calls.method import A, AnyMethod, Backend, Ended, Method, Q, Work, failed_by
 from dledger.calls.rules import Asked, Rule
-from dledger.door.contract import Answer, Cancel, Fail, Failed, Headers, Stream
+from dledger.door.contract import Answer, Cancel, Fail, Failed, Headers, Rest, Stream
 from dledger.errors import DiskFull, DledgerError, LeadershipLost, RateLimited, Unavailable
 from dledger.rpc.status import Relayed, bug, forget_frames, grpc_code_of
 
@@ -201,7 +201,7 @@ class Pipeline:
             if method.never is None:
                 outcome = await self.serve(method, caller, read, asked=asked)
             else:
-                outcome = self._never(method, caller, method.never, asked)
+                outcome = self.never(method, caller, method.never, asked)
         finally:
             if asked is not None:
                 asked.leave()
@@ -249,36 +249,12 @@ class Pipeline:
                 return self.encode(method, await _response(method, request, caller))
         return await self.backend.ask(method.path, raw, caller)
 
-    async def open(self, method: AnyMethod, headers: Headers, stream: Stream) -> None:
-        """Serve a call of many messages. Raises Failed."""
+    async def open(self, method: AnyMethod, headers: Headers, stream: Stream) -> Rest | None:
+        """Serve a call of many messages; see `contract.BidiStream`. Raises Failed."""
         caller = self._caller_of(headers, prove=stream.prove)
-        asked = self.ask(method, caller)
-        try:
-            ended = await self._serve_stream(method, caller, stream, asked)
-        finally:
-            if asked is not None:
-                asked.leave()
-        if isinstance(ended, Failed):
-            raise ended
-        if ended is not None:
-            await stream.send(ended)
+        return await _Open(self, method, caller, stream, self.ask(method, caller)).serve()
 
-    async def _serve_stream(
-        self, method: AnyMethod, caller: Caller, stream: Stream, asked: Asked | None
-    ) -> bytes | Failed | None:
-        """Serve a stream; return what is left to say, if it was refused."""
-        if method.never is not None:
-            return self._never(method, caller, method.never, asked)
-        try:
-            if asked is not None:
-                asked.admit()
-            if method.stream is not None:
-                await method.stream(caller, stream)
-        except Exception as error:  # noqa: BLE001
-            return self.refuse(method, caller, error, asked)
-        return None
-
-    def _never(
+    def never(
         self, method: AnyMethod, caller: Caller, error: DledgerError, asked: Asked | None
     ) -> bytes | Failed:
         """Return the answer to a request that is refused unread; the rules count it."""
@@ -327,6 +303,73 @@ class Pipeline:
         if method.refuse is None and (method.stream is not None or not caller.forwarded):
             self.backend.count(method.label, grpc_code_of(error).name, calls)
         return failed_by(error, ended.trailers if ended else ())
+
+
+class _Open:
+    """A call of many messages; while its handler has left, the `contract.Rest` in its place."""
+
+    __slots__ = ("_asked", "_caller", "_method", "_pipeline", "_rest", "_stream")
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        method: AnyMethod,
+        caller: Caller,
+        stream: Stream,
+        asked: Asked | None,
+    ) -> None:
+        self._pipeline, self._method, self._caller = pipeline, method, caller
+        self._stream, self._asked = stream, asked
+        self._rest: Rest | None = None
+
+    @property
+    def reads(self) -> bool:
+        """Whether a message is something to do."""
+        return self._rest is not None and self._rest.reads
+
+    def wait(self) -> None:
+        """Begin to wait."""
+        if self._rest is not None:
+            self._rest.wait()
+
+    def drop(self) -> None:
+        """Give up: the call is over."""
+        if self._rest is not None:
+            self._rest.drop()
+        if self._asked is not None:
+            self._asked.leave()
+
+    async def serve(self) -> Rest | None:
+        """Serve it, or what its handler left; return itself if that is left now. Raises Failed."""
+        rest, self._rest = self._rest, None
+        ended: bytes | Failed | None = None
+        try:
+            if rest is not None:
+                self._rest = await rest.serve()
+            else:
+                ended = await self._begin()
+        except Exception as error:  # noqa: BLE001
+            ended = self._pipeline.refuse(self._method, self._caller, error, self._asked)
+        finally:
+            if self._rest is None and self._asked is not None:
+                self._asked.leave()
+        if self._rest is not None:
+            return self
+        if isinstance(ended, Failed):
+            raise ended
+        if ended is not None:
+            await self._stream.send(ended)
+        return None
+
+    async def _begin(self) -> bytes | Failed | None:
+        method, asked = self._method, self._asked
+        if method.never is not None:
+            return self._pipeline.never(method, self._caller, method.never, asked)
+        if asked is not None:
+            asked.admit()
+        if method.stream is not None:
+            self._rest = await method.stream(self._caller, self._stream)
+        return None
 
 
 async def _response(method: Method[Q, A], request: Q, caller: Caller) -> A:

@@ -54,7 +54,7 @@ class Entry(Generic[T]):
     """What one item has of a share; its owner keeps it, and gives it to `Share.leave`.
 
     Attributes:
-        item: What the owner named.
+        item: What the owner named; gone when it has left, since the two know each other.
         weight: What it counts.
     """
 
@@ -211,6 +211,7 @@ class Share(Generic[T]):
         if line is None:
             return
         entry._line = None  # noqa: SLF001
+        del entry.item
         line.remove(entry)
         self._weigh(line, -entry.weight)
         if line.oldest is None:
@@ -233,8 +234,9 @@ class Share(Generic[T]):
         entry = self.next()
         if entry is None:
             return False
+        item = entry.item
         self.leave(entry)
-        self._on_evict(entry.item)
+        self._on_evict(item)
         return True
 
     def _weigh(self, line: _Line[T], more: int) -> None:

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from dledger.common.shares import Entry, Share
 from dledger.door.contract import Arrival, Cancel, Code, Failed, Headers, Method, Pairs, Unary
+from dledger.door.deadlines import Moment
 from dledger.door.grpc_format import Deframer
 from dledger.door.port import End
 
@@ -61,7 +62,7 @@ class Call:
         promised: Size of the message that room was promised for; 0: of none.
         awaited: Bytes of that message that have not arrived.
         widened: By how much its window is wider than others'.
-        timer: For the client's deadline.
+        moment: When its deadline is; None: it has none.
         waits_since_s: Since when a request is awaited that is not yet whole; None: none is.
         share: The share of the port that it counts in; None: in none.
         entry: What it has of that.
@@ -81,6 +82,7 @@ class Call:
         "entry",
         "headers",
         "inbox",
+        "moment",
         "over",
         "promised",
         "queued",
@@ -89,7 +91,6 @@ class Call:
         "stream_id",
         "taken",
         "taken_at_s",
-        "timer",
         "unconsumed",
         "waits_since_s",
         "widened",
@@ -105,7 +106,7 @@ class Call:
         self.over = self.began = self.ended = False
         self.unconsumed = self.acknowledged = self.promised = self.awaited = 0
         self.queued = self.taken = self.widened = 0
-        self.timer: asyncio.TimerHandle | None = None
+        self.moment: Moment | None = None
         self.share: Share[End] | None = None
         self.entry: Entry[End] | None = None
         self.waits_since_s: float | None = now_s

@@ -204,7 +204,7 @@ class Calls:
         self._port.calls += 1
         self._touched.append(call)
         if headers.deadline_s is not None:
-            call.timer = self._loop.call_at(headers.deadline_s, self._late, call)
+            call.moment = self._port.deadlines.enter(call, self, headers.deadline_s)
         if event.end_stream:
             self._feed(call, b"", ended=True)
 
@@ -350,13 +350,14 @@ class Calls:
         task.add_done_callback(self._port.tasks.discard)
         return task
 
+    def end_late(self, call: Call) -> None:
+        """End a call whose time is up."""
+        if not call.over:
+            self._cancel(call, Code.DEADLINE_EXCEEDED, "the call's timeout has passed")
+
     def _cancel(self, call: Call, code: Code, message: str, trailers: Pairs = ()) -> None:
         self.fail(call, code, message, trailers)
         call.drop()
-
-    def _late(self, call: Call) -> None:
-        if not call.over:
-            self._cancel(call, Code.DEADLINE_EXCEEDED, "the call's timeout has passed")
 
     def _reset_slow(self, call: Call) -> None:
         """Reset a call whose client does not read; gRPC calls that RESOURCE_EXHAUSTED."""
@@ -371,9 +372,9 @@ class Calls:
         if call.entry is not None:
             self._uncount(call)
         self.answers += 1
-        if call.timer is not None:
-            call.timer.cancel()
-            call.timer = None
+        if call.moment is not None:
+            self._port.deadlines.leave(call, call.moment)
+            call.moment = None
         call.waits_since_s = None
         if self.gone:
             self._intake.forget(call)

@@ -168,8 +168,54 @@ class Arrival(Protocol):
         """It will never be known: nothing more is told."""
 
 
+class Rest(Protocol):
+    """What a handler leaves that has nothing to do for long, in place of itself.
+
+    A coroutine that waits takes its task, its frames and those of all that called it.
+
+    Attributes:
+        reads: Whether a message of the client, or its end, is something to do.
+    """
+
+    @property
+    def reads(self) -> bool:
+        """As above."""
+        ...
+
+    def wait(self) -> None:
+        """Begin to wait: the handler has gone. `Stream.go_on` may be called from now on."""
+
+    def serve(self) -> Awaitable[Rest | None]:
+        """Go on; as `BidiStream.serve`."""
+        ...
+
+    def drop(self) -> None:
+        """Give up: the call is over. It comes instead of `serve`."""
+
+
 class Stream(Protocol):
-    """The two directions of a call with many messages."""
+    """The two directions of a call with many messages.
+
+    Attributes:
+        may_leave: Whether its handler may return a `Rest`; else it has to await what it waits for,
+            and nobody asks for what belongs to that: `read_now`, `is_readable`, `go_on`.
+    """
+
+    @property
+    def may_leave(self) -> bool:
+        """As above."""
+        ...
+
+    def read_now(self) -> bytes | None:
+        """Return the client's next message, as `read`; None: that has to be awaited."""
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether there is a message, or the client's end, so that `read` does not wait."""
+        ...
+
+    def go_on(self) -> None:
+        """Have the `Rest` serve that waits; without one it does nothing."""
 
     async def read(self) -> bytes | None:
         """Return the client's next message; None: it has sent all. One reader at a time."""
@@ -201,6 +247,20 @@ class Stream(Protocol):
         To be asked before the call ends, once. That they were sent proves nothing: see `proofs`.
         """
         ...
+
+
+class AwaitedStream:
+    """What a `Stream` has whose handler stays until the end."""
+
+    may_leave: Final = False
+    is_readable: Final = False
+
+    def read_now(self) -> bytes | None:
+        """Return nothing: messages are awaited."""
+        return None
+
+    def go_on(self) -> None:
+        """Do nothing: nobody has left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,11 +295,11 @@ class Unary(Method):
 class BidiStream(Method):
     """Many messages for many, by a coroutine, which may raise `Failed`.
 
-    *serve* starts with the headers, before the first message; the call ends when it returns. It is
-    cancelled if the client gives up.
+    *serve* starts with the headers, before the first message; the call ends when it returns None.
+    It is cancelled if the client gives up. A `Rest` is what goes on with the call later.
     """
 
-    serve: Callable[[Headers, Stream], Awaitable[None]]
+    serve: Callable[[Headers, Stream], Awaitable[Rest | None]]
 
 
 Handler: TypeAlias = Unary | BidiStream

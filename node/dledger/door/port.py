@@ -14,6 +14,7 @@ from dledger.common.shares import Share
 from dledger.door.addresses import Addresses
 from dledger.door.bounds import Bounds, Held
 from dledger.door.contract import Handler
+from dledger.door.deadlines import Deadlines
 
 _GOAWAY: Final = struct.Struct(">BHBBIII")
 _DEBUG_BYTES: Final = 64
@@ -33,6 +34,7 @@ class Port:
         needs_alpn: Whether a connection must have chosen HTTP/2 in its TLS handshake.
         calls: How many calls the connections have together.
         tasks: The handlers that run.
+        deadlines: When calls end at the latest.
         addresses: What is known of those who call.
         unfinished: Requests that are not whole, in bytes: each a function that ends its call. Those
             of an address go by who has stood still longest, whatever the connection: of a crowd
@@ -46,6 +48,7 @@ class Port:
     needs_alpn: bool
     calls: int = 0
     tasks: set[asyncio.Task[None]] = field(default_factory=set)
+    deadlines: Deadlines = field(default_factory=Deadlines)
     addresses: Addresses = field(init=False)
     unfinished: Share[End] = field(init=False)
     streams: Share[End] = field(init=False)

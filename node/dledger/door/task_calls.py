@@ -22,6 +22,7 @@ from dledger.door.contract import (
     Handler,
     Headers,
     Pairs,
+    Rest,
     Unary,
 )
 from dledger.door.grpc_format import PREFIX_BYTES
@@ -32,33 +33,19 @@ _FIRST_WRITE_S: Final = 0.05
 """A client that writes at once has done so by then, but over a slow link."""
 
 
-class _Task:
-    """The coroutine behind a call."""
-
-    __slots__ = ("_task",)
-
-    def __init__(self, call: _TaskCall, work: Callable[[], Awaitable[None]]) -> None:
-        self._task: asyncio.Task[None] | None = call.carrier.run(_guarded(call, work))
-
-    def cancel(self) -> None:
-        """Cancel it, unless it is what ends the call just now.
-
-        It is let go: a cancelled task keeps its frames, and these the call.
-        """
-        task, self._task = self._task, None
-        if task is not None and task is not asyncio.current_task():
-            task.cancel()
-
-
-async def _guarded(call: _TaskCall, work: Callable[[], Awaitable[None]]) -> None:
-    """Run a handler; whatever it raises ends its call and nothing else.
+async def _guarded(call: BidiCall, work: Callable[[], Awaitable[Rest | None]]) -> None:
+    """Run a handler, or what it left; whatever it raises ends its call and nothing else.
 
     It is not even made if the call ends before its task has begun. An exception that outlives its
     handling is in a cycle with this frame, and holds the request until that is collected.
     """
     ending: tuple[Code, str, Pairs] | None = None
     try:
-        await work()
+        rest = await work()
+        if rest is not None:
+            call.leave(rest)
+        elif not call.over:
+            call.carrier.finish(call)
     except Failed as error:
         ending = error.code, error.message, error.trailers
     except asyncio.CancelledError:
@@ -74,23 +61,117 @@ async def _guarded(call: _TaskCall, work: Callable[[], Awaitable[None]]) -> None
             call.carrier.fail(call, *ending)
 
 
-class _TaskCall(Call):
-    """A call that a coroutine serves."""
+class BidiCall(Call):
+    """A call with many messages in both directions; its handler starts at once.
 
-    __slots__ = ()
+    While the handler has left, nothing runs for it: it is its `contract.Rest` that waits. What it
+    needs for messages it has while there are any, since of such calls there may be very many.
+    """
 
-    async def heard(self) -> None:
-        """Wait until its client may be told that it failed."""
+    __slots__ = ("_begun", "_messages", "_reader", "_rest", "_task", "received")
+    may_leave = True
 
+    def __init__(
+        self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
+    ) -> None:
+        super().__init__(carrier, stream_id, headers, handler, now_s)
+        self.waits_since_s = None  # it may be silent for ever, between messages
+        self._messages: deque[bytes] | None = None
+        self.received = self._begun = False
+        self._reader: asyncio.Future[None] | None = None
+        self._rest: Rest | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._run(partial(handler.serve, headers, self))
 
-class _Streaming(_TaskCall):
-    """A call that is its handler's `contract.Stream`."""
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a part of a message has come, or not even its first."""
+        return bool(self.inbox.missing) or not (self._begun or self.ended)
 
-    __slots__ = ()
+    def data(self, data: bytes, now_s: float) -> None:
+        """Queue the messages that are whole. Raises Failed."""
+        self.received = True
+        whole = self.inbox.feed(data)
+        if whole:
+            self._begun = True
+            if self._messages is None:
+                self._messages = deque(whole)
+            else:
+                self._messages += whole
+        if not self.inbox.missing:
+            self.waits_since_s = None
+        elif whole or self.waits_since_s is None:
+            self.waits_since_s = now_s
+        self._wake()
+
+    def end(self) -> None:
+        """Let the handler see the end after what is queued. Raises Failed."""
+        self.ended = True
+        self.waits_since_s = None
+        if self.inbox.missing:
+            raise torn()
+        self._wake()
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether `read` does not wait."""
+        return bool(self._messages) or self.ended
+
+    def read_now(self) -> bytes | None:
+        """Return the client's next message, if it has come."""
+        if not self._messages:
+            return None
+        message = self._messages.popleft()
+        if not self._messages:
+            self._messages = None
+        self.carrier.consumed(self, PREFIX_BYTES + len(message))
+        return message
 
     async def read(self) -> bytes | None:
         """Return the client's next message; None: it has sent all."""
-        raise NotImplementedError
+        while (message := self.read_now()) is None and not self.ended:
+            await self._more()
+        return message
+
+    async def _more(self) -> None:
+        """Wait for something of the client's."""
+        self._reader = asyncio.get_running_loop().create_future()
+        try:
+            await self._reader
+        finally:
+            self._reader = None
+
+    def drop(self) -> None:
+        """Cancel the handler, unless it is what ends the call just now.
+
+        It is let go: a cancelled task keeps its frames, and these the call.
+        """
+        task, self._task = self._task, None
+        rest, self._rest = self._rest, None
+        self._messages = None
+        if rest is not None:
+            self._drop(rest)
+        if task is not None and task is not asyncio.current_task():
+            task.cancel()
+
+    def _drop(self, rest: Rest) -> None:
+        try:
+            rest.drop()
+        except Exception:
+            logger.exception("%s failed when it was cancelled", self.headers.get(b":path"))
+
+    async def heard(self) -> None:
+        """Wait for the client's first bytes, if it is about to write.
+
+        gRPC's client for Python that writes to a call which has ended is told of that write, and
+        neither of the status nor of the metadata, such as who leads.
+        """
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_FIRST_WRITE_S):
+                while not (self.received or self.ended or self.over):
+                    await self._more()
+
+    # -- for its handler (`contract.Stream`) -------------------------------------------------------
 
     async def __aiter__(self) -> AsyncIterator[bytes]:
         while (message := await self.read()) is not None:
@@ -116,85 +197,42 @@ class _Streaming(_TaskCall):
         else:
             self.carrier.prove(self, arrival)
 
+    # -- its handler -----------------------------------------------------------------------------
 
-class BidiCall(_Streaming):
-    """A call with many messages in both directions; its handler starts at once."""
+    def _run(self, work: Callable[[], Awaitable[Rest | None]]) -> None:
+        self._task = self.carrier.run(_guarded(self, work))
 
-    __slots__ = ("_begun", "_messages", "_reader", "_task", "received")
+    def leave(self, rest: Rest) -> None:
+        """Let *rest* wait in place of the handler, which ends now."""
+        self._task = None
+        if self.over:
+            self._drop(rest)
+            return
+        self._rest = rest
+        try:
+            rest.wait()
+        except BaseException:
+            self.drop()
+            raise
+        if rest.reads and self.is_readable:
+            self.go_on()
 
-    def __init__(
-        self, carrier: Carrier, stream_id: int, headers: Headers, handler: BidiStream, now_s: float
-    ) -> None:
-        super().__init__(carrier, stream_id, headers, handler, now_s)
-        self.waits_since_s = None  # it may be silent for ever, between messages
-        self._messages: deque[bytes] = deque()
-        self.received = self._begun = False
-        self._reader: asyncio.Future[None] | None = None
-        self._task = _Task(self, partial(self._run, handler))
+    def go_on(self) -> None:
+        """Have what waits serve the call on."""
+        if self._rest is not None and self._task is None:
+            self._run(self._serve_on)
 
-    @property
-    def is_unfinished(self) -> bool:
-        """Whether a part of a message has come, or not even its first."""
-        return bool(self.inbox.missing) or not (self._begun or self.ended)
-
-    def data(self, data: bytes, now_s: float) -> None:
-        """Queue the messages that are whole. Raises Failed."""
-        self.received = True
-        whole = self.inbox.feed(data)
-        if whole:
-            self._begun = True
-            self._messages += whole
-        if not self.inbox.missing:
-            self.waits_since_s = None
-        elif whole or self.waits_since_s is None:
-            self.waits_since_s = now_s
-        self._wake()
-
-    def end(self) -> None:
-        """Let the handler see the end after what is queued. Raises Failed."""
-        self.ended = True
-        self.waits_since_s = None
-        if self.inbox.missing:
-            raise torn()
-        self._wake()
-
-    async def read(self) -> bytes | None:
-        """Return the client's next message; None: it has sent all."""
-        while not self._messages:
-            if self.ended:
-                return None
-            self._reader = asyncio.get_running_loop().create_future()
-            await self._reader
-        message = self._messages.popleft()
-        self.carrier.consumed(self, PREFIX_BYTES + len(message))
-        return message
-
-    def drop(self) -> None:
-        """Cancel the handler."""
-        self._task.cancel()
-        self._messages.clear()
-        self._wake()
-
-    async def heard(self) -> None:
-        """Wait for the client's first bytes, if it is about to write.
-
-        gRPC's client for Python that writes to a call which has ended is told of that write, and
-        neither of the status nor of the metadata, such as who leads.
-        """
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_FIRST_WRITE_S):
-                while not (self.received or self.ended or self.over):
-                    self._reader = asyncio.get_running_loop().create_future()
-                    await self._reader
-
-    async def _run(self, handler: BidiStream) -> None:
-        await handler.serve(self.headers, self)
-        if not self.over:
-            self.carrier.finish(self)
+    async def _serve_on(self) -> Rest | None:
+        """Serve on; what waits is in its place until then, since the call may end before."""
+        rest, self._rest = self._rest, None
+        return await rest.serve() if rest is not None else None
 
     def _wake(self) -> None:
-        if self._reader is not None and not self._reader.done():
-            self._reader.set_result(None)
+        if self._reader is not None:
+            if not self._reader.done():
+                self._reader.set_result(None)
+        elif self._rest is not None and self._rest.reads:
+            self.go_on()
 
 
 def call_of(

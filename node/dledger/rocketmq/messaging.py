@@ -6,6 +6,7 @@ not have get NOT_IMPLEMENTED with the method's name. Built by `server.wiring`, o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ from dledger.calls.method import AnyMethod, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
 from dledger.common.backoff import Backoff
-from dledger.door.contract import Stream
+from dledger.door.contract import Rest, Stream
 from dledger.errors import (
     DledgerError,
     FaultyEntry,
@@ -92,12 +93,13 @@ class MessagingHandlers:
 
     Attributes:
         pipeline: The way of its requests.
+        parts: What serves them.
     """
 
     def __init__(
         self, context: RequestContext, parts: MessagingParts, *, tls: bool, peer_port: bool
     ) -> None:
-        self._context, self._parts = context, parts
+        self._context, self.parts = context, parts
         self.pipeline: Pipeline = context.pipeline(
             tls=tls,
             peer_port=peer_port,
@@ -108,8 +110,8 @@ class MessagingHandlers:
 
     def service(self) -> Service:
         """Return its methods."""
-        router, clients = self._parts.router, self._parts.clients
-        sender, acker = self._parts.sender, self._parts.acker
+        router, clients = self.parts.router, self.parts.clients
+        sender, acker = self.parts.sender, self.parts.acker
         here = router.is_known
         return Service(
             self.pipeline,
@@ -123,7 +125,7 @@ class MessagingHandlers:
                 messaging_method("AckMessage", submit=acker.begin_ack),
                 messaging_method("ChangeInvisibleDuration", submit=acker.begin_change),
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
-                messaging_method("Telemetry", stream=self._parts.telemetry.serve),
+                messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,
                 *(messaging_method(name, never=_later(name)) for name in _LATER),
                 messaging_method(_LATER_STREAM, never=_later(_LATER_STREAM), stream=_serve_nothing),
@@ -131,27 +133,35 @@ class MessagingHandlers:
         )
 
     def _note(self, caller: Caller, calls: int) -> None:
-        self._parts.clients.seen(caller)
+        self.parts.clients.seen(caller)
         self._context.locality.note(caller.through, calls)
 
-    async def _receive(self, caller: Caller, stream: Stream) -> None:
-        admission = self.pipeline.admission
-        async with admission.request(caller.peer, stream.read, _RECEIVE) as raw:
+    async def _receive(self, caller: Caller, stream: Stream) -> Rest | None:
+        """Let a poll in; return it if it waits while others stand in line for it."""
+        # Of a client it is here already, so there is nothing to hold back; a follower passes on
+        # no more than the leader reads (`requests.turnstile`).
+        raw = None if caller.forwarded else stream.read_now()
+        if raw is not None:
             kept = _kept(raw)
+        else:
+            admission = self.pipeline.admission
+            async with admission.request(caller.peer, stream.read, _RECEIVE) as raw:
+                kept = _kept(raw)
         del raw
-        room = self._parts.room
-        with (
-            self._parts.polls.held(caller.connection, len(kept)),
-            room.poll(kept, caller) as poll,
-        ):
-            if self._context.engine.is_leader():
-                self._parts.clients.seen(caller)
-            if room.lets_pass(poll) or await room.stand(poll):
-                await self._receive_first(kept, caller, poll, stream)
-            else:
-                await stream.send(self.pipeline.encode(self._receiving, nothing_new()))
+        parts, leads = self.parts, self._context.engine.is_leader()
+        parts.polls.take(caller.connection, len(kept))
+        asked = _Asked(self, kept, caller, stream, parts.room.poll(kept, caller))
+        if leads:
+            parts.clients.seen(caller)
+        if parts.room.lets_pass(asked.poll):
+            asked.goes_on = True
+        elif stream.may_leave:
+            return asked
+        else:
+            await asked.stand()
+        return await asked.serve()
 
-    async def _receive_first(self, raw: bytes, caller: Caller, poll: Poll, stream: Stream) -> None:
+    async def receive_first(self, raw: bytes, caller: Caller, poll: Poll, stream: Stream) -> None:
         """Serve a poll that nobody else stands for."""
         count = 0
         try:
@@ -165,6 +175,10 @@ class MessagingHandlers:
             if count:
                 raise Ended(error) from error
             raise
+
+    def encoded_nothing_new(self) -> bytes:
+        """Return the answer to a poll that nothing came for, counted."""
+        return self.pipeline.encode(self._receiving, nothing_new())
 
     async def _receive_held(self, raw: bytes, caller: Caller, poll: Poll) -> AsyncGenerator[bytes]:
         """Retry while no leader can answer, but not after part of a response was sent.
@@ -189,16 +203,16 @@ class MessagingHandlers:
                 if in_doubt and self._context.queue_followers.closed:
                     raise
             if self._context.queue_followers.closed or (poll.gives_way and not in_doubt):
-                yield self.pipeline.encode(self._receiving, nothing_new())
+                yield self.encoded_nothing_new()
                 return
             await self._context.relay.pause(caller, backoff.next_s())
-            await self._parts.room.turn()
+            await self.parts.room.turn()
 
     async def _receive_once(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
         context = self._context
         if context.engine.is_leader():
             self._note(caller, 1)
-            answers = self._parts.receiver.receive(self._receiving.parse(raw), caller)
+            answers = self.parts.receiver.receive(self._receiving.parse(raw), caller)
             async with aclosing(answers) as responses:
                 async for response in responses:
                     if response.HasField("status"):
@@ -220,13 +234,70 @@ class MessagingHandlers:
                     yield answer
 
 
+class _Asked:
+    """A poll that has come, with what it takes here until it is answered.
+
+    While others stand in line for it, it is the `contract.Rest` of its call.
+    """
+
+    __slots__ = ("_caller", "_handlers", "_kept", "_stream", "_turn", "goes_on", "poll")
+    reads: Final = False
+
+    def __init__(
+        self, handlers: MessagingHandlers, kept: bytes, caller: Caller, stream: Stream, poll: Poll
+    ) -> None:
+        self._handlers, self._kept, self._caller = handlers, kept, caller
+        self._stream, self.poll = stream, poll
+        self._turn: asyncio.Future[None] | None = None
+        self.goes_on = False
+
+    def wait(self) -> None:
+        """Stand behind others."""
+        self._handlers.parts.room.stand(self.poll, self)
+
+    def settle(self, goes_on: bool) -> None:
+        """Note how its wait ended."""
+        self.goes_on = goes_on
+        if self._turn is None:
+            self._stream.go_on()
+        elif not self._turn.done():
+            self._turn.set_result(None)
+
+    async def stand(self) -> None:
+        """Stand behind others, where a handler may not leave."""
+        self._turn = asyncio.get_running_loop().create_future()
+        try:
+            self.wait()
+            await self._turn
+        except BaseException:
+            self.drop()
+            raise
+
+    async def serve(self) -> Rest | None:
+        """Answer it: there is something, or nothing new."""
+        handlers = self._handlers
+        try:
+            if self.goes_on:
+                await handlers.receive_first(self._kept, self._caller, self.poll, self._stream)
+            else:
+                await self._stream.send(handlers.encoded_nothing_new())
+        finally:
+            self.drop()
+        return None
+
+    def drop(self) -> None:
+        """Give back what it takes."""
+        self.poll.leave(found=False)
+        self._handlers.parts.polls.give_back(self._caller.connection, len(self._kept))
+
+
 def messaging_method(
     name: str,
     *,
     serve: Callable[[_Q, Caller], Awaitable[_A]] | None = None,
     submit: Callable[[_Q, Caller], Submitted[_A] | None] | None = None,
     here: Callable[[_Q], bool] | None = None,
-    stream: Callable[[Caller, Stream], Awaitable[None]] | None = None,
+    stream: Callable[[Caller, Stream], Awaitable[Rest | None]] | None = None,
     messages: Callable[[bytes], int] = lambda _: 0,
     never: DledgerError | None = None,
 ) -> Method[_Q, _A]:

@@ -21,9 +21,9 @@ from dledger.common.limits import (
     MAX_RECEIVE_BATCH,
     MAX_TELEMETRY_STREAMS,
 )
-from dledger.common.shares import NO_ROOM, Share, address_of
+from dledger.common.shares import NO_ROOM, Entry, Share, address_of
 from dledger.door.contract import Code as FailureCode
-from dledger.door.contract import Failed, Stream
+from dledger.door.contract import Failed, Rest, Stream
 from dledger.errors import DledgerError
 from dledger.requests.outflow import Outflow
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -38,26 +38,60 @@ _REQUEST_TIMEOUT_S: Final = 3
 
 
 class _Stream:
-    """One that is open: the task in which it is served, which is all that it has.
+    """One that is open; while its client says nothing, the `contract.Rest` of its call.
 
     Attributes:
-        is_ended: Whether it was cancelled from here, and not because its call is over.
+        stream: The call.
+        peer: Its connection.
+        client_id: Its client's; empty: it has no name that counts.
+        entry: What it has of all streams.
+        before_bytes: The size of the last command; None: none has come.
+        task: In which it is served; None: it waits.
+        is_ended: Whether it was ended from here, and not because its call is over.
         is_evicted: Whether that was to make room.
     """
 
-    __slots__ = ("is_ended", "is_evicted", "task")
+    __slots__ = (
+        "_telemetry",
+        "before_bytes",
+        "client_id",
+        "entry",
+        "is_ended",
+        "is_evicted",
+        "peer",
+        "stream",
+        "task",
+    )
+    reads: Final = True
+    entry: Entry[_Stream]
 
-    def __init__(self) -> None:
-        task = asyncio.current_task()
-        if task is None:
-            raise RuntimeError("a stream is served by a task")
-        self.task = task
+    def __init__(self, telemetry: Telemetry, peer: str, client_id: str, stream: Stream) -> None:
+        self._telemetry, self.peer, self.client_id = telemetry, peer, client_id
+        self.stream = stream
+        self.before_bytes: int | None = None
+        self.task: asyncio.Task[object] | None = None
         self.is_ended = self.is_evicted = False
 
     def end(self) -> None:
-        if not self.is_ended:
-            self.is_ended = True
+        """End it from here."""
+        if self.is_ended:
+            return
+        self.is_ended = True
+        if self.task is None:
+            self.stream.go_on()
+        else:
             self.task.cancel()
+
+    def wait(self) -> None:
+        """Wait for its client."""
+
+    async def serve(self) -> Rest | None:
+        """Answer what has come."""
+        return await self._telemetry.go_on(self)
+
+    def drop(self) -> None:
+        """Note that its client is gone."""
+        self._telemetry.leave(self)
 
 
 class Telemetry:
@@ -85,10 +119,10 @@ class Telemetry:
     def close(self) -> None:
         """End every stream, so that shutdown does not wait for the clients."""
         self._is_closed = True
-        for stream in self._streams:
+        for stream in tuple(self._streams):
             stream.end()
 
-    async def serve(self, caller: Caller, stream: Stream) -> None:
+    async def serve(self, caller: Caller, stream: Stream) -> Rest | None:
         """Answer one stream until the client ends it or the node closes.
 
         When there are as many as there may be, the oldest of the address with most goes.
@@ -96,66 +130,80 @@ class Telemetry:
         Raises:
             Failed: It is this one that had to go.
         """
-        connection, client_id = caller.peer, caller.client_id
+        peer, client_id = caller.peer, caller.client_id
         if self._is_closed:
-            return
-        if self._of[connection] >= MAX_STREAMS:
+            return None
+        if self._of[peer] >= MAX_STREAMS:
             await stream.send(_refused(Code.TOO_MANY_REQUESTS, "too many open clients"))
-            return
-        is_named = 1 <= len(client_id) <= MAX_ID_LENGTH
-        if is_named:
-            self._peers.setdefault(client_id, []).append(connection)
-        self._of[connection] += 1
-        mine = _Stream()
-        entry = self._open.enter(address_of(caller.host), mine, line=connection)
+            return None
+        if len(client_id) > MAX_ID_LENGTH:
+            client_id = ""
+        if client_id:
+            self._peers.setdefault(client_id, []).append(peer)
+        self._of[peer] += 1
+        mine = _Stream(self, peer, client_id, stream)
+        mine.entry = self._open.enter(address_of(caller.host), mine, line=peer)
         self._streams.add(mine)
+        return await self.go_on(mine)
+
+    def leave(self, mine: _Stream) -> None:
+        """Note that a stream is over."""
+        self._open.leave(mine.entry)
+        self._streams.discard(mine)
+        peer, client_id = mine.peer, mine.client_id
+        if client_id:
+            self._peers[client_id].remove(peer)
+            if not self._peers[client_id]:
+                del self._peers[client_id]
+        self._of[peer] -= 1
+        if not self._of[peer]:
+            del self._of[peer]
+
+    async def go_on(self, mine: _Stream) -> Rest | None:
+        """Answer a stream until there is nothing to read; return it if it waits then.
+
+        Raises:
+            Failed: It had to go.
+        """
+        waits = False
+        mine.task = asyncio.current_task()
         try:
-            await self._answer_all(connection, stream)
+            while not mine.is_ended:
+                if not await self._answer_next(mine):
+                    return None
+                if mine.stream.may_leave and not mine.stream.is_readable:
+                    waits = True
+                    return mine
         except asyncio.CancelledError:
-            if mine.is_ended:
+            if not mine.is_ended:
+                raise
+            if mine.task is not None:
                 mine.task.uncancel()
-                if mine.is_evicted:
-                    raise Failed(FailureCode.RESOURCE_EXHAUSTED, NO_ROOM) from None
-                return
-            raise
         finally:
-            self._open.leave(entry)
-            self._streams.discard(mine)
-            if is_named:
-                self._forget(client_id, connection)
-            self._of[connection] -= 1
-            if not self._of[connection]:
-                del self._of[connection]
+            mine.task = None
+            if not waits:
+                self.leave(mine)
+        if mine.is_evicted:
+            raise Failed(FailureCode.RESOURCE_EXHAUSTED, NO_ROOM)
+        return None
 
-    def _forget(self, client_id: str, peer: str) -> None:
-        self._peers[client_id].remove(peer)
-        if not self._peers[client_id]:
-            del self._peers[client_id]
-
-    async def _answer_all(self, connection: str, stream: Stream) -> None:
-        before_bytes: int | None = None
-        while True:
-            before_bytes = await self._answer_next(connection, stream, before_bytes)
-            if before_bytes is None:
-                return
-
-    async def _answer_next(
-        self, connection: str, stream: Stream, before_bytes: int | None
-    ) -> int | None:
-        """Answer the next command; return its size, or None if the stream should end."""
-        message = self._admission.message(connection, stream.read, "Telemetry", before_bytes)
+    async def _answer_next(self, mine: _Stream) -> bool:
+        """Answer the next command; return whether the stream goes on."""
+        peer, stream = mine.peer, mine.stream
+        message = self._admission.message(peer, stream.read, "Telemetry", mine.before_bytes)
         try:
             async with message as raw:
                 if message.ended:
-                    return None
+                    return False
                 answer = answer_to(raw)
         except DledgerError as error:
             await stream.send(_refused(code_of(error), str(error)))
-            return None
+            return False
         if answer:
-            async with self._outflow.room(connection, len(answer)):
+            async with self._outflow.room(peer, len(answer)):
                 await stream.send(answer)
-        return len(raw)
+        mine.before_bytes = len(raw)
+        return True
 
 
 def answer_to(raw: bytes) -> bytes:

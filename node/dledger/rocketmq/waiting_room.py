@@ -20,8 +20,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Iterable
 from functools import partial
-from types import TracebackType
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from dledger.broker.state_changes import StateChanges
 from dledger.calls.caller import Caller
@@ -47,6 +46,13 @@ _TICK_S: Final = 0.02
 _Attempt: TypeAlias = tuple[str, str, str]
 
 
+class Waiter(Protocol):
+    """Who has a poll wait here."""
+
+    def settle(self, goes_on: bool) -> None:
+        """Note that its wait is over, once: it goes on, or is told that there is nothing new."""
+
+
 class _Crowd:
     """Polls that ask the same."""
 
@@ -61,14 +67,14 @@ class _Crowd:
 
 
 class Poll:
-    """One poll until it is answered: a context manager, which leaves in the end.
+    """One poll until it is answered, which leaves in the end, however that comes.
 
     Attributes:
         attempt: Its group, topic and attempt; None: it has none.
         crowd: Those that it waits with; None: none.
         until_s: When it is over, in the event loop's time.
         entry: What it has of the node's share.
-        goes_on: Its wait here; None: it has not waited.
+        waiter: Who is told how its wait here ends; None: it does not wait, or it has ended.
         is_first: Whether it is in front of its crowd.
         gives_way: Whether it is to end as soon as it is sure that nothing was delivered to it.
     """
@@ -79,9 +85,9 @@ class Poll:
         "crowd",
         "entry",
         "gives_way",
-        "goes_on",
         "is_first",
         "until_s",
+        "waiter",
     )
 
     def __init__(self, room: WaitingRoom) -> None:
@@ -89,25 +95,15 @@ class Poll:
         self.attempt: _Attempt | None = None
         self.crowd: _Crowd | None = None
         self.entry: Entry[Poll] | None = None
-        self.goes_on: asyncio.Future[bool] | None = None
+        self.waiter: Waiter | None = None
         self.until_s = 0.0
         self.is_first = self.gives_way = False
 
-    def __enter__(self) -> Poll:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.leave(found=False)
-
     def settle(self, goes_on: bool) -> None:
         """End its wait, unless that has ended otherwise."""
-        if self.goes_on is not None and not self.goes_on.done():
-            self.goes_on.set_result(goes_on)
+        waiter, self.waiter = self.waiter, None
+        if waiter is not None:
+            waiter.settle(goes_on)
 
     def give_way(self) -> None:
         """Let another have its share: at once if it waits here, else when it asks again."""
@@ -177,25 +173,18 @@ class WaitingRoom:
         crowd.at_front += poll.is_first
         return poll.is_first
 
-    def stand(self, poll: Poll) -> asyncio.Future[bool]:
-        """Let a poll wait that is not let pass.
-
-        It takes no coroutine of its own, whose frame would be a good part of what a poll costs.
-
-        Returns:
-            Whether it goes on then; else it is to be answered that there is nothing new.
-        """
-        loop, crowd = asyncio.get_running_loop(), poll.crowd
+    def stand(self, poll: Poll, waiter: Waiter) -> None:
+        """Let a poll wait that is not let pass, until *waiter* is told."""
+        crowd = poll.crowd
         if crowd is None:
             raise RuntimeError("a poll without a crowd waits for nobody")
-        poll.goes_on = loop.create_future()
+        poll.waiter = waiter
         crowd.waiting[poll] = None
         self._waiting += 1
         if poll.attempt is not None:
             self._attempts[poll.attempt] = poll
         if crowd.timer is None or poll.until_s < crowd.timer.when():
             self._set_timer(crowd, poll.until_s)
-        return poll.goes_on
 
     def rise(self, poll: Poll, *, goes_on: bool) -> None:
         """End a poll's wait, if it waits here."""
@@ -205,6 +194,7 @@ class WaitingRoom:
     def leave(self, poll: Poll, *, found: bool) -> None:
         """Let others take the place of a poll that is answered, in the order of their arrival."""
         self._remove(poll)
+        poll.waiter = None
         entry, crowd = poll.entry, poll.crowd
         poll.entry = poll.crowd = None
         if entry is not None:
