@@ -100,7 +100,7 @@ class KeptHeaders(Target):
         if pseudo != {b":method", b":path"}:
             return "not HTTP/2"  # the library ends such a call
         port = Port(handlers=self._handlers, bounds=self._bounds, held=Held(1), needs_alpn=False)
-        headers = opened(port, pairs, "ipv4:192.0.2.1:1", 1, 0.0).headers
+        headers, _, _ = opened(port, pairs, "ipv4:192.0.2.1:1", 1, 0.0)
         self._check(headers, fields)
         return len(headers.pairs).bit_length(), headers.deadline_s is None
 

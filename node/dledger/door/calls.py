@@ -188,7 +188,9 @@ class Calls:
         stream_id, now_s = event.stream_id, self._loop.time()
         self.last_id = stream_id
         try:
-            found = opened(self._port, event.headers, self._peer, self._number, now_s)
+            headers, handler, idle_bytes = opened(
+                self._port, event.headers, self._peer, self._number, now_s
+            )
         except Refused as refused:
             self.answers += 1
             self._outgoing.refuse(stream_id, refused.fields)
@@ -197,10 +199,9 @@ class Calls:
             if not self._address.may_be_refused(now_s):
                 self._on_flood("too many calls of its address were refused")
             return
-        if found.idle_bytes and not self._may_idle(found.idle_bytes, now_s):
+        if idle_bytes and not self._may_idle(idle_bytes, now_s):
             return
-        headers = found.headers
-        call = self._open[stream_id] = call_of(self, stream_id, headers, found.handler, now_s)
+        call = self._open[stream_id] = call_of(self, stream_id, headers, handler, now_s)
         self._port.calls += 1
         self._touched.append(call)
         if headers.deadline_s is not None:

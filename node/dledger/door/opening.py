@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from itertools import chain
 from typing import Final
 
@@ -30,21 +29,6 @@ _OF_GRPC: Final = (
 """What its clients send with each call, and nobody reads behind this."""
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """What a call begins with.
-
-    Attributes:
-        headers: Those that are kept.
-        handler: Of its path.
-        idle_bytes: Of the others, which nobody reads, what is beyond any client's custom.
-    """
-
-    headers: Headers
-    handler: Handler
-    idle_bytes: int
-
-
 class Refused(Exception):
     """A request is answered by *fields* alone."""
 
@@ -53,8 +37,12 @@ class Refused(Exception):
         self.fields = fields
 
 
-def opened(port: Port, pairs: Pairs, peer: str, connection: int, now_s: float) -> Opened:
-    """Return the headers of a request, and the handler of its path.
+def opened(
+    port: Port, pairs: Pairs, peer: str, connection: int, now_s: float
+) -> tuple[Headers, Handler, int]:
+    """Return the headers of a request that are kept, and the handler of its path.
+
+    And how many bytes of the others, which nobody reads, are beyond any client's custom.
 
     Args:
         port: Its handlers and bounds.
@@ -96,7 +84,7 @@ def opened(port: Port, pairs: Pairs, peer: str, connection: int, now_s: float) -
     headers = Headers(
         None, fields, peer=peer, connection=connection, deadline_s=deadline_s, size_bytes=size_bytes
     )
-    return Opened(headers, handler, idle_bytes)
+    return headers, handler, idle_bytes
 
 
 def size_of(pairs: Collection[tuple[bytes, bytes]]) -> int:
