@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from dledger.broker.message import Columns, Encoding
 from dledger.broker.produce import encode_produce
+from dledger.checks import packed
 from dledger.checks.packed import Content, Form, check_small, content_of, in_form, small_content_of
 from dledger.client import Client
 from dledger.requests import unpacking
@@ -128,6 +129,20 @@ def test_little_work_is_done_at_once_and_the_rest_is_named() -> None:
     assert check_small([small, long, wide]) == [long, wide]
     assert 0 < len(check_small(many)) < len(many)
     assert len(check_small([HELLO] * 1000)) > 500
+
+
+@pytest.mark.found
+def test_a_body_that_tells_its_size_is_not_unpacked_to_see_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """6,000 of 4 KiB that told 4 MiB, each unpacked to 64 KiB at once, cost a leader its lead."""
+    wide = gzip.compress(bytes(4 << 20))
+    monkeypatch.setattr(packed, "_content_of", None)
+    assert small_content_of(wide) is None
+
+    monkeypatch.undo()
+    with pytest.raises(Rejected, match="more comes out than its end says"):
+        small_content_of(wide[:-4] + (1_000).to_bytes(4, "little"))
 
 
 # -- the doors -------------------------------------------------------------------------------------

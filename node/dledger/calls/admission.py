@@ -157,7 +157,8 @@ class AdmissionControl:
         mine.requests += 1
         if request.before_bytes is not None and request.before_bytes <= _NEXT_BYTES:
             return
-        request.room = min(request.before_bytes or mine.expected_bytes, self._share)
+        expected_bytes = request.before_bytes or mine.expected_bytes
+        request.room = min(expected_bytes, limit_of(request.method), self._share)
         if not mine.waiting and self._fits(request) and not (self._lines and self._is_awaited()):
             self._let_in(request)
         else:
@@ -335,7 +336,6 @@ class Request:
 
     __slots__ = (
         "_admission",
-        "_method",
         "_name",
         "_patience",
         "_receive",
@@ -343,6 +343,7 @@ class Request:
         "connection",
         "ended",
         "entry",
+        "method",
         "patient",
         "room",
         "since_s",
@@ -362,7 +363,7 @@ class Request:
         patient: bool = False,
         before_bytes: int | None = None,
     ) -> None:
-        self._admission, self._name, self._receive, self._method = admission, name, read, method
+        self._admission, self._name, self._receive, self.method = admission, name, read, method
         self.patient, self.before_bytes, self.ended = patient, before_bytes, False
         self._patience: asyncio.Timeout | None = None
         self.room, self.since_s = 0, 0.0
@@ -373,7 +374,7 @@ class Request:
             raw = await self._read()
             least = _LEAST_BYTES if self.patient else _AWAITED_BYTES
             self._admission.arrived(self, max(len(raw), least))
-            check_size(self._method, len(raw))
+            check_size(self.method, len(raw))
         except BaseException:
             self._admission.leave(self)
             raise
@@ -392,7 +393,7 @@ class Request:
             message = await self._receive()
             self.ended = message is None
             return message or b""
-        large = limit_of(self._method) > SMALL_BYTES
+        large = limit_of(self.method) > SMALL_BYTES
         try:
             async with asyncio.timeout(_ARRIVES_S if large else _SMALL_ARRIVES_S) as patience:
                 self._patience = patience

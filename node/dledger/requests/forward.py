@@ -45,9 +45,6 @@ from dledger.types import Member
 
 _RETRY_S: Final = 0.05
 _RETRY_MAX_S: Final = 0.4
-MAX_CALLS: Final = 256
-"""Of gRPC under way to the leader, where there is no link to it that has room: each takes 40 KiB,
-and 6,000 sends that a new leader met so were 300 MiB."""
 _WATCH_S: Final = 1.0
 _TELL_S: Final = 1.0
 _CALL_S: Final = 0.05
@@ -87,7 +84,7 @@ class Relay:
         self._superseded: set[int] = set()
         self._watcher: asyncio.Task[None] | None = None
         self._answers = PassingOn(self._tell)
-        self._turnstile, self._by_call = Turnstile(), Turnstile(MAX_CALLS)
+        self._turnstile, self._by_call = Turnstile(), Turnstile()
         self._is_draining = False
 
     def start(self) -> None:

@@ -14,6 +14,8 @@ from typing import Final
 from dledger.errors import NotTaken
 
 AT_ONCE: Final = 100
+"""Of polls, and as many of gRPC's calls, where there is no link that has room: each takes 40 KiB.
+Their connection has 256 (ADR 28), and a link to the leader is asked for behind them."""
 
 
 class Turnstile:

@@ -15,7 +15,7 @@ from dledger.checks.packed import Content, check_small, content_of, small_conten
 from dledger.common.shares import NO_ROOM, Share, address_of
 from dledger.rpc.status import Code, Rejected
 
-_MAX_WAITING: Final = 1_024
+_MAX_WAITING: Final = 512
 """Of the largest a node looks into some 70 a second: of those their senders would not wait for the
 last. Each waits with its request, 24 KiB of a small one."""
 
