@@ -136,7 +136,7 @@ def test_a_body_that_tells_its_size_is_not_unpacked_to_see_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """6,000 of 4 KiB that told 4 MiB, each unpacked to 64 KiB at once, cost a leader its lead."""
-    wide = gzip.compress(bytes(4 << 20))
+    wide = gzip.compress(bytes(MIB))
     monkeypatch.setattr(packed, "_content_of", None)
     assert small_content_of(wide) is None
 
