@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
+from collections.abc import Callable
 
 import grpc.aio
 import pytest
@@ -193,14 +194,17 @@ async def test_a_call_whose_batch_went_back_is_not_counted_twice(group: MemoryGr
     assert not rule.seen
 
 
-async def test_it_hears_of_what_is_refused_behind_it(group: MemoryGroup) -> None:
+async def test_it_hears_of_what_is_refused_behind_it(
+    group: MemoryGroup, hold_for_a_second: Callable[[], None]
+) -> None:
     """By the handler, and after the last attempt; the share of a refused call is given back."""
     rule = Counting(group.nodes[0])
     async with RocketClient(group.nodes[0].port) as client:
         await client.send(message(0))
         bad = await client.send(message(1, topic="not a topic"))
         group.refuse = Overloaded("full")
-        full = await client.send(message(2), timeout_s=0.5)
+        hold_for_a_second()
+        full = await client.send(message(2))
     await eventually(lambda: not rule.held)
 
     assert [code(each.status) for each in (bad, full)] == ["ILLEGAL_TOPIC", "TOO_MANY_REQUESTS"]

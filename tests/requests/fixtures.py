@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import pytest
 
+from dledger.calls import caller as callers
 from dledger.calls.caller import Caller
 from dledger.requests import forward
 from tests.requests.memory_group import MemoryGroup, memory_group
@@ -31,6 +33,16 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
     monkeypatch.setattr(forward.Relay, "pause", noted)
     return waits
+
+
+@pytest.fixture
+def hold_for_a_second(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Have nodes answer after a second at the latest; clients wait for long, and do not miss it."""
+
+    def soon_s(_: float | None) -> float:
+        return asyncio.get_running_loop().time() + 1.0
+
+    return lambda: monkeypatch.setattr(callers, "answer_by_s", soon_s)
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 
 import grpc
 import grpc.aio
@@ -118,7 +118,7 @@ async def test_a_send_waits_for_the_next_leader(
 @pytest.mark.found
 @pytest.mark.parametrize("node", [0, 1])
 async def test_without_a_leader_every_call_is_held_and_then_says_so(
-    group: MemoryGroup, node: int, pauses: list[float]
+    group: MemoryGroup, node: int, pauses: list[float], hold_for_a_second: Callable[[], None]
 ) -> None:
     """In words for an application; the node's own, that it does not lead, help nobody there."""
     async with RocketClient(group.nodes[node].port) as client:
@@ -126,7 +126,7 @@ async def test_without_a_leader_every_call_is_held_and_then_says_so(
         _, (got,), _ = await client.receive(auto_renew=True)
         group.elect(None)
         handle = got.system_properties.receipt_handle
-        client.timeout_s = 1.0
+        hold_for_a_second()
 
         answers = await asyncio.gather(
             client.route("new"),
