@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Final
+from typing import Any, Final
 
 from e2e.harness.checks import Check
 from e2e.hostile import (
@@ -38,6 +38,7 @@ class GroupAttack:
         kills: Nodes that it kills itself.
         connections: What a node has of it at most; over TLS each may cost something.
         files: What the nodes may open; 0: as many as this process.
+        is_crowd: Whether nobody attacks: those who come want what the victim wants.
     """
 
     attack: Attack
@@ -46,6 +47,7 @@ class GroupAttack:
     kills: int = 0
     connections: int = 0
     files: int = 0
+    is_crowd: bool = False
 
     @property
     def what(self) -> str:
@@ -59,7 +61,7 @@ _LONG_S: Final = 20.0
 _FILES: Final = 1_024
 
 
-def _long(attack: Attack, ways: tuple[str, ...] = ALL, **more: int) -> GroupAttack:
+def _long(attack: Attack, ways: tuple[str, ...] = ALL, **more: Any) -> GroupAttack:
     return GroupAttack(attack, ways, _LONG_S, **more)
 
 
@@ -105,8 +107,8 @@ ATTACKS: Final[dict[str, GroupAttack]] = {
     "b12p": _long(rooms.waiting_polls, connections=rooms.POLL_CONNECTIONS),
     "b12k": _long(rooms.polls_at_a_failover, connections=rooms.FOLLOWER_CONNECTIONS, kills=1),
     "b13": GroupAttack(conversations.wrong_conversations),
-    "c01": _long(crowds.behind_one_address, ONE, connections=crowds.CLIENTS),
-    "c02": _long(crowds.after_a_failover, ONE, connections=crowds.POLLERS, kills=1),
+    "c01": _long(crowds.behind_one_address, ONE, connections=crowds.CLIENTS, is_crowd=True),
+    "c02": _long(crowds.after_a_failover, ONE, connections=crowds.POLLERS, kills=1, is_crowd=True),
 }
 """Those that are made on a running group: found first (a), by address (b), honest crowds (c)."""
 

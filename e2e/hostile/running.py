@@ -160,6 +160,7 @@ async def _around(
         growth_mib=memory.growth(),
         left_mib=left_mib,
         allowed_mib=GROWTH_MIB + (A_TLS_CONNECTION_MIB * known.connections if scene.tls else 0),
+        is_crowd=known.is_crowd,
         refusals=victim.refusals(after_s),
         new_client=new_client,
     )

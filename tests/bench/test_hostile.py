@@ -57,6 +57,7 @@ def test_what_was_promised_is_kept() -> None:
         ({"attacked_deliveries": 9.9}, "deliveries"),
         ({"calm_deliveries": 0.0, "attacked_deliveries": 0.0}, "deliveries"),
         ({"attacked_rate": 9.9}, "sends answered"),
+        ({"attacked_rate": 0.0, "is_crowd": True}, "sends answered"),
         ({"calm_rate": 0.0, "attacked_rate": 0.0}, "sends answered"),
         ({"refusals": ("TOO_MANY_REQUESTS",)}, "refused 10 s after it"),
         ({"new_client": "UNAVAILABLE"}, "a new client"),
@@ -67,6 +68,11 @@ def test_a_figure_that_is_broken_is_seen(change: dict[str, Any], what: str) -> N
     found = lines("x", replace(GOOD, **change))
 
     assert [line.what for line in found if not line.kept] == [f"x: {what}"]
+
+
+def test_what_an_honest_crowd_leaves_is_told_and_not_judged() -> None:
+    """They want what the victim wants; nothing else is forgiven them."""
+    assert all(line.kept for line in lines("x", replace(GOOD, attacked_rate=0.1, is_crowd=True)))
 
 
 def test_the_exit_code_is_the_lines_and_what_is_missing() -> None:
