@@ -36,7 +36,7 @@ def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
     found = given_up(facts, name, facts.observed.volumes[names.claim_of(name)])
     if found is None:
         return None
-    if facts.voters == 1:
+    if facts.voters == 1 and name not in facts.entering:
         return Held(name, "its disk is the group: restore it from a backup, under another name")
     if why := refused(facts, name) or held(facts, GiveUp(out_of_order(facts))):
         return Held(name, why)

@@ -41,12 +41,17 @@ def replacement(facts: Facts) -> ReplaceMember | Held | None:
 
 
 def lost_disks(facts: Facts) -> tuple[str, ...]:
-    """Return the members whose disks are gone for good, and that do not run without them."""
+    """Return the members whose disks are gone for good, and that do not run without them.
+
+    And the pods that are to become members; those that only have to go need no disk.
+    """
     observed = facts.observed
+    members = {row.member.name for row in observed.membership}
     return tuple(
         name
         for name in facts.wanted
-        if names.claim_of(name) in observed.lost
+        if (name in facts.asked or name in members)
+        and names.claim_of(name) in observed.lost
         and name not in facts.in_sync
         and name not in observed.nodes
     )
