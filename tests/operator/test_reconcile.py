@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
+from dledger_operator.decisions.disruptions import RestartPod
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.observed import Observed, Ref
+from dledger_operator.status.status import Event
 from tests.operator.backup_samples import backup_body, completed
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
@@ -501,3 +506,29 @@ async def test_a_replacement_interrupted_at_any_call_goes_on(after: bool) -> Non
 
         assert world.replaced == [("orders-2", "id-of-orders-2")], at
         assert _condition(world, "Degraded") == ("False", "AsExpected"), at
+
+
+async def test_a_pod_that_was_deleted_here_ends_before_the_watch_shows_it() -> None:
+    """Else what comes next would go by a voter that is on its way out."""
+    world = _world()
+    await Operator(world).rounds()
+    shown = {pod.name: pod for pod in FakeWatched(world).pods("shop", "orders")}
+    keeper = MemberKeeper(
+        Cluster(FakeApi(world), Metrics().wrote), FakeNodes(world), post=_told, refuse=_refused
+    )
+    gone = RestartPod(pod="orders-2", uid=shown["orders-2"].uid, reason="it is old")
+
+    await keeper.act(PLATFORM.group(world.group), Observed(), gone)
+
+    known = keeper.known_of(shown.values())
+    assert [name for name, pod in known.items() if pod.terminating] == ["orders-2"]
+    newer = replace(shown["orders-2"], uid="another")
+    assert not keeper.known_of([newer])["orders-2"].terminating
+
+
+async def _told(_group: BrokerGroup, _event: Event) -> None:
+    """Nobody listens."""
+
+
+def _refused(_group: BrokerGroup, _ref: Ref, error: str) -> None:
+    raise AssertionError(error)

@@ -258,7 +258,7 @@ class Reconciler:
 
     async def _observe(self, group: BrokerGroup) -> Observed:
         key = group.namespace, group.name
-        pods = {pod.name: pod for pod in self._watched.pods(*key)}
+        pods = self._members.known_of(self._watched.pods(*key))
         own = (child for child in self._watched.children(*key) if owned(child, group))
         observed = Observed(
             children={ref_of(child): child for child in own},
