@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -26,17 +27,22 @@ class DrainingKubelet(Kubelet):
 
     Attributes:
         drain_s: For how long.
+        starts_s: How long a pod takes until its node answers.
         ending: The pods that are being deleted, by uid.
         faults: Changes of the members meanwhile, with the pods that were ending.
     """
 
-    drain_s: float = 4.0
+    drain_s: float = 8.0
+    starts_s: float = 0.0
+    seen_s: dict[str, float] = field(default_factory=dict)
     ending: dict[str, str] = field(default_factory=dict)
     faults: list[str] = field(default_factory=list)
     tasks: set[asyncio.Task[Any]] = field(default_factory=set)
 
     async def start(self, ordinal: int, uid: str) -> None:
         """Bring up a pod that will drain."""
+        if time.monotonic() - self.seen_s.setdefault(uid, time.monotonic()) < self.starts_s:
+            return
         await self._finalizers(f"{self.story.name}-{ordinal}", uid, [_DRAINS])
         await super().start(ordinal, uid)
 
@@ -77,7 +83,7 @@ async def test_a_new_member_waits_for_the_pod_that_the_operator_restarts(
         kubelet = DrainingKubelet(story)
         async with running(kubelet):
             await settled(story)
-            story.nodes.acted = kubelet.note_change
+            story.nodes.acted, kubelet.starts_s = kubelet.note_change, 4.0
 
             await story.apply(replicas=5, podLabels={"team": "shop"})
 

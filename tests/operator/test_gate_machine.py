@@ -19,7 +19,7 @@ from functools import cache
 from typing import Any, Final
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
@@ -650,15 +650,21 @@ class Cared(RuleBasedStateMachine):
         self.leader, self.term = taker, self.term + 1
 
 
-def _settings(runs: int) -> Any:
+def _settings(runs: int, phases: tuple[Phase, ...] = tuple(Phase)) -> Any:
     slow = [HealthCheck.too_slow, HealthCheck.filter_too_much]
-    return settings(max_examples=runs, stateful_step_count=30, suppress_health_check=slow)
+    return settings(
+        max_examples=runs, stateful_step_count=30, suppress_health_check=slow, phases=phases
+    )
 
 
 class TestCared(Cared.TestCase):  # type: ignore[misc, valid-type]
-    settings = _settings(150)
+    """Tells a failing run as it is: to make it short takes minutes, which the other one has."""
+
+    settings = _settings(150, (Phase.reuse, Phase.generate))
 
 
 @pytest.mark.long
 class TestCaredSeldom(Cared.TestCase):  # type: ignore[misc, valid-type]
+    """The same, many times over."""
+
     settings = _settings(int(os.environ.get("PLANNER_RUNS", "2000")))
