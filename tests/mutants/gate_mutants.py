@@ -7,8 +7,6 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _GATE = "tests/operator/test_gate.py"
-_MACHINE = "tests/operator/test_gate_machine.py"
-_PLANNER = "tests/operator/test_planner_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
 _mutant = partial(Mutant, package="operator", file="decisions/gate.py", checks=(_GATE,))
 
@@ -18,14 +16,12 @@ GATE_MUTANTS = (
         old='        (name in facts.apart, "not in sync"),\n',
         new="",
         why="one more loss, and the group stops",
-        checks=(_PLANNER,),
     ),
     _mutant(
         name="two changes of the members at once",
         old="    if learners or len(set(known)) < len(known):\n",
         new="    if False:\n",
         why="a second learner joins before the first has caught up",
-        checks=(_PLANNER,),
     ),
     _mutant(
         name="a member leaves that the majority needs",
@@ -46,21 +42,18 @@ GATE_MUTANTS = (
         old='        (pod is not None and pod.terminating, "being deleted"),\n',
         new="",
         why="a restart and a change of the members overlap: four voters, one of them starting",
-        checks=(_MACHINE,),
     ),
     _mutant(
         name="a pod that starts is taken for a sound voter",
         old='        (pod is None or not pod.ready, "not ready"),\n',
         new="",
         why="the next is restarted before the last one serves",
-        checks=(_MACHINE,),
     ),
     _mutant(
         name="a node that does not answer is taken for a sound voter",
         old='        (name not in facts.observed.nodes, "no answer from"),\n',
         new="",
         why="what rests on its leader's word alone is done",
-        checks=(_MACHINE,),
     ),
     _mutant(
         name="the leader hands over to one that ends",

@@ -77,6 +77,14 @@ def test_a_sound_group_lets_every_act_pass(act: Act) -> None:
     assert held(facts_of(bootstrapped(), converged(bootstrapped())), act) == ""
 
 
+@pytest.mark.parametrize("act", EACH.values(), ids=list(EACH))
+def test_every_act_waits_while_a_member_learns(act: Act) -> None:
+    """One comes or goes at a time, and no pod is restarted meanwhile."""
+    facts = _facts(5, 5, _rows(0, 1, 2, learners=(3,)))
+
+    assert held(facts, act) == "another change of the members is under way: orders-3"
+
+
 def test_all_who_are_waited_for_are_named() -> None:
     """Each with what is the matter."""
     facts = _seen(1, terminating=True)
