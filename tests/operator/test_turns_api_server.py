@@ -78,9 +78,9 @@ async def test_groups_are_rolled_out_one_after_the_other_and_halt_together(
         assert started[0] == started[1] == started[2], "one after the other"
 
         await one.apply(replicas=3, image=BAD)
-        await one.until_condition("Progressing", "False/RolloutHalted")
+        await one.until_condition("Progressing", "False/RolloutHalted", 180)
         await two.apply(replicas=3)
-        await two.until_condition("Progressing", "True/WaitingForTurn")
+        await two.until_condition("Progressing", "True/WaitingForTurn", 180)
         said = f"0 of 3 pods run the new template; waits for {namespace}/orders, whose rollout"
         assert await two.message("Progressing") == f"{said} is halted"
         replace_operator(server, operators)
@@ -91,7 +91,7 @@ async def test_groups_are_rolled_out_one_after_the_other_and_halt_together(
         await eventually_async(acts, "the other operator acts")
         started.clear()
         await two.kubectl("annotate", "bg", "orders", "example.com/look=again")
-        await one.until_condition("Progressing", "False/RolloutHalted")
+        await one.until_condition("Progressing", "False/RolloutHalted", 180)
         assert await two.condition("Progressing") == "True/WaitingForTurn"
         assert started == []
 
