@@ -10,6 +10,7 @@ from tests.mutants.door_mutants import DOOR_MUTANTS
 from tests.mutants.edge_mutants import EDGE_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
+from tests.mutants.gate_mutants import GATE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
 from tests.mutants.link_mutants import LINK_MUTANTS
@@ -46,5 +47,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
     *OPERATOR_MUTANTS,
+    *GATE_MUTANTS,
     *PIPELINE_MUTANTS,
 )

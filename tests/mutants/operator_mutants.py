@@ -43,20 +43,6 @@ OPERATOR_MUTANTS = (
         why="one wrong answer of a node is enough",
     ),
     _mutant(
-        name="changes members with one out of sync",
-        file="decisions/membership.py",
-        old='    return f"not in sync: {\', \'.join(apart)}" if apart else ""\n',
-        new='    return ""\n',
-        why="one more loss, and the group stops",
-    ),
-    _mutant(
-        name="two changes of the members at once",
-        file="decisions/membership.py",
-        old="    if learners or len(set(known)) < len(known):\n",
-        new="    if False:\n",
-        why="a second learner joins before the first has caught up",
-    ),
-    _mutant(
         name="a leader leaves before it hands over",
         file="decisions/scaling.py",
         old="    if name == leader[0]:\n",
@@ -78,14 +64,6 @@ OPERATOR_MUTANTS = (
         old="        if pod in known:\n            return None\n",
         new="        if pod in known:\n            continue\n",
         why="two changes at once, unless another rule sees it",
-        checks=(_SCALING,),
-    ),
-    _mutant(
-        name="a member leaves that the majority needs",
-        file="decisions/membership.py",
-        old="    if 2 * len(there) > len(voters) and 2 * len(left) > len(voters) - 1:\n",
-        new="    if left:\n",
-        why="the change can never be committed, and nor can anything after it",
         checks=(_SCALING,),
     ),
     _mutant(
@@ -149,15 +127,6 @@ OPERATOR_MUTANTS = (
         new="    if False:\n",
         why="what a backup had is thrown away",
         checks=("tests/operator/test_plan.py",),
-    ),
-    _mutant(
-        name="a pod is restarted while another is not in sync",
-        file="decisions/restarts.py",
-        old="    if why := change_held(facts, frozenset({name} if facts.voters > 1 else ())):\n"
-        "        return why\n",
-        new="",
-        why="a rollout stops the writes",
-        checks=(_RESTARTS, _ROLLOUT),
     ),
     _mutant(
         name="a leader is restarted before it handed over",

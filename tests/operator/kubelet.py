@@ -66,7 +66,7 @@ async def running(kubelet: Kubelet, replicas: int = 3, **spec: Any) -> AsyncIter
     task = asyncio.create_task(kubelet.run())
     try:
         await story.apply(replicas=replicas, **spec)
-        await story.until_condition("Available", "True/LeaderElected")
+        await story.until_condition("Available", "True/LeaderElected", 240)
         story.nodes.told_group_id = (await story.status())["groupId"]
         yield
     finally:

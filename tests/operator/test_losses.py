@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 
 from dledger_operator.api.reasons import Reason
-from dledger_operator.decisions.disruptions import Held, ReplaceClaim
+from dledger_operator.decisions.disruptions import Held, ReplaceClaim, RetirePods
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.losses import lost_disk
 from dledger_operator.decisions.membership import replacement
+from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.disks import claim_lost, machines_of, volume_lost
 from dledger_operator.observed.observed import Observed, Volume
 from dledger_operator.status.conditions import conditions
@@ -204,3 +205,20 @@ def test_a_lost_and_an_empty_disk_do_not_wait_for_each_other() -> None:
 
     assert isinstance(lost_disk(facts), ReplaceClaim)
     assert not isinstance(replacement(facts), Held | None)
+
+
+def test_a_lost_disk_that_nobody_needs_keeps_nothing_back() -> None:
+    """A pod that only has to go, since its member has left, goes without another disk."""
+    of = bootstrapped({"replicas": 1})
+    rows = members(0)
+    observed = converged(
+        bootstrapped(),
+        nodes=joined(0, members=rows),
+        volumes=_claims(3),
+        lost={"data-orders-2": WHY},
+    )
+    facts = facts_of(of, observed)
+
+    assert facts.wanted == ("orders-0", "orders-1", "orders-2")
+    assert lost_disk(facts) is None
+    assert isinstance(scaling(facts), RetirePods)

@@ -3,10 +3,10 @@
 A step takes two seconds, so an answer of an earlier step is stale, and a fresh one is true. The
 model asserts on each change of the members; when faults stop, a group with a majority converges.
 
-Bugs that were planted in `decisions/membership.py` and `decisions/plan.py`, each of which it finds:
-no check of the answers' age; no check of the Lease; two actions in one round; a gate that does not
-ask for the others to be in sync; one that does not see learners; the disk of another pod; acting
-while paused.
+Bugs that were planted in `decisions/gate.py`, `membership.py` and `plan.py`, each of which it
+finds: no check of the answers' age; no check of the Lease; two actions in one round; a gate that
+does not ask for the others to be in sync; one that does not see learners; the disk of another pod;
+acting while paused.
 
 More runs: ``PLANNER_RUNS=20000 pytest tests/operator/test_planner_machine.py``.
 """

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from dledger_operator.api import names
+from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.backoff import RETRY_S
+from dledger_operator.decisions.disruptions import RestartPod
+from dledger_operator.decisions.turns import RolloutTurns
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.observed import Observed, Ref
+from dledger_operator.status.status import Event
 from tests.operator.backup_samples import backup_body, completed
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
@@ -30,6 +37,7 @@ class Operator:
     now: str = NOW
     ids: list[str] = field(default_factory=list)
     turns: asyncio.Semaphore = field(default_factory=asyncio.Semaphore)
+    rollout_turns: RolloutTurns | None = None
 
     def __post_init__(self) -> None:
         self.reconciler = Reconciler(
@@ -41,6 +49,7 @@ class Operator:
             metrics=Metrics(),
             lease_s=lambda: self.world.lease_s,
             turns=self.turns,
+            rollout_turns=self.rollout_turns,
             clock=Clock(
                 monotonic_s=lambda: self.now_s, now=lambda: self.now, fresh_id=self._fresh_id
             ),
@@ -501,3 +510,75 @@ async def test_a_replacement_interrupted_at_any_call_goes_on(after: bool) -> Non
 
         assert world.replaced == [("orders-2", "id-of-orders-2")], at
         assert _condition(world, "Degraded") == ("False", "AsExpected"), at
+
+
+async def test_a_pod_that_was_deleted_here_ends_before_the_watch_shows_it() -> None:
+    """Else what comes next would go by a voter that is on its way out."""
+    world = _world()
+    await Operator(world).rounds()
+    shown = {pod.name: pod for pod in FakeWatched(world).pods("shop", "orders")}
+    keeper = MemberKeeper(
+        Cluster(FakeApi(world), Metrics().wrote), FakeNodes(world), post=_told, refuse=_refused
+    )
+    gone = RestartPod(pod="orders-2", uid=shown["orders-2"].uid, reason="it is old")
+
+    await keeper.act(PLATFORM.group(world.group), Observed(), gone)
+
+    known = keeper.known_of(shown.values())
+    assert [name for name, pod in known.items() if pod.terminating] == ["orders-2"]
+    newer = replace(shown["orders-2"], uid="another")
+    assert not keeper.known_of([newer])["orders-2"].terminating
+
+
+async def _told(_group: BrokerGroup, _event: Event) -> None:
+    """Nobody listens."""
+
+
+def _refused(_group: BrokerGroup, _ref: Ref, error: str) -> None:
+    raise AssertionError(error)
+
+
+class _Elsewhere(World):
+    """A group of the same name in another namespace."""
+
+    @property
+    def group(self) -> Manifest:
+        found = super().group
+        return {**found, "metadata": {**found["metadata"], "namespace": "sre-b"}}
+
+
+def _of_each_template(world: World) -> list[int]:
+    """Return how many pods are made from each template; none, once all are from one."""
+    pods = [one["metadata"] for one in _pods(world)]
+    made = Counter(one["annotations"][names.SPEC_ANNOTATION] for one in pods)
+    return sorted(made.values()) if len(made) > 1 or len(pods) < 3 else []
+
+
+async def test_two_groups_of_one_operator_are_rolled_out_one_after_the_other() -> None:
+    """Whatever else is different between them; who waits says for whom."""
+    worlds, clock = (_world(), _Elsewhere()), Operator(_world())
+    worlds[1].put_group(SPEC)
+    turns = RolloutTurns(lambda: clock.now_s, settles_s=0)
+    operators = [Operator(world, rollout_turns=turns) for world in worlds]
+    for each in operators:
+        await each.rounds()
+    before = {one["metadata"]["uid"] for world in worlds for one in _pods(world)}
+
+    for world in worlds:
+        world.put_group({**SPEC, "podLabels": {"team": "shop"}})
+    waited: set[str] = set()
+    for _ in range(60):
+        for each in operators:
+            await each.rounds(1)
+        assert sum(bool(_of_each_template(world)) for world in worlds) <= 1
+        rows = worlds[1].status["conditions"]
+        waited |= {row["message"] for row in rows if row["reason"] == "WaitingForTurn"}
+
+    said = "waits for shop/orders: one group is rolled out at a time"
+    assert waited == {f"0 of 3 pods run the new template; {said}"}
+    assert not before & {one["metadata"]["uid"] for world in worlds for one in _pods(world)}
+    assert [_condition(world, "Progressing") for world in worlds] == [("False", "Complete")] * 2
+
+
+def _pods(world: World) -> list[Manifest]:
+    return [one for (kind, _), one in world.objects.items() if kind == "Pod"]

@@ -92,7 +92,7 @@ def test_a_follower_that_is_behind_goes_first() -> None:
 _BEHIND = member("id-2", "orders-2", lag=5000)
 HELD = {
     "another is not ready": (_with(_seen((0, 1)), 2, ready=False), "not ready: orders-2"),
-    "another goes away": (_with(_seen((0, 1)), 2, terminating=True), "not ready: orders-2"),
+    "another goes away": (_with(_seen((0, 1)), 2, terminating=True), "being deleted: orders-2"),
     "another has no pod": (
         replace(_seen((0, 1)), pods={k: v for k, v in _seen((0, 1)).pods.items() if k[-1] != "2"}),
         "not ready: orders-2",

@@ -5,10 +5,10 @@ Kubernetes shows may be a step old, too. Pods, claims and what a disk remembers 
 removed node never runs again. The model asserts on each change; when faults stop, a group with a
 majority comes to rest with the members, pods and Services that its spec asks for.
 
-Bugs that were planted in `decisions/scaling.py`, `extent.py` and `membership.py`, each of which it
-finds: the leader leaves without a transfer; a transfer to one that leaves; pods go before their
-members; the StatefulSet shrinks by an apply; claims are not marked; a marked claim is kept; members
-come or go with a voter out of sync; one leaves while another learns.
+Bugs that were planted in `decisions/scaling.py`, `extent.py` and `gate.py`, each of which it finds:
+the leader leaves without a transfer; a transfer to one that leaves; pods go before their members;
+the StatefulSet shrinks by an apply; claims are not marked; a marked claim is kept; members come or
+go with a voter out of sync; one leaves while another learns.
 
 More runs: ``PLANNER_RUNS=20000 pytest tests/operator/test_scaling_machine.py``.
 """

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
+from dledger_operator.api import names
 from dledger_operator.api.policy import Policy
 
 Json = Mapping[str, Any]
@@ -313,6 +314,7 @@ class BrokerGroup:
     has_peer_tls: bool = False
     client_server: str = ""
     door_processes: int = 0
+    takes_turns: bool = True
 
     @classmethod
     def parse(
@@ -359,6 +361,7 @@ class BrokerGroup:
             has_peer_tls=has_peer_tls,
             client_server=client_server,
             door_processes=door_processes,
+            takes_turns=(meta.get("annotations") or {}).get(names.TURN_ANNOTATION) != "none",
         )
 
     @property

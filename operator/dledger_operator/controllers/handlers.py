@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final
@@ -27,6 +28,7 @@ from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop, OperationLoop
 from dledger_operator.decisions.drift import others_fields
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.turns import RolloutTurns
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
@@ -118,6 +120,7 @@ class Manager:
         self._metrics = metrics
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._asking = asyncio.Semaphore(MOST_ASKED)
+        self._rollouts = RolloutTurns(time.monotonic, lambda key: self.wake(*key))
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
         self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
@@ -133,6 +136,7 @@ class Manager:
             loop.update(body)
         else:
             await self.remove_group(*key)
+            self._rollouts.remember(key, _recorded_reason(body, "Progressing"))
             self._loops[key] = GroupLoop(self._reconciler(body), self._metrics)
             self._metrics.groups.set(len(self._loops))
 
@@ -145,6 +149,7 @@ class Manager:
         if loop is not None and uid in ("", loop.uid):
             del self._loops[namespace, name]
             await loop.close()
+            self._rollouts.forget((namespace, name))
             self._metrics.forget(namespace, name)
             self._metrics.groups.set(len(self._loops))
             self.wake(namespace, name)
@@ -197,6 +202,7 @@ class Manager:
             metrics=self._metrics,
             lease_s=self._lease_s,
             turns=self._turns,
+            rollout_turns=self._rollouts,
         )
 
     def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:
@@ -342,6 +348,12 @@ def _index_job_pods(made: kopf.OperatorRegistry) -> None:
     @kopf.index(*_PODS, id=_JOB_PODS, labels=_LABELLED, registry=made)
     def job_pods(body: Any, **_: Any) -> dict[tuple[str, str], tuple[str, JobPod]]:
         return {} if parse_component(body) == "node" else {parse_group(body): parse_job_pod(body)}
+
+
+def _recorded_reason(body: Json, kind: str) -> str:
+    """Return the reason of a condition, as it is recorded; empty without that condition."""
+    rows = (body.get("status") or {}).get("conditions") or ()
+    return next((str(row["reason"]) for row in rows if row["type"] == kind), "")
 
 
 def _group_of(body: Json) -> tuple[str, str]:

@@ -6,7 +6,8 @@ Used by the group's Reconciler.
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import replace
 from typing import Final, assert_never
 
 from dledger.errors import DledgerError, InvalidArgument, Refused
@@ -27,7 +28,7 @@ from dledger_operator.decisions.disruptions import (
     RetirePods,
     TransferLeader,
 )
-from dledger_operator.observed.observed import Observed, Ref
+from dledger_operator.observed.observed import Observed, Pod, Ref
 from dledger_operator.status.status import Event
 
 log: Final = logging.getLogger(__name__)
@@ -56,6 +57,16 @@ class MemberKeeper:
         self._post = post
         self._refuse = refuse
         self._asked: MemberDisruption | None = None
+        self._ended: set[str] = set()
+
+    def known_of(self, pods: Iterable[Pod]) -> dict[str, Pod]:
+        """Return pods by name, with those that were deleted here, which a watch shows later."""
+        shown = list(pods)
+        self._ended &= {pod.uid for pod in shown}
+        return {
+            pod.name: replace(pod, terminating=True) if pod.uid in self._ended else pod
+            for pod in shown
+        }
 
     async def act(self, group: BrokerGroup, observed: Observed, action: MemberDisruption) -> None:
         """Carry out an action; what came of it is seen in later rounds, also if the answer is lost.
@@ -108,6 +119,7 @@ class MemberKeeper:
                 await self._post(group, Event(EventReason.LEADER_TRANSFERRED, said))
             case RestartPod():
                 if await self._cluster.restart_pod(group, action.pod, uid=action.uid):
+                    self._ended.add(action.uid)
                     await self._post(group, Event(EventReason.POD_RESTARTED, action.why))
             case ReplaceClaim():
                 await self._replace_claim(group, action)
@@ -138,6 +150,7 @@ class MemberKeeper:
         if await self._cluster.replace_claim(
             group, action.claim, uid=action.uid, pod=who[0], pod_uid=who[1]
         ):
+            self._ended.add(action.pod_uid)
             kept = f"volume {action.volume or '(none)'} is what it was bound to"
             said = f"{action.claim} of {action.pod} was deleted, to be made anew; {kept}"
             await self._post(group, Event(EventReason.CLAIM_REPLACED, said))

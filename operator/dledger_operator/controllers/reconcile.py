@@ -50,6 +50,7 @@ from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.topics import CreateTopic, GrowTopic
+from dledger_operator.decisions.turns import RolloutTurns, is_begun, stage
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
@@ -121,6 +122,7 @@ class Reconciler:
         metrics: Metrics,
         lease_s: Callable[[], float],
         turns: asyncio.Semaphore | None = None,
+        rollout_turns: RolloutTurns | None = None,
         clock: Clock | None = None,
     ) -> None:
         self.body = _without_managed_fields(body)
@@ -135,6 +137,7 @@ class Reconciler:
         self._lease_s = lease_s
         self._members = MemberKeeper(cluster, nodes, post=self._post, refuse=self._refuse)
         self._clock = clock or Clock()
+        self._rollout_turns = rollout_turns or RolloutTurns(self._clock.monotonic_s, settles_s=0)
         self._memory = _Memory()
         self._backoff = Backoff(self._clock.monotonic_s)
         self._certificates = CertificateKeeper(
@@ -178,7 +181,8 @@ class Reconciler:
         group = self.group
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
-        seen = self.body, observed, self._clock.now()[:_MINUTE]
+        turn = self._rollout_turns.told((group.namespace, group.name))
+        seen = self.body, observed, f"{self._clock.now()[:_MINUTE]} {turn}"
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return
         async with self._turns:
@@ -237,6 +241,7 @@ class Reconciler:
     def _facts(self, group: BrokerGroup, observed: Observed) -> Facts:
         """Return what follows from what is seen, and for how long already if that is too little."""
         facts, now_s = self._of(group, observed), self._clock.monotonic_s()
+        facts = replace(facts, turn=self._turn(facts))
         memory = self._memory
         if facts.is_whole:
             memory.short_since_s = None
@@ -244,6 +249,12 @@ class Reconciler:
         if memory.short_since_s is None:
             memory.short_since_s = now_s
         return replace(facts, overdue=now_s - memory.short_since_s >= GRACE_S)
+
+    def _turn(self, facts: Facts) -> str:
+        """Return whom the group's rollout waits for."""
+        key, has_begun = (facts.group.namespace, facts.group.name), is_begun(facts)
+        found = stage(facts, self._clock.now())
+        return self._rollout_turns.ask(key, found, has_begun=has_begun)
 
     def _of(self, group: BrokerGroup, observed: Observed) -> Facts:
         spec = accepted_spec(observed.children.values())
@@ -258,7 +269,7 @@ class Reconciler:
 
     async def _observe(self, group: BrokerGroup) -> Observed:
         key = group.namespace, group.name
-        pods = {pod.name: pod for pod in self._watched.pods(*key)}
+        pods = self._members.known_of(self._watched.pods(*key))
         own = (child for child in self._watched.children(*key) if owned(child, group))
         observed = Observed(
             children={ref_of(child): child for child in own},

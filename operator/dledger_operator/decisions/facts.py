@@ -44,6 +44,7 @@ class Facts:
         older: The pods that were made from an older template, or for an older wish to restart.
         is_templated: Whether a pod that is made now is of the newest template.
         overdue: Whether voters have been out of sync for longer than a start or a restart takes.
+        turn: Whom its rollout waits for, since one group is rolled out at a time; else empty.
     """
 
     group: BrokerGroup
@@ -61,6 +62,7 @@ class Facts:
     older: tuple[str, ...]
     is_templated: bool
     overdue: bool = False
+    turn: str = ""
     is_kept: bool = False
 
     @property

@@ -23,9 +23,9 @@ from dledger_operator.decisions.disruptions import (
     Held,
 )
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.gate import refused
 from dledger_operator.decisions.membership import given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
-from dledger_operator.decisions.restarts import refused
 
 ADVICE: Final = (
     "compare with the backups first; to confirm, create another BrokerOperation with "

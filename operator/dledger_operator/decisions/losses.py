@@ -1,8 +1,8 @@
 """Whether the claim of a member is given up, whose disk is gone for good. Pure.
 
-Only then, and only while all other voters are in sync: the member comes back with an empty disk and
-takes its own place (`membership.replacement`). The volume is never deleted by that; what becomes of
-it is its reclaim policy's matter.
+Only then, and only while all other voters stand (`gate`): the member comes back with an empty disk
+and takes its own place (`membership.replacement`). The volume is never deleted by that; what
+becomes of it is its reclaim policy's matter.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from dledger_operator.api import names
 from dledger_operator.decisions.disruptions import Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held, given_up, lost_disks, out_of_order
-from dledger_operator.decisions.restarts import refused
+from dledger_operator.decisions.gate import GiveUp, held, refused
+from dledger_operator.decisions.membership import given_up, lost_disks, out_of_order
 
 
 def loss_sentence(facts: Facts) -> str:
@@ -36,8 +36,8 @@ def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
     found = given_up(facts, name, facts.observed.volumes[names.claim_of(name)])
     if found is None:
         return None
-    if facts.voters == 1:
+    if facts.voters == 1 and name not in facts.entering:
         return Held(name, "its disk is the group: restore it from a backup, under another name")
-    if why := refused(facts, name) or change_held(facts, out_of_order(facts)):
+    if why := refused(facts, name) or held(facts, GiveUp(out_of_order(facts))):
         return Held(name, why)
     return found

@@ -19,9 +19,10 @@ from dledger_operator.decisions.disruptions import Disruption, Held
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, secure
 from dledger_operator.decisions.forcing import progress as force_progress
-from dledger_operator.decisions.membership import change_held, given_up
+from dledger_operator.decisions.gate import GiveUp, HandOver, held, refused
+from dledger_operator.decisions.membership import given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
-from dledger_operator.decisions.restarts import hand_over, refused, remaining, restart_next
+from dledger_operator.decisions.restarts import hand_over, remaining, restart_next
 from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.job_status import seconds_between
 
@@ -178,10 +179,8 @@ def _transfer(operation: BrokerOperation, facts: Facts) -> Disruption | Held | N
     target = operation.spec.transfer_leader.to
     if facts.leader == target:
         return None
-    if why := refused(facts, facts.leader) or _without(facts, frozenset(facts.apart)):
+    if why := refused(facts, facts.leader) or held(facts, HandOver(target)):
         return Held(target, why)
-    if target not in facts.in_sync:
-        return Held(target, f"{target} is not in sync")
     return hand_over(facts, f"BrokerOperation {operation.name}", to=target)
 
 
@@ -231,7 +230,7 @@ def _begin_replace(operation: BrokerOperation, facts: Facts) -> Outcome:
     volume = facts.observed.volumes.get(claim)
     if volume is None or not volume.uid:
         return Waits(Reason.OPERATION_HELD, f"there is no claim {claim}")
-    if why := _without(facts, frozenset({name})):
+    if why := held(facts, GiveUp(frozenset({name}))):
         return Waits(Reason.OPERATION_HELD, why)
     row = {"pod": name, "nodeId": ids[0], "claim": claim, "claimUid": volume.uid}
     return Begun({"member": {**row, "volume": volume.volume}})
@@ -263,7 +262,7 @@ def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | No
     found = given_up(facts, name, volume)
     if found is None:
         return None
-    if why := _without(facts, frozenset({name})) or refused(facts, name):
+    if why := held(facts, GiveUp(frozenset({name}))) or refused(facts, name):
         return Held(name, why)
     if name == facts.leader:
         return hand_over(facts, f"BrokerOperation {operation.name}")
@@ -271,13 +270,6 @@ def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | No
 
 
 # --- what they share -----------------------------------------------------------------------------
-
-
-def _without(facts: Facts, leaving: frozenset[str]) -> str:
-    """Return why the group cannot do without these now; empty if it can."""
-    if not facts.leader:
-        return "no leader answers that a majority follows"
-    return change_held(facts, leaving)
 
 
 def _begin_force(operation: BrokerOperation, facts: Facts) -> Outcome:

@@ -106,16 +106,24 @@ _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
     replacement,
     ordinary,
     scaling,
-    rollout,
     topic_deletion,
+    rollout,
 )
-"""What may cost a group some safety, the most urgent first; one that is held holds later ones."""
+"""What may cost a group some safety, the most urgent first; one that is held holds later ones.
+
+A rollout comes last: it may wait for those of other groups for long.
+"""
+
+
+def next_disruption(facts: Facts) -> Disruption | Held | None:
+    """Return what may cost the group some safety and comes first; None if nothing is to be done."""
+    wanted = (found for each in _DISRUPTIONS if (found := each(facts)) is not None)
+    return next(wanted, None)
 
 
 def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | Disruption]:
     """Yield at most one action that cannot be undone, once two rounds have asked for it."""
-    wanted = (found for each in _DISRUPTIONS if (found := each(facts)) is not None)
-    action = next(wanted, None)
+    action = next_disruption(facts)
     if action is not None and not isinstance(action, Held):
         yield action if footing.carries(action) else LookAgain(action)
 

@@ -1,8 +1,8 @@
 """How pods that run are restarted without losing a quorum: in which order, and when not. Pure.
 
-One at a time, and only while all other voters are in sync and their pods ready: first those that
-are not in sync, then followers, the leader last, after it handed over. So a pod that does not come
-up stops what restarts them by itself.
+One at a time, and only while all others stand (`gate`): first those that do not, then followers,
+the leader last, after it handed over. So a pod that does not come up stops what restarts them by
+itself.
 """
 
 from __future__ import annotations
@@ -11,17 +11,18 @@ from collections.abc import Collection
 
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.membership import change_held
+from dledger_operator.decisions.gate import Restart, held, refused, standing
 
 
 def remaining(facts: Facts, uids: Collection[str]) -> list[str]:
     """Return the pods that are still the ones with these uids, in the order to restart them.
 
-    Those out of sync first, then followers from the highest ordinal down, the leader last.
+    Those that do not stand first, then followers from the highest ordinal down, the leader last.
     """
     left = [name for name, pod in facts.observed.pods.items() if pod.uid in uids]
     left.sort(reverse=True)
-    return sorted(left, key=lambda name: (name == facts.leader, name in facts.in_sync))
+    stand = standing(facts)
+    return sorted(left, key=lambda name: (name == facts.leader, name in stand))
 
 
 def restart_next(facts: Facts, uids: Collection[str], reason: str) -> Disruption | Held | None:
@@ -36,7 +37,7 @@ def restart_next(facts: Facts, uids: Collection[str], reason: str) -> Disruption
     if not left:
         return None
     name = left[0]
-    if why := _restart_held(facts, name):
+    if why := refused(facts, name) or held(facts, Restart(name)):
         return Held(name, why)
     if name == facts.leader and facts.voters > 1:
         return hand_over(facts, reason)
@@ -51,33 +52,3 @@ def hand_over(facts: Facts, reason: str, *, to: str = "") -> TransferLeader | He
     ids = {row.member.name: str(row.member.id) for row in observed.membership}
     name, node = observed.leader
     return TransferLeader(leader=name, term=node.term, to=to, to_id=ids.get(to, ""), reason=reason)
-
-
-def refused(facts: Facts, name: str) -> str:
-    """Return what was refused lately about a member, and is not tried yet; empty if nothing."""
-    said = facts.observed.refusals.get(("Member", name), "")
-    return f"it was refused: {said}" if said else ""
-
-
-def _restart_held(facts: Facts, name: str) -> str:
-    """Return why a pod that may run is not to be restarted now; empty if it may be.
-
-    A group of one is down meanwhile, which nothing can change.
-    """
-    if why := refused(facts, name):
-        return why
-    if not facts.leader:
-        return "no leader answers that a majority follows"
-    if facts.voters == 2:
-        return "writes would stop: two voters cannot do without one"
-    if why := change_held(facts, frozenset({name} if facts.voters > 1 else ())):
-        return why
-    pods = facts.observed.pods
-    if pods[name].terminating:
-        return "it is being deleted"
-    down = [
-        other
-        for other in facts.expected
-        if other != name and (other not in pods or not pods[other].ready or pods[other].terminating)
-    ]
-    return f"not ready: {', '.join(down)}" if down else ""

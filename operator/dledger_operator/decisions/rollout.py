@@ -2,14 +2,14 @@
 
 Pods that do not run at all come first, since their restart costs nothing: a spec taken back heals
 what it broke. The others are restarted as `restarts` has it, so that one that does not come up
-halts the rollout by itself.
+halts the rollout by itself; and only while it is the group's turn (`turns`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod
+from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.restarts import remaining, restart_next
 from dledger_operator.observed.job_status import seconds_between
@@ -40,7 +40,10 @@ def rollout(facts: Facts) -> Disruption | Held | None:
     if not facts.is_templated:
         waiting = remaining(facts, uids)[0]
         return Held(waiting, "the StatefulSet has not the new template yet")
-    return restart_next(facts, uids, ALONE if facts.voters == 1 else OLDER)
+    step = restart_next(facts, uids, ALONE if facts.voters == 1 else OLDER)
+    if facts.turn and isinstance(step, RestartPod | TransferLeader):
+        return Held(step.pod if isinstance(step, RestartPod) else step.leader, facts.turn)
+    return step
 
 
 def is_rolling(facts: Facts) -> bool:

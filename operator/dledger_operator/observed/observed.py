@@ -101,6 +101,7 @@ class Observed:
         volumes: Its claims, by name; they outlive the group.
         foreign: The claims of its pods' names that are someone else's, and whose.
         uncreated: The pods that Kubernetes refuses to create, and why.
+        missing: What pods mount and is not there, each by kind and name, such as `Secret pay-tls`.
         lost: The claims whose disks are gone for good, and why, as far as that may be looked at.
         nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
@@ -118,6 +119,7 @@ class Observed:
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     uncreated: Mapping[str, str] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
     lost: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)

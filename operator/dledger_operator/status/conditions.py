@@ -196,6 +196,8 @@ def _rolling_out(facts: Facts, now: str) -> Finding | None:
         held = f"{sentence}; no other is restarted: {why}"
         return "False", Reason.ROLLOUT_HALTED, held
     wanted = healing(facts) or rollout(facts)
+    if isinstance(wanted, Held) and wanted.why == facts.turn:
+        return "True", Reason.WAITING_FOR_TURN, f"{sentence}; {facts.turn}"
     if isinstance(wanted, Held):
         sentence += f"; next {wanted.pod}, which waits: {wanted.why}"
     elif isinstance(wanted, TransferLeader):
