@@ -12,6 +12,7 @@ from dledger_operator.decisions.disruptions import Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.membership import change_held, given_up, lost_disks, out_of_order
 from dledger_operator.decisions.restarts import refused
+from dledger_operator.decisions.starts import mounts_missing
 
 
 def loss_sentence(facts: Facts) -> str:
@@ -38,6 +39,7 @@ def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
         return None
     if facts.voters == 1:
         return Held(name, "its disk is the group: restore it from a backup, under another name")
-    if why := refused(facts, name) or change_held(facts, out_of_order(facts)):
+    why = refused(facts, name) or mounts_missing(facts)
+    if why := why or change_held(facts, out_of_order(facts)):
         return Held(name, why)
     return found

@@ -23,6 +23,7 @@ from dledger_operator.decisions.membership import change_held, given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
 from dledger_operator.decisions.restarts import hand_over, refused, remaining, restart_next
 from dledger_operator.decisions.scaling import scaling
+from dledger_operator.decisions.starts import mounts_missing
 from dledger_operator.observed.job_status import seconds_between
 
 
@@ -263,7 +264,8 @@ def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | No
     found = given_up(facts, name, volume)
     if found is None:
         return None
-    if why := _without(facts, frozenset({name})) or refused(facts, name):
+    why = mounts_missing(facts) or _without(facts, frozenset({name})) or refused(facts, name)
+    if why:
         return Held(name, why)
     if name == facts.leader:
         return hand_over(facts, f"BrokerOperation {operation.name}")

@@ -12,6 +12,7 @@ from collections.abc import Collection
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.membership import change_held
+from dledger_operator.decisions.starts import unmountable
 
 
 def remaining(facts: Facts, uids: Collection[str]) -> list[str]:
@@ -64,7 +65,7 @@ def _restart_held(facts: Facts, name: str) -> str:
 
     A group of one is down meanwhile, which nothing can change.
     """
-    if why := refused(facts, name):
+    if why := refused(facts, name) or unmountable(facts, name):
         return why
     if not facts.leader:
         return "no leader answers that a majority follows"
