@@ -107,16 +107,11 @@ def container(
     }
 
 
-def pod_spec(
-    of: Manifest, security: Manifest, *, volumes: Sequence[Manifest] = (), **more: Any
-) -> Manifest:
-    """Return a restricted pod that runs the container *of* once, with no API rights of its own."""
+def pod_spec(of: Manifest, *, volumes: Sequence[Manifest] = (), **more: Any) -> Manifest:
+    """Return what a pod has of its own that runs the container *of* once."""
     return {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 10,
-        "securityContext": security,
         "containers": [of],
         "volumes": [TMP_VOLUME, *volumes],
         **more,

@@ -23,12 +23,12 @@ from dledger_operator.resources.networkpolicy import driver_policy
 from dledger_operator.resources.pipeline import KEYS, REGION, heap_mib, memory_mib, verbatim
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
-    RESTRICTED,
     TMP_DIR,
     TMP_MOUNT,
     TMP_VOLUME,
+    Place,
     from_secret,
-    job_scheduling,
+    pod_template,
 )
 
 TEMPLATE_DIR: Final = "/etc/dledger-spark"
@@ -126,16 +126,11 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         "workingDir": TMP_DIR,
         "volumeMounts": [TMP_MOUNT, *backup_mounts(group)],
     }
-    return {
-        # Without the label of what the operator watches: Spark looks after executors.
-        "metadata": {"labels": names.job_selector(group.name, "backup")},
-        "spec": {
-            "serviceAccountName": names.backup_access(group.uid),
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": RESTRICTED,
-            "containers": [container],
-            "volumes": [TMP_VOLUME, *backup_volumes(group)],
-            **job_scheduling(group),
-        },
+    spec = {
+        "serviceAccountName": names.backup_access(group.uid),
+        "containers": [container],
+        "volumes": [TMP_VOLUME, *backup_volumes(group)],
     }
+    # Without the label of what the operator watches: Spark looks after executors.
+    labels = names.job_selector(group.name, "backup")
+    return pod_template(group, Place.JOBS, labels=labels, spec=spec)
