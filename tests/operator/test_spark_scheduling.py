@@ -61,4 +61,4 @@ def test_spark_runs_where_nodes_may_when_the_operator_was_told_nothing() -> None
     """What a spec says of machines is about every pod of its group."""
     selectors = _selectors(_group(PLATFORM))
 
-    assert selectors == dict.fromkeys(selectors, {"disk": "nvme"})
+    assert selectors == {name: {"disk": "nvme"} for name in selectors}

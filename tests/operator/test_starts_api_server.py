@@ -87,7 +87,10 @@ async def _run(story: Story, *ordinals: int) -> None:
 async def _told(story: Story, kind: str, *words: str) -> None:
     """Wait until a condition says these words."""
     end_s = time.monotonic() + 10 * TOLD_S
-    while not all(word in (found := await story.message(kind)) for word in words):
+    while True:
+        found = await story.message(kind)
+        if all(word in found for word in words):
+            return
         assert time.monotonic() < end_s, f"{kind} says {found!r}, not {words}"
         await asyncio.sleep(0.2)
 
