@@ -21,11 +21,9 @@ driver() {
 
 # Spark numbers the options, since one may hold blanks: SPARK_JAVA_OPT_10 comes after SPARK_JAVA_OPT_9.
 executor() {
-  local options nameless=()
-  # A user that the image does not know has no home, which Java would call "?".
-  getent passwd "$(id -u)" >/dev/null || nameless=(-Duser.name=dledger -Duser.home=/tmp)
+  local options
   readarray -t options < <(env | grep '^SPARK_JAVA_OPT_' | sort -t_ -k4 -n | sed 's/^[^=]*=//')
-  exec tini -s -- java "${nameless[@]}" "${options[@]}" \
+  exec tini -s -- java "${options[@]}" \
     -Xms"${SPARK_EXECUTOR_MEMORY}" -Xmx"${SPARK_EXECUTOR_MEMORY}" \
     -cp "${SPARK_CONF_DIR:-/opt/spark/conf}:${SPARK_HOME}/jars/*" \
     org.apache.spark.scheduler.cluster.k8s.KubernetesExecutorBackend \

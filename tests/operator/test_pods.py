@@ -80,6 +80,23 @@ def test_every_pod_of_a_group_is_as_its_spec_says(kind: str) -> None:
     assert ours == (kind if kind in ("node", "recovery") else "backup")
 
 
+def test_a_user_that_sparks_image_does_not_know_is_named_to_it() -> None:
+    """By the pod itself: an executor does not start without, and the image cannot be written."""
+    pods = _pods(_of(SPEC))
+    for kind in ("recovery", "local", "driver", "executor"):
+        annotations, spec = pods[kind]["metadata"]["annotations"], pods[kind]["spec"]
+        lines = annotations[names.USERS_ANNOTATION].splitlines()
+        assert lines[-1] == "dledger:x:1000650000:1000650000::/tmp:/usr/sbin/nologin"
+        (volume,) = (one for one in spec["volumes"] if "downwardAPI" in one)
+        (mount,) = (
+            one
+            for one in spec["containers"][0]["volumeMounts"]
+            if one["mountPath"] == "/etc/passwd"
+        )
+        assert (mount["name"], mount["subPath"]) == (volume["name"], "passwd")
+    assert names.USERS_ANNOTATION not in pods["node"]["metadata"]["annotations"]
+
+
 def test_what_nodes_say_of_each_other_is_theirs() -> None:
     """A backup's pod that had to be apart from every node would have no machine left."""
     pods = _pods(_of(SPEC))

@@ -186,7 +186,7 @@ async def test_a_typo_in_a_running_group_restarts_nothing(story: Story) -> None:
     await story.kubectl("create", "-f", "-", manifest=restart)
 
     async def is_held() -> bool:
-        message = (await story.get("bo", "again")).get("status", {}).get("message", "")
+        message = (await story.get("brokeroperation", "again")).get("status", {}).get("message", "")
         return "not now: Secret tpyo does not exist" in message
 
     await eventually_async(is_held, "the operation waits")
@@ -198,7 +198,7 @@ async def test_a_typo_in_a_running_group_restarts_nothing(story: Story) -> None:
     assert {n: u for n, u in (await _uids(story)).items() if n != "orders-2"} == {
         n: u for n, u in before.items() if n != "orders-2"
     }
-    await story.kubectl("delete", "bo", "again")
+    await story.kubectl("delete", "brokeroperation", "again")
     await story.apply()
     await story.until_condition("Progressing", "False/Complete")
     await story.until_condition("Degraded", "False/AsExpected")

@@ -19,7 +19,6 @@ from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.decisions.starts import GRACE_S, may_restart_soon, stalled
 from dledger_operator.observed.disks import claim_lost, machines_of, volume_lost
 from dledger_operator.observed.observed import Observed, Ref, Volume
-from dledger_operator.resources.wish import wish
 
 log: Final = logging.getLogger(__name__)
 
@@ -160,7 +159,7 @@ class Absences:
         """Return what of *wanted* is not there, looked for anew if a pod may need it soon."""
         found, now_s = self._mounts, self._monotonic_s()
         age_s = now_s - found.looked_at_s
-        is_moving = afresh or may_restart_soon(group, observed, wish(group))
+        is_moving = afresh or may_restart_soon(group, observed)
         if is_moving or age_s >= CALM_S:
             refs = tuple(wanted())
             if afresh or age_s >= LOOKED_S or refs != found.wanted:

@@ -169,7 +169,7 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
         yield Repair(wanted) if facts.group.bootstrapped else Apply(wanted)
         return
     found = drifts(present, wanted)
-    if would_stick(facts, wanted, present):
+    if would_stick(facts, wanted["kind"]):
         return
     owners = (each["metadata"].get("ownerReferences") for each in (present, wanted))
     is_new = hash_of(present) != hash_of(wanted) or not includes(*owners)

@@ -106,4 +106,5 @@ def _is_broken(facts: Facts, name: str) -> bool:
     """
     pod = facts.observed.pods[name]
     answers = name in facts.observed.nodes or name in facts.in_sync
-    return (pod.stopped or name in facts.stalled) and not (pod.ready or pod.terminating or answers)
+    is_dead = pod.stopped or name in facts.stalled
+    return is_dead and not (pod.ready or pod.terminating or answers)

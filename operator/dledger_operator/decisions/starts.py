@@ -15,6 +15,7 @@ from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.observed.observed import Observed, Pod, Ref
 from dledger_operator.resources.mounts import mounted
 from dledger_operator.resources.statefulset import stateful_set
+from dledger_operator.resources.wish import wish
 
 if TYPE_CHECKING:
     from dledger_operator.decisions.facts import Facts
@@ -84,15 +85,17 @@ def unmountable(facts: Facts, name: str) -> str:
     return f"PersistentVolumeClaim {claim} {why}: {again}"
 
 
-def would_stick(facts: Facts, stateful_set: Manifest, present: Manifest) -> bool:
-    """Whether a StatefulSet would get a template that no pod could start from now.
+def would_stick(facts: Facts, kind: str) -> bool:
+    """Whether a child of this kind waits, since no pod could start from a new template now.
 
-    Pods that start anew for whatever reason are then made from the one that it has.
+    Pods that start anew for whatever reason are then made from the template that there is, and find
+    the configuration that goes with it.
     """
-    if stateful_set["kind"] != "StatefulSet":
+    built = facts.observed.children.get(("StatefulSet", facts.group.name))
+    if built is None or kind not in ("StatefulSet", "ConfigMap"):
         return False
-    hashes = {_annotation(each, names.SPEC_ANNOTATION) for each in (stateful_set, present)}
-    return len(hashes) > 1 and mounts_missing(facts) != ""
+    is_new = _annotation(built, names.SPEC_ANNOTATION) != wish(facts.group)
+    return is_new and mounts_missing(facts) != ""
 
 
 def is_own(group: BrokerGroup, ref: Ref) -> bool:
@@ -101,22 +104,16 @@ def is_own(group: BrokerGroup, ref: Ref) -> bool:
     return kind == "ConfigMap" or name in names.own_secrets(group.name)
 
 
-def may_restart_soon(group: BrokerGroup, observed: Observed, wish: str) -> bool:
-    """Whether pods may be restarted in this round or the next: cheap, and true too often.
-
-    Args:
-        group: With the spec that is asked for.
-        observed: What is there.
-        wish: The hash of that spec.
-    """
+def may_restart_soon(group: BrokerGroup, observed: Observed) -> bool:
+    """Whether pods may be restarted in this round or the next: cheap, and true too often."""
     built = observed.children.get(("StatefulSet", group.name))
     if built is None:
         return False
-    asked_at = _annotation(built, names.RESTARTED_AT)
+    asked_at, wanted = _annotation(built, names.RESTARTED_AT), wish(group)
     return any(not one.finished for one in observed.operations) or any(
         not pod.ready
         or pod.terminating
-        or pod.spec_hash not in ("", wish)
+        or pod.spec_hash not in ("", wanted)
         or asked_at not in ("", pod.restarted_at)
         for pod in observed.pods.values()
     )

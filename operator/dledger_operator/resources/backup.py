@@ -21,7 +21,7 @@ from dledger_operator.resources.pipeline import (
     store_volumes,
     verbatim,
 )
-from dledger_operator.resources.pods import Place, pod_template
+from dledger_operator.resources.pods import Place, named_user, pod_template
 from dledger_operator.resources.spark import TEMPLATE_DIR, settings
 
 DEADLINE_S: Final = 6 * 3600
@@ -69,7 +69,8 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
     name = names.backup_job(backup.name)
     labels = names.job_labels(group.name, "backup")
     pod = _local_pod(group, store, args) if local else _driver_pod(group, store, args, name)
-    template = pod_template(group, Place.JOBS, labels=labels, spec=pod)
+    named = named_user(group)["annotations"]
+    template = pod_template(group, Place.JOBS, labels=labels, annotations=named, spec=pod)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -149,6 +150,7 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
     return pod_spec(
+        group,
         container(group, store, args, reads_nodes=True),
         volumes=[*store_volumes(store), *backup_volumes(group)],
     )
@@ -164,6 +166,7 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         {"name": "blocks", "containerPort": names.BLOCK_MANAGER_PORT, "protocol": "TCP"},
     ]
     return pod_spec(
+        group,
         driver,
         volumes=[
             {"name": "template", "configMap": {"name": config_map}},

@@ -42,6 +42,28 @@ class Place(Enum):
     JOBS = "any that the platform has for Spark, or else any that nodes may be on"
 
 
+def named_user(group: BrokerGroup) -> Manifest:
+    """Return the annotations, volumes and mounts that give a pod's user a name; none if it has one.
+
+    An executor of Spark does not start for a user that its image does not know: Hadoop asks the
+    system for the name. So the pod has a list of users of its own, with that one.
+    """
+    security = {**RESTRICTED, **group.spec.security_context}
+    user, of = security.get("runAsUser"), security.get("runAsGroup")
+    if not isinstance(user, int) or user == _USER:
+        return {"annotations": {}, "volumes": [], "mounts": []}
+    line = f"dledger:x:{user}:{of if isinstance(of, int) else 0}::{TMP_DIR}:/usr/sbin/nologin\n"
+    path = f"metadata.annotations['{names.USERS_ANNOTATION}']"
+    items = [{"path": "passwd", "fieldRef": {"fieldPath": path}}]
+    return {
+        "annotations": {names.USERS_ANNOTATION: f"root:x:0:0::/:/usr/sbin/nologin\n{line}"},
+        "volumes": [{"name": "users", "downwardAPI": {"items": items}}],
+        "mounts": [
+            {"name": "users", "mountPath": "/etc/passwd", "subPath": "passwd", "readOnly": True}
+        ],
+    }
+
+
 def pod_template(
     group: BrokerGroup,
     place: Place,

@@ -15,7 +15,7 @@ from dledger_operator.resources.pipeline import (
     store_volumes,
     verbatim,
 )
-from dledger_operator.resources.pods import Place, pod_template
+from dledger_operator.resources.pods import Place, named_user, pod_template
 from dledger_operator.resources.statefulset import claim_template
 
 DEADLINE_S: Final = 24 * 3600
@@ -54,13 +54,16 @@ def recovery_job(group: BrokerGroup) -> Manifest:
     claim = {"claimName": names.claim(group.name, 0)}
     labels = names.job_labels(group.name, "recovery")
     pod = pod_spec(
+        group,
         container(group, recovery.store, args, mounts=[mount], reads_only=True),
         volumes=[
             {"name": "data", "persistentVolumeClaim": claim},
             *store_volumes(recovery.store),
         ],
     )
-    template = pod_template(group, Place.NODES_AND_SPARK, labels=labels, spec=pod)
+    named = named_user(group)["annotations"]
+    place = Place.NODES_AND_SPARK
+    template = pod_template(group, place, labels=labels, annotations=named, spec=pod)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",

@@ -49,7 +49,7 @@ R = TypeVar("R", bound="DataclassInstance")
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _LOCALHOST: Final = "127.0.0.1"
 _USER: Final = "dledger"
-"""What Java calls a user without a name."""
+"""What Spark calls a user without a name."""
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -105,7 +105,7 @@ def spark_session(
 
 def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     _check_java()
-    _name_user()
+    name_user()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if is_local(master) else {}) | dict(conf)
     builder = SparkSession.builder.appName(name).master(master)
@@ -155,10 +155,10 @@ def _check_java() -> None:
         )
 
 
-def _name_user() -> None:
-    """Give Java a name and a home for a user that the system has none for, as pods may have.
+def name_user() -> None:
+    """Give Spark a name and a home for a user that the system has none for.
 
-    Java's own are then ``?``, which Spark takes for a path, and refuses.
+    Java's own are then ``?``, which Spark takes for a path, and Hadoop asks the system for the name.
     """
     try:
         pwd.getpwuid(os.getuid())
@@ -167,6 +167,7 @@ def _name_user() -> None:
         given = os.environ.get("SPARK_SUBMIT_OPTS", "")
         if "-Duser.home=" not in given:
             os.environ["SPARK_SUBMIT_OPTS"] = f"{given} {named}".strip()
+        os.environ.setdefault("SPARK_USER", _USER)
 
 
 def one_task_each(
