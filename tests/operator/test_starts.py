@@ -20,12 +20,12 @@ from dledger_operator.decisions.losses import lost_disk
 from dledger_operator.decisions.operations import ordinary
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.rollout import BROKEN, healing, rollout
-from dledger_operator.decisions.starts import is_starting, stalled
+from dledger_operator.decisions.starts import find_stalled, is_starting
 from dledger_operator.observed.observed import Observed, Pod, Ref
 from dledger_operator.observed.parsers import parse_pod
 from dledger_operator.observed.starts import refused_pod, start_failures
 from dledger_operator.resources import desired
-from dledger_operator.resources.mounts import mounted
+from dledger_operator.resources.mounts import list_mounts
 from dledger_operator.status.conditions import conditions
 from tests.operator.samples import (
     FRESH_ID,
@@ -386,8 +386,8 @@ def test_a_group_with_a_pod_that_starts_is_looked_at_until_it_is_late() -> None:
     assert is_starting(pods, NOW)
     assert not is_starting(pods, "2031-05-06T07:13:00Z")
     assert not is_starting(_seen(NEW).pods, NOW)
-    assert stalled(pods, NOW) == ()
-    assert stalled(pods, "2031-05-06T07:08:20Z") == ("orders-2",)
+    assert find_stalled(pods, NOW) == ()
+    assert find_stalled(pods, "2031-05-06T07:08:20Z") == ("orders-2",)
 
 
 # --- what pods mount ------------------------------------------------------------------------------
@@ -414,7 +414,7 @@ def test_what_a_pod_waits_for_is_read_from_its_template() -> None:
         {"name": "C", "valueFrom": {"fieldRef": {"fieldPath": "metadata.name"}}},
         {"name": "D", "value": "x"}]}]}}"""
 
-    assert mounted(json.loads(text)) == (
+    assert list_mounts(json.loads(text)) == (
         ("Secret", "s1"),
         ("ConfigMap", "c1"),
         ("PersistentVolumeClaim", "p1"),

@@ -16,7 +16,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.decisions.starts import GRACE_S, may_restart_soon, stalled
+from dledger_operator.decisions.starts import GRACE_S, find_stalled, may_restart_soon
 from dledger_operator.observed.disks import claim_lost, machines_of, volume_lost
 from dledger_operator.observed.observed import Observed, Ref, Volume
 
@@ -134,7 +134,7 @@ class Absences:
     async def _waited_for(self, group: BrokerGroup, observed: Observed) -> Mapping[str, str]:
         """Return what Events say of the pods of which nothing has run for nearly too long."""
         pods = observed.pods
-        idle = stalled(pods, self._now(), for_s=GRACE_S - LOOKED_S)
+        idle = find_stalled(pods, self._now(), for_s=GRACE_S - LOOKED_S)
         uids = {pods[name].uid: name for name in idle if pods[name].uid}
         now_s = self._monotonic_s()
         if uids and now_s - self._events_at_s >= LOOKED_S:

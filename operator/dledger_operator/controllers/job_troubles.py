@@ -60,19 +60,19 @@ class JobTroubles:
         uid = str(job["metadata"].get("uid") or "")
         if has_ended(job) and uid in self._said:
             return self._said[uid][1]
-        return await self._looked(uid, lambda: self._cluster.refused_pod(owner, job))
+        return await self._look_up(uid, lambda: self._cluster.refused_pod(owner, job))
 
     async def _of_pod(self, owner: Subject, pod: JobPod, now: str) -> JobPod:
         """Return a pod with what it waits for, if nothing of it runs for too long."""
         if not pod.idle_since or seconds_between(pod.idle_since, now) < GRACE_S:
             return pod
-        said = await self._looked(
+        said = await self._look_up(
             pod.uid, lambda: self._cluster.start_failures(owner, pod_uid=pod.uid)
         )
         since = f"its pod does not run since {pod.idle_since}"
         return replace(pod, trouble="; ".join(filter(None, (since, pod.trouble, said))))
 
-    async def _looked(self, uid: str, look: Callable[[], Awaitable[str]]) -> str:
+    async def _look_up(self, uid: str, look: Callable[[], Awaitable[str]]) -> str:
         at_s, said = self._said.get(uid, (float("-inf"), ""))
         if self._monotonic_s() - at_s < LOOKED_S:
             return said

@@ -19,7 +19,7 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import Problem, problems
 from dledger_operator.decisions.extent import entering, leaving, pods_now
 from dledger_operator.decisions.recovery import Recovery, recovery
-from dledger_operator.decisions.starts import stalled
+from dledger_operator.decisions.starts import find_stalled
 from dledger_operator.observed.observed import Observed
 from dledger_operator.resources.accepted import accepted_image
 from dledger_operator.resources.statefulset import image_of
@@ -149,7 +149,7 @@ def facts_of(
         apart=tuple(name for name in voters if name not in in_sync),
         older=_older_template(group, observed),
         is_templated=_is_templated(group, observed),
-        stalled=stalled(observed.pods, now) if now else (),
+        stalled=find_stalled(observed.pods, now) if now else (),
         is_kept=is_kept,
     )
 

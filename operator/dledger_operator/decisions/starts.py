@@ -13,7 +13,7 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.observed.observed import Observed, Pod, Ref
-from dledger_operator.resources.mounts import mounted
+from dledger_operator.resources.mounts import list_mounts
 from dledger_operator.resources.statefulset import stateful_set
 from dledger_operator.resources.wish import wish
 
@@ -27,7 +27,7 @@ PULLED_S: Final = 300
 """So long an image may take to be pulled, of which neither pod nor Events say anything."""
 
 
-def stalled(pods: Mapping[str, Pod], now: str, *, for_s: float = GRACE_S) -> tuple[str, ...]:
+def find_stalled(pods: Mapping[str, Pod], now: str, *, for_s: float = GRACE_S) -> tuple[str, ...]:
     """Return the pods of which nothing has run for so long at the time *now* (RFC 3339)."""
     return tuple(
         name
@@ -41,12 +41,12 @@ def stalled(pods: Mapping[str, Pod], now: str, *, for_s: float = GRACE_S) -> tup
 def is_starting(pods: Mapping[str, Pod], now: str) -> bool:
     """Whether the time that some pod is given to start is not over yet."""
     idle = [name for name, pod in pods.items() if pod.idle_since and not pod.terminating]
-    return len(idle) > len(stalled(pods, now, for_s=PULLED_S))
+    return len(idle) > len(find_stalled(pods, now, for_s=PULLED_S))
 
 
 def wanted_mounts(group: BrokerGroup) -> tuple[Ref, ...]:
     """Return the ConfigMaps and Secrets that a node's pod would mount now."""
-    return mounted(stateful_set(group)["spec"]["template"])
+    return list_mounts(stateful_set(group)["spec"]["template"])
 
 
 def missing_mounts(wanted: Iterable[Ref], absent: Mapping[Ref, str]) -> dict[Ref, str]:

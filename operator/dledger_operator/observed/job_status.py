@@ -131,14 +131,14 @@ def _error(failed: Json, pods: Sequence[JobPod], refused: str) -> str:
     trouble = [pod.trouble for pod in pods if pod.trouble]
     reason = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
     if failed.get("reason") == "DeadlineExceeded":
-        last = [*errors, *trouble, *filter(None, [_refused(refused)])][-1:]
+        last = [*errors, *trouble, *filter(None, [_say_refusal(refused)])][-1:]
         return f"{reason}; {last[0]}" if last else reason
     return errors[-1] if errors else trouble[-1] if trouble else reason or "the Job failed"
 
 
 def _note(pods: Sequence[JobPod], refused: str) -> str:
     if is_without(pods) and refused:
-        return _refused(refused)
+        return _say_refusal(refused)
     if not pods:
         return "its pod is being created"
     if pods[-1].trouble:
@@ -147,7 +147,7 @@ def _note(pods: Sequence[JobPod], refused: str) -> str:
     return f"trying again after: {failures[-1]}" if failures else ""
 
 
-def _refused(why: str) -> str:
+def _say_refusal(why: str) -> str:
     return f"its pod cannot be created: {why}" if why else ""
 
 

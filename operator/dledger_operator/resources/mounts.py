@@ -11,7 +11,7 @@ from typing import Any
 from dledger_operator.api.spec import Manifest
 
 
-def mounted(template: Manifest) -> tuple[tuple[str, str], ...]:
+def list_mounts(template: Manifest) -> tuple[tuple[str, str], ...]:
     """Return kind and name of the ConfigMaps, Secrets and claims that a pod waits for, once each.
 
     Args:
@@ -35,20 +35,20 @@ def _of_volume(volume: Manifest) -> Iterator[tuple[str, str]]:
         yield "PersistentVolumeClaim", claim["claimName"]
     sources = (volume, *((volume.get("projected") or {}).get("sources") or ()))
     for source in sources:
-        yield from _named("Secret", source.get("secret"))
-        yield from _named("ConfigMap", source.get("configMap"))
+        yield from _refer("Secret", source.get("secret"))
+        yield from _refer("ConfigMap", source.get("configMap"))
 
 
 def _of_variables(container: Manifest) -> Iterator[tuple[str, str]]:
     for variable in container.get("env") or ():
         source = variable.get("valueFrom") or {}
-        yield from _named("Secret", source.get("secretKeyRef"))
-        yield from _named("ConfigMap", source.get("configMapKeyRef"))
+        yield from _refer("Secret", source.get("secretKeyRef"))
+        yield from _refer("ConfigMap", source.get("configMapKeyRef"))
     for source in container.get("envFrom") or ():
-        yield from _named("Secret", source.get("secretRef"))
-        yield from _named("ConfigMap", source.get("configMapRef"))
+        yield from _refer("Secret", source.get("secretRef"))
+        yield from _refer("ConfigMap", source.get("configMapRef"))
 
 
-def _named(kind: str, source: Any) -> Iterator[tuple[str, str]]:
+def _refer(kind: str, source: Any) -> Iterator[tuple[str, str]]:
     if source and not source.get("optional"):
         yield kind, source.get("secretName") or source["name"]

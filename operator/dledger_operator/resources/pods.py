@@ -90,13 +90,13 @@ def pod_template(
             "automountServiceAccountToken": False,
             "enableServiceLinks": False,  # a Service dledger-... would become a DLEDGER_ setting
             "securityContext": {**RESTRICTED, **asked.security_context},
-            **_placed(group, place),
+            **_placement(group, place),
             **spec,
         },
     }
 
 
-def _placed(group: BrokerGroup, place: Place) -> Manifest:
+def _placement(group: BrokerGroup, place: Place) -> Manifest:
     """Return where a pod may run, and the Secrets that its image is pulled with."""
     spec, of_spark = group.spec, dict(group.spark_node_selector)
     wanted: Manifest

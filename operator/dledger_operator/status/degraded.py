@@ -24,7 +24,7 @@ from dledger_operator.decisions.losses import loss_sentence
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import halted
-from dledger_operator.decisions.starts import PULLED_S, named_missing, stalled
+from dledger_operator.decisions.starts import PULLED_S, find_stalled, named_missing
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.findings import (
     Finding,
@@ -156,7 +156,7 @@ def _not_starting(facts: Facts, now: str) -> Finding | None:
     One of which nobody says why may be pulling its image, and gets the time for that.
     """
     pods, unstarted = facts.observed.pods, facts.observed.unstarted
-    late = stalled(pods, now, for_s=PULLED_S)
+    late = find_stalled(pods, now, for_s=PULLED_S)
     known = [name for name in facts.stalled if pods[name].stopped or name in unstarted]
     stuck = [
         name
