@@ -10,6 +10,7 @@ _MACHINE = "tests/operator/test_planner_machine.py"
 _RESTARTS = "tests/operator/test_rollout.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
+_STARTS = "tests/operator/test_starts.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
@@ -139,10 +140,66 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="a pod that runs is taken for a broken one",
         file="decisions/rollout.py",
-        old="return pod.stopped and not (pod.ready or pod.terminating or answers)",
+        old="return is_dead and not (pod.ready or pod.terminating or answers)",
         new="return not pod.terminating",
         why="all pods of an older template are restarted at once",
         checks=(_ROLLOUT,),
+    ),
+    _mutant(
+        name="a pod that never ran is left alone",
+        file="decisions/rollout.py",
+        old="is_dead = pod.stopped or name in facts.stalled",
+        new="is_dead = pod.stopped",
+        why="a typo that is taken back keeps a group down for good",
+        checks=(_STARTS,),
+    ),
+    _mutant(
+        name="a pod is restarted though its Secret is missing",
+        file="decisions/restarts.py",
+        old=" or unmountable(facts, name)",
+        new="",
+        why="a healthy pod goes, and hangs when it comes back",
+        checks=(_STARTS,),
+    ),
+    _mutant(
+        name="a template that cannot be mounted is applied",
+        file="decisions/plan.py",
+        old='    if would_stick(facts, wanted["kind"]):\n        return\n',
+        new="",
+        why="a machine that starts anew takes its node down for good",
+        checks=(_STARTS,),
+    ),
+    _mutant(
+        name="a pod is restarted while its claim is being deleted",
+        file="decisions/starts.py",
+        old="(volume is not None and not volume.terminating)",
+        new="volume is not None",
+        why="it comes back with an empty disk",
+        checks=(_STARTS,),
+    ),
+    _mutant(
+        name="what is over is told for ever",
+        file="observed/starts.py",
+        old="for said, found in current.items() if found[1] > done}",
+        new="for said, found in current.items()}",
+        why="a volume that is mounted is named as what a pod waits for",
+        checks=(_STARTS,),
+    ),
+    _mutant(
+        name="a Secret that was there is not looked for again",
+        file="controllers/absences.py",
+        old="if afresh or age_s >= LOOKED_S or refs != found.wanted:",
+        new="if age_s >= LOOKED_S or refs != found.wanted:",
+        why="it may be gone by the round that restarts a pod",
+        checks=("tests/operator/test_absences.py",),
+    ),
+    _mutant(
+        name="an executor runs as nobody asked",
+        file="resources/pods.py",
+        old="{**RESTRICTED, **asked.security_context}",
+        new="dict(RESTRICTED)",
+        why="where users are of a range no node and no backup runs",
+        checks=("tests/operator/test_pods.py",),
     ),
     _mutant(
         name="the disk of a node that answers is given up",

@@ -165,6 +165,10 @@ class FakeApi(Api):
         self._world.trouble.before_effect(ApiError(0, "no answer"))
         return copy.deepcopy(self._world.objects.get((kind, name)))
 
+    async def metadata(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        found = await self.get(kind, namespace, name)
+        return found["metadata"] if found else None
+
     async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
         self._world.trouble.before_effect(ApiError(0, "no answer"))
         return []

@@ -155,7 +155,7 @@ def converged(of: BrokerGroup, **changes: Any) -> Observed:
             for manifest in (accepted_revision(of, image=image), *desired(of, PLATFORM))
         },
         pods=pods(0, 1, 2, spec_hash=wish(of)),
-        volumes=volumes(0, 1, 2),
+        volumes=volumes(*range(max(3, of.spec.replicas))),
         nodes=joined(0, 1, 2),
         topics={one.name: TopicSeen(one.type, one.queues) for one in of.spec.topics},
     )

@@ -111,11 +111,10 @@ def test_a_transfer_needs_a_majority_on_its_feet_and_no_more() -> None:
 @pytest.mark.parametrize("act", [Restart("orders-0"), GiveUp(frozenset({"orders-0"}))])
 def test_no_pod_ends_that_could_not_start_again(act: Act) -> None:
     """While a Secret is missing, those that run go on running."""
-    facts = facts_of(
-        bootstrapped(), replace(converged(bootstrapped()), missing=("Secret orders-tls",))
-    )
+    absent = {("ConfigMap", "orders-config"): "does not exist"}
+    facts = facts_of(bootstrapped(), replace(converged(bootstrapped()), absent=absent))
 
-    assert held(facts, act) == "no pod could start again without Secret orders-tls"
+    assert held(facts, act) == "ConfigMap orders-config does not exist; the operator makes it again"
     assert held(facts, Enter()) == ""
 
 

@@ -12,6 +12,7 @@ from dledger_operator.observed.job_status import (
     JobPod,
     JobRunning,
     JobSucceeded,
+    has_ended,
     job_status,
     seconds_between,
 )
@@ -201,3 +202,35 @@ def test_a_pod_at_work_has_no_end() -> None:
     _, pod = parse_job_pod(_manifest({"containerStatuses": [{"state": {"running": {}}}]}))
 
     assert pod == JobPod(name="p")
+
+
+@pytest.mark.parametrize(
+    ("pods", "note"),
+    [
+        ([], "its pod cannot be created: no room"),
+        ([_pod(exit_code=1, message=DENIED)], "its pod cannot be created: no room"),
+        ([_pod(trouble="0/3 nodes")], "0/3 nodes"),
+    ],
+)
+def test_a_pod_that_kubernetes_refuses_is_told(pods: list[JobPod], note: str) -> None:
+    """Until another pod is there."""
+    found = job_status(_job(), pods, now=NOW, refused="no room")
+
+    assert isinstance(found, JobRunning)
+    assert found.note == note
+
+
+def test_a_deadline_is_told_with_the_refusal_that_filled_it() -> None:
+    """There never was a pod that could have told."""
+    found = job_status(_failed("DeadlineExceeded", "too long"), [], now=NOW, refused="no room")
+
+    assert isinstance(found, JobFailed)
+    assert found.error == ("DeadlineExceeded: too long; its pod cannot be created: no room")
+
+
+def test_only_a_job_that_is_over_has_ended() -> None:
+    """Well or not."""
+    assert has_ended(COMPLETE)
+    assert has_ended(_failed())
+    assert not has_ended(_job())
+    assert not has_ended(_job({"type": "Failed", "status": "False"}))

@@ -620,9 +620,10 @@ async def test_a_driver_makes_no_executor_that_is_more_than_a_restricted_pod(
 
     await eventually_async(in_force, "the admission policy is in force")
     assert power.create(driver, executor) == ""
+    dedicated = of_executor("tolerations", [{"key": "dedicated", "operator": "Exists"}])
+    assert power.create(driver, _changed(dedicated, "metadata.name", "dedicated")) == ""
     for path, value, words in (
         *CONTEXTS,
-        ("tolerations", [{"key": "dedicated", "operator": "Exists"}], "tolerates"),
         ("volumes.0", {"name": "tmp", **_claimed("tmp", "db")[0]}, "no volume but"),
     ):
         assert words in power.create(driver, of_executor(path, value)), path

@@ -57,8 +57,8 @@ def test_spark_runs_on_the_machines_that_the_operator_was_told_of() -> None:
     }
 
 
-def test_spark_runs_anywhere_when_the_operator_was_told_nothing() -> None:
-    """Only a recovery is bound to where the group's nodes may run."""
+def test_spark_runs_where_nodes_may_when_the_operator_was_told_nothing() -> None:
+    """What a spec says of machines is about every pod of its group."""
     selectors = _selectors(_group(PLATFORM))
 
-    assert {name for name, selector in selectors.items() if selector} == {"recovery", "node"}
+    assert selectors == {name: {"disk": "nvme"} for name in selectors}

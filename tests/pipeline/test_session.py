@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn, TypeVar
@@ -17,7 +18,12 @@ from pyspark.sql import SparkSession
 
 from dledger.errors import CorruptRecord, DledgerError
 from dledger_pipeline.errors import ObjectMissing, SparkFailed
-from dledger_pipeline.spark.session import one_task_each, spark_session, typed_errors
+from dledger_pipeline.spark.session import (
+    name_user,
+    one_task_each,
+    spark_session,
+    typed_errors,
+)
 from tests.waiting import eventually_blocking
 
 T = TypeVar("T")
@@ -98,6 +104,48 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm() -> None:
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(jvm, signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.found
+@pytest.mark.skipif(os.getuid() != 0, reason="only root may start a program as another user")
+def test_spark_starts_for_a_user_that_the_system_does_not_know(tmp_path: Path) -> None:
+    """As a namespace may give to pods: without an entry, Java has neither its name nor a home."""
+    tmp_path.chmod(0o777)
+    program = (
+        "from dledger_pipeline.spark.session import spark_session\n"
+        "with spark_session('x', 'local[1]') as spark: print('rows', spark.range(3).count())"
+    )
+    path = os.pathsep.join(str(ROOT / folder) for folder in ("node", "pipeline"))
+
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, "PYTHONPATH": path, "TMPDIR": str(tmp_path), "HOME": "/"},
+        cwd=tmp_path,
+        user=1000650000,
+        group=1000650000,
+        extra_groups=[],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "rows 3" in done.stdout, done.stderr
+
+
+def test_a_user_with_a_name_keeps_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And what somebody gives Java already stays; for a stranger, both are added once."""
+    monkeypatch.setenv("SPARK_SUBMIT_OPTS", "-Dx=1")
+    monkeypatch.setenv("SPARK_USER", "me")
+    name_user()
+    assert os.environ["SPARK_SUBMIT_OPTS"] == "-Dx=1"
+
+    monkeypatch.setattr(os, "getuid", lambda: 1000650000)
+    for _ in range(2):
+        name_user()
+
+    home = f"-Duser.home={tempfile.gettempdir()}"
+    assert os.environ["SPARK_SUBMIT_OPTS"] == f"-Dx=1 -Duser.name=dledger {home}"
 
 
 def _javas_of(parent: int) -> list[int]:

@@ -52,6 +52,8 @@ class Reason(StrEnum):
     APPLY_REFUSED = "ApplyRefused"
     TOPIC_REFUSED = "TopicRefused"
     POD_REFUSED = "PodRefused"
+    POD_CANNOT_START = "PodCannotStart"
+    MOUNT_MISSING = "MountMissing"
     ONE_GROUP_ID = "OneGroupId"
     NOT_FOUNDED = "NotFounded"
     GROUP_ID_MISMATCH = "GroupIdMismatch"

@@ -29,6 +29,7 @@ _DynamicClient: Any = dynamic.DynamicClient
 _NO_KUBECONFIG: Final = (yaml.YAMLError, AttributeError, KeyError, TypeError, ValueError)
 _APPLY: Final = "application/apply-patch+yaml"
 _MERGE: Final = "application/merge-patch+json"
+_METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 _COLLECTIONS: Final = {
     "ConfigMap": "api/v1/namespaces/{}/configmaps",
     "Event": "api/v1/namespaces/{}/events",
@@ -75,6 +76,9 @@ class Api(Protocol):
 
     async def get(self, kind: str, namespace: str, name: str) -> Manifest | None:
         """Return an object, or None if it does not exist."""
+
+    async def metadata(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return the metadata of an object and nothing that is in it; None if it does not exist."""
 
     async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
         """Return the Events on one object."""
@@ -140,6 +144,18 @@ class ApiConnection:
             if error.status == 404:
                 return None
             raise
+
+    async def metadata(self, kind: str, namespace: str, name: str) -> Manifest | None:
+        """Return the metadata of an object and nothing that is in it; None if it does not exist."""
+        asked = {"header_params": {"Accept": _METADATA}}
+        try:
+            found = await self._request("get", _path(kind, namespace, name), **asked)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        metadata: Manifest = found["metadata"]
+        return metadata
 
     async def events_on(self, kind: str, namespace: str, *, uid: str) -> list[Manifest]:
         """Return the Events on one object."""

@@ -17,6 +17,7 @@ from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.observed.parsers import uncreated_pods
+from dledger_operator.observed.starts import refused_pod, start_failures
 from dledger_operator.resources.recovery import DONE
 from dledger_operator.status.status import Event
 
@@ -118,6 +119,20 @@ class Cluster:
         uid = stateful_set["metadata"].get("uid", "")
         events = await self._api.events_on("StatefulSet", group.namespace, uid=uid)
         return uncreated_pods(events, pods)
+
+    async def start_failures(self, group: Subject, *, pod_uid: str) -> str:
+        """Return what the Events on a pod say of why nothing of it runs; empty if nothing."""
+        return start_failures(await self._api.events_on("Pod", group.namespace, uid=pod_uid))
+
+    async def refused_pod(self, group: Subject, job: Json) -> str:
+        """Return why Kubernetes did not create the last pod of a Job; empty if it did."""
+        uid = job["metadata"].get("uid", "")
+        return refused_pod(await self._api.events_on("Job", group.namespace, uid=uid))
+
+    async def is_there(self, group: Subject, kind: str, name: str) -> bool:
+        """Whether an object is in the group's namespace and stays; what is in it is not read."""
+        metadata = await self._api.metadata(kind, group.namespace, name)
+        return metadata is not None and "deletionTimestamp" not in metadata
 
     async def volume(self, name: str) -> Manifest | None:
         """Return a PersistentVolume, or None if it does not exist."""

@@ -19,6 +19,7 @@ from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, Subject, owned
 from dledger_operator.cluster.nodes import log_since
+from dledger_operator.controllers.job_troubles import JobTroubles
 from dledger_operator.controllers.reconcile import Clock, Watched
 from dledger_operator.decisions.actions import Apply, Create
 from dledger_operator.decisions.backoff import Backoff
@@ -31,7 +32,7 @@ from dledger_operator.decisions.backups import (
     plan_backup,
 )
 from dledger_operator.metrics.metrics import BackupMetrics
-from dledger_operator.observed.job_status import JobRunning, JobStatus, job_status
+from dledger_operator.observed.job_status import JobRunning, JobStatus
 from dledger_operator.observed.observed import Pod, Ref, ref_of
 from dledger_operator.resources.backup import LogRange
 from dledger_operator.status.backup_status import backup_events, backup_status, changed
@@ -68,6 +69,9 @@ class BackupReconciler:
         self._metrics = metrics
         self._clock = clock or Clock()
         self._log_since = ahead
+        self._troubles = JobTroubles(
+            cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now
+        )
         self._backoff: dict[str, Backoff] = {}
         self._written: dict[str, BrokerBackup] = {}
 
@@ -83,7 +87,7 @@ class BackupReconciler:
             ApiError: The API server does not answer, or refused a status.
         """
         group, backups = self._group(), self._backups()
-        jobs = self._jobs(backups)
+        jobs = await self._jobs(backups)
         first = ""
         for backup in in_turn(backups, jobs):
             job = jobs.get(backup.name)
@@ -109,15 +113,15 @@ class BackupReconciler:
                 del by_uid[uid]
         return [_newer(watched[uid], self._written.get(uid)) for uid in watched]
 
-    def _jobs(self, backups: Iterable[BrokerBackup]) -> dict[str, JobStatus]:
+    async def _jobs(self, backups: Iterable[BrokerBackup]) -> dict[str, JobStatus]:
         """Return the statuses of the unfinished backups' Jobs, by the backup's name."""
         jobs = {m["metadata"]["name"]: m for m in self._of_kind("Job")}
-        now, found = self._clock.now(), {}
+        found = {}
         for backup in backups:
             name = names.backup_job(backup.name)
             if not backup.finished and name in jobs and owned(jobs[name], backup):
                 pods = [pod for job, pod in self._watched.job_pods(*self.key) if job == name]
-                found[backup.name] = job_status(jobs[name], pods, now=now)
+                found[backup.name] = await self._troubles.status(backup, jobs[name], pods)
         return found
 
     async def _observe(

@@ -31,6 +31,7 @@ from dledger_operator.cluster.peer_channels import PeerChannels
 from dledger_operator.controllers.absences import Absences
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.child_keeper import ChildKeeper
+from dledger_operator.controllers.job_troubles import JobTroubles
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.actions import (
@@ -49,10 +50,11 @@ from dledger_operator.decisions.disruptions import RENEWED_S, DeleteTopic, Disru
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import plan
+from dledger_operator.decisions.starts import is_starting, wanted_mounts
 from dledger_operator.decisions.topics import CreateTopic, GrowTopic
 from dledger_operator.decisions.turns import RolloutTurns, is_begun, stage
 from dledger_operator.metrics.metrics import Metrics
-from dledger_operator.observed.job_status import JobPod, JobStatus, job_status
+from dledger_operator.observed.job_status import JobPod, JobStatus
 from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_of
 from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
@@ -154,7 +156,8 @@ class Reconciler:
             post=self._post,
             refuse=self._refuse,
         )
-        self._absences = Absences(cluster, monotonic_s=self._clock.monotonic_s)
+        self._absences = Absences(cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now)
+        self._jobs = JobTroubles(cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now)
         self._topics = TopicKeeper(
             nodes, monotonic_s=self._clock.monotonic_s, post=self._post, refuse=self._refuse
         )
@@ -215,6 +218,7 @@ class Reconciler:
         at_end = replace(observed, refusals=self._backed_off(group), certificates=known)
         reported = await self._report(group, at_end)
         is_waiting = self._memory.short_since_s is not None and not facts.overdue
+        is_waiting |= is_starting(observed.pods, self._clock.now())
         self._memory.at_rest = (
             reported and not actions and not is_waiting and known == observed.certificates
         )
@@ -259,7 +263,7 @@ class Reconciler:
     def _of(self, group: BrokerGroup, observed: Observed) -> Facts:
         spec = accepted_spec(observed.children.values())
         kept = None if spec is None else self._parsed({**self.body, "spec": spec})
-        return facts_of(group, observed, accepted=kept)
+        return facts_of(group, observed, accepted=kept, now=self._clock.now())
 
     def _parsed(self, body: Json) -> BrokerGroup:
         return self._platform.group(body)
@@ -277,11 +281,16 @@ class Reconciler:
             volumes={volume.name: volume for volume in self._watched.volumes(*key)},
             nodes=await self._nodes.poll(pods, everyone=self._memory.considered is not None),
             refusals=self._backed_off(group),
-            recovery=self._recovery(group),
+            recovery=await self._recovery(group),
             backups=tuple(self._watched.backups(*key)),
             operations=tuple(self._watched.operations(*key)),
         )
-        observed = await self._absences.seen(group, observed)
+        observed = await self._absences.seen(
+            group,
+            observed,
+            wanted=lambda: wanted_mounts(self._of(group, observed).group),
+            afresh=self._memory.considered is not None,
+        )
         due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
         return replace(
             observed,
@@ -291,7 +300,7 @@ class Reconciler:
             certificates=await self._certificates.seen(observed),
         )
 
-    def _recovery(self, group: BrokerGroup) -> JobStatus | None:
+    async def _recovery(self, group: BrokerGroup) -> JobStatus | None:
         """Return the status of the Job that restores the first volume."""
         name, key = names.recovery_job(group.name), (group.namespace, group.name)
         jobs = [
@@ -300,7 +309,9 @@ class Reconciler:
             if ref_of(child) == ("Job", name) and owned(child, group)
         ]
         pods = [pod for job, pod in self._watched.job_pods(*key) if job == name]
-        return job_status(jobs[0], pods, now=self._clock.now()) if jobs else None
+        if not jobs:
+            return None
+        return await self._jobs.status(group, jobs[0], pods)
 
     async def _act(self, group: BrokerGroup, observed: Observed, action: Action) -> BrokerGroup:
         """Carry out one action; return the group with the status that is recorded afterwards."""

@@ -19,6 +19,7 @@ from dledger_operator.decisions.bootstrap_state import (
 from dledger_operator.decisions.checks import Problem, problems
 from dledger_operator.decisions.extent import entering, leaving, pods_now
 from dledger_operator.decisions.recovery import Recovery, recovery
+from dledger_operator.decisions.starts import find_stalled
 from dledger_operator.observed.observed import Observed
 from dledger_operator.resources.accepted import accepted_image
 from dledger_operator.resources.statefulset import image_of
@@ -43,6 +44,7 @@ class Facts:
         apart: The names of the voters that are not in sync.
         older: The pods that were made from an older template, or for an older wish to restart.
         is_templated: Whether a pod that is made now is of the newest template.
+        stalled: The pods of which nothing has run for longer than a start takes.
         overdue: Whether voters have been out of sync for longer than a start or a restart takes.
         turn: Whom its rollout waits for, since one group is rolled out at a time; else empty.
     """
@@ -61,6 +63,7 @@ class Facts:
     apart: tuple[str, ...]
     older: tuple[str, ...]
     is_templated: bool
+    stalled: tuple[str, ...] = ()
     overdue: bool = False
     turn: str = ""
     is_kept: bool = False
@@ -106,7 +109,7 @@ class Facts:
 
 
 def facts_of(
-    group: BrokerGroup, observed: Observed, *, accepted: BrokerGroup | None = None
+    group: BrokerGroup, observed: Observed, *, accepted: BrokerGroup | None = None, now: str = ""
 ) -> Facts:
     """Return what follows from what is wanted and what is seen.
 
@@ -115,6 +118,7 @@ def facts_of(
         observed: What is there.
         accepted: With the last spec that was accepted, which is kept while the new one is refused;
             None if none is known.
+        now: RFC 3339; without it no pod is taken for stalled.
     """
     found = problems(group, observed)
     is_kept = bool(found) and accepted is not None
@@ -147,6 +151,7 @@ def facts_of(
         apart=tuple(name for name in voters if name not in in_sync),
         older=_older_template(group, observed),
         is_templated=_is_templated(group, observed),
+        stalled=find_stalled(observed.pods, now) if now else (),
         is_kept=is_kept,
     )
 

@@ -18,6 +18,7 @@ from typing import assert_never
 
 from dledger_operator.decisions.bootstrap_state import Bootstrapped
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.starts import mounts_missing, unmountable
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +79,7 @@ def held(facts: Facts, act: Act) -> str:
         case Enter():
             why = _unsettled(facts) or _under_way(facts) or _waited_for(facts, _voters(facts))
         case GiveUp(members) | Replace(members):
-            missing = _unmountable(facts) if isinstance(act, GiveUp) else ""
+            missing = mounts_missing(facts) if isinstance(act, GiveUp) else ""
             why = _majority_lost(facts, members) or _unsettled(facts) or missing
             why = why or _replacement_held(facts, members)
         case Leave(member):
@@ -125,7 +126,7 @@ def _restart_held(facts: Facts, name: str) -> str:
     """
     if facts.voters == 2:
         return "writes would stop: two voters cannot do without one"
-    if why := _unmountable(facts) or _under_way(facts, frozenset({name})):
+    if why := unmountable(facts, name) or _under_way(facts, frozenset({name})):
         return why
     others = {*_voters(facts), *facts.expected} - {name}
     if why := _waited_for(facts, others):
@@ -192,12 +193,6 @@ def _under_way(facts: Facts, but: frozenset[str] = frozenset()) -> str:
     if learners or len(set(known)) < len(known):
         return f"another change of the members is under way: {', '.join(learners) or 'not over'}"
     return ""
-
-
-def _unmountable(facts: Facts) -> str:
-    """Return what is missing that a pod mounts; empty if a pod that ends can start again."""
-    missing = facts.observed.missing
-    return f"no pod could start again without {', '.join(missing)}" if missing else ""
 
 
 def _waited_for(facts: Facts, relied_on: Collection[str]) -> str:

@@ -51,6 +51,7 @@ from dledger_operator.decisions.recovery import (
 )
 from dledger_operator.decisions.rollout import healing, rollout
 from dledger_operator.decisions.scaling import scaling
+from dledger_operator.decisions.starts import would_stick
 from dledger_operator.decisions.topics import topic_deletion, topics
 from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import accepted
@@ -176,6 +177,8 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
         yield Repair(wanted) if facts.group.bootstrapped else Apply(wanted)
         return
     found = drifts(present, wanted)
+    if would_stick(facts, wanted["kind"]):
+        return
     owners = (each["metadata"].get("ownerReferences") for each in (present, wanted))
     is_new = hash_of(present) != hash_of(wanted) or not includes(*owners)
     if (found and not is_new) or additions(present, wanted):

@@ -1,8 +1,9 @@
 """Which pod is restarted, so that all run what the spec asks for. Pure.
 
-Pods that do not run at all come first, since their restart costs nothing: a spec taken back heals
-what it broke. The others are restarted as `restarts` has it, so that one that does not come up
-halts the rollout by itself; and only while it is the group's turn (`turns`).
+Pods that do not run at all, or never began to, come first, since their restart costs nothing: a
+spec taken back heals what it broke, with a leader or without. The others are restarted as
+`restarts` has it, so that one that does not come up halts the rollout by itself; and only while it
+is the group's turn (`turns`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import Final
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.restarts import remaining, restart_next
+from dledger_operator.decisions.starts import mounts_missing
 from dledger_operator.observed.job_status import seconds_between
 
 COMES_UP_S: Final = 300
@@ -23,7 +25,7 @@ ALONE: Final = "it runs an older template; clients wait until it is back"
 
 def healing(facts: Facts) -> RestartPod | None:
     """Return the first pod of an older template that does not run; None without one."""
-    if not facts.is_templated:
+    if not facts.is_templated or mounts_missing(facts):
         return None
     for name in facts.older:
         pod = facts.observed.pods[name]
@@ -39,6 +41,8 @@ def rollout(facts: Facts) -> Disruption | Held | None:
     uids = {facts.observed.pods[name].uid for name in facts.older}
     if not facts.is_templated:
         waiting = remaining(facts, uids)[0]
+        if said := mounts_missing(facts):
+            return Held(waiting, said)
         return Held(waiting, "the StatefulSet has not the new template yet")
     step = restart_next(facts, uids, ALONE if facts.voters == 1 else OLDER)
     if facts.turn and isinstance(step, RestartPod | TransferLeader):
@@ -67,7 +71,7 @@ def coming_up(facts: Facts) -> tuple[str, ...]:
 
 
 def halted(facts: Facts, now: str) -> str:
-    """Return which restarted pod does not come up, in Kubernetes' words; empty if none.
+    """Return which restarted pod does not come up, or what none could start without; else empty.
 
     Args:
         facts: What is seen.
@@ -75,24 +79,36 @@ def halted(facts: Facts, now: str) -> str:
     """
     if not is_rolling(facts):
         return ""
-    pods = facts.observed.pods
-    for name in coming_up(facts):
-        pod = pods.get(name)
-        if pod is None:
-            if why := facts.observed.uncreated.get(name):
-                return f"{name} cannot be created: {why}"
-        elif pod.too_old:
-            return f"{name}: {pod.too_old}"
-        elif pod.stopped:
-            return f"{name} does not run: {pod.trouble}"
-        elif pod.created_at and seconds_between(pod.created_at, now) >= COMES_UP_S:
-            why = pod.trouble or "it is not ready, or not in sync"
-            return f"{name} did not come up in {COMES_UP_S} s: {why}"
+    if facts.older and (said := mounts_missing(facts)):
+        return said
+    whys = (_not_up(facts, name, now) for name in coming_up(facts))
+    return next(filter(None, whys), "")
+
+
+def _not_up(facts: Facts, name: str, now: str) -> str:
+    """Return why a pod that was restarted does not come up; empty if it may yet."""
+    observed, pod = facts.observed, facts.observed.pods.get(name)
+    if pod is None:
+        why = observed.uncreated.get(name)
+        return f"{name} cannot be created: {why}" if why else ""
+    if pod.too_old:
+        return f"{name}: {pod.too_old}"
+    waits = observed.unstarted.get(name, "") if name in facts.stalled else ""
+    if pod.stopped or waits:
+        return f"{name} does not run: {'; '.join(filter(None, (pod.trouble, waits)))}"
+    if pod.created_at and seconds_between(pod.created_at, now) >= COMES_UP_S:
+        why = pod.trouble or "it is not ready, or not in sync"
+        return f"{name} did not come up in {COMES_UP_S} s: {why}"
     return ""
 
 
 def _is_broken(facts: Facts, name: str) -> bool:
-    """Whether nothing of a pod runs, by Kubernetes' word and the nodes'."""
+    """Whether nothing of a pod runs, by Kubernetes' word and the nodes'.
+
+    By a word that says so, or since its start takes longer than one does: then no node answered
+    from it, and nothing is risked.
+    """
     pod = facts.observed.pods[name]
     answers = name in facts.observed.nodes or name in facts.in_sync
-    return pod.stopped and not (pod.ready or pod.terminating or answers)
+    is_dead = pod.stopped or name in facts.stalled
+    return is_dead and not (pod.ready or pod.terminating or answers)

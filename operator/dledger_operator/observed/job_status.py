@@ -33,10 +33,14 @@ class JobPod:
         reason: Why it ended, as Kubernetes puts it.
         message: Its container's termination message.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
+        uid: Of the pod.
+        idle_since: Since when no container of it runs, before it ended, RFC 3339; else empty.
     """
 
     name: str
+    uid: str = ""
     created_at: str = ""
+    idle_since: str = ""
     exit_code: int | None = None
     reason: str = ""
     message: str = ""
@@ -72,19 +76,38 @@ class JobFailed:
 JobStatus = JobRunning | JobSucceeded | JobFailed
 
 
-def job_status(job: Json, pods: Sequence[JobPod], *, now: str) -> JobStatus:
-    """Return the status of a Job at the time *now* (RFC 3339)."""
+def is_without(pods: Sequence[JobPod]) -> bool:
+    """Whether a Job has no pod now that has not ended: the next one may have been refused."""
+    return all(pod.exit_code is not None for pod in pods)
+
+
+def has_ended(job: Json) -> bool:
+    """Whether a Job is over, well or not."""
+    rows = (job.get("status") or {}).get("conditions") or ()
+    return any(row["type"] in ("Complete", "Failed") and row["status"] == "True" for row in rows)
+
+
+def job_status(job: Json, pods: Sequence[JobPod], *, now: str, refused: str = "") -> JobStatus:
+    """Return the status of a Job.
+
+    Args:
+        job: Its manifest.
+        pods: Those that there are.
+        now: RFC 3339.
+        refused: Why Kubernetes did not create its last pod; empty if it did.
+    """
     status = job.get("status") or {}
     started_at = str(status.get("startTime") or "")
     ended = {row["type"]: row for row in status.get("conditions") or [] if row["status"] == "True"}
     latest = sorted(pods, key=lambda pod: (pod.created_at, pod.name))
     if failed := ended.get("Failed"):
         ended_at = str(failed.get("lastTransitionTime") or "")
-        return JobFailed(error=_error(failed, latest), started_at=started_at, ended_at=ended_at)
+        error = _error(failed, latest, refused)
+        return JobFailed(error=error, started_at=started_at, ended_at=ended_at)
     if done := ended.get("Complete"):
         ended_at = str(status.get("completionTime") or done.get("lastTransitionTime") or "")
         return _result(latest, now, started_at=started_at, ended_at=ended_at)
-    return JobRunning(started_at=started_at, note=_note(latest))
+    return JobRunning(started_at=started_at, note=_note(latest, refused))
 
 
 def _result(pods: Sequence[JobPod], now: str, *, started_at: str, ended_at: str) -> JobStatus:
@@ -102,24 +125,30 @@ def _result(pods: Sequence[JobPod], now: str, *, started_at: str, ended_at: str)
     return JobFailed(error=error, started_at=started_at, ended_at=ended_at)
 
 
-def _error(failed: Json, pods: Sequence[JobPod]) -> str:
+def _error(failed: Json, pods: Sequence[JobPod], refused: str) -> str:
     """Return why a Job failed: the error of its last try, or else Kubernetes' reason."""
     errors = [_pod_error(pod) for pod in pods if pod.exit_code]
     trouble = [pod.trouble for pod in pods if pod.trouble]
     reason = ": ".join(filter(None, (failed.get("reason"), failed.get("message"))))
     if failed.get("reason") == "DeadlineExceeded":
-        last = [*errors, *trouble][-1:]
+        last = [*errors, *trouble, *filter(None, [_say_refusal(refused)])][-1:]
         return f"{reason}; {last[0]}" if last else reason
     return errors[-1] if errors else trouble[-1] if trouble else reason or "the Job failed"
 
 
-def _note(pods: Sequence[JobPod]) -> str:
+def _note(pods: Sequence[JobPod], refused: str) -> str:
+    if is_without(pods) and refused:
+        return _say_refusal(refused)
     if not pods:
         return "its pod is being created"
     if pods[-1].trouble:
         return pods[-1].trouble
     failures = [_pod_error(pod) for pod in pods if pod.exit_code]
     return f"trying again after: {failures[-1]}" if failures else ""
+
+
+def _say_refusal(why: str) -> str:
+    return f"its pod cannot be created: {why}" if why else ""
 
 
 def _pod_error(pod: JobPod) -> str:

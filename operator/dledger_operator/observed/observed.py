@@ -43,6 +43,8 @@ class Pod:
         terminating: It is being deleted.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
         stopped: No container of it runs, and not for want of a moment: *trouble* says why.
+        idle_since: Since when no container of it runs, RFC 3339; empty if one does.
+        looping: A container of it ends again and again, as soon as it runs.
         too_old: The node's last line, if it stopped because its image is older than what its group
             wrote; else empty.
     """
@@ -60,6 +62,8 @@ class Pod:
     terminating: bool = False
     trouble: str = ""
     stopped: bool = False
+    idle_since: str = ""
+    looping: bool = False
     too_old: str = ""
 
 
@@ -101,7 +105,8 @@ class Observed:
         volumes: Its claims, by name; they outlive the group.
         foreign: The claims of its pods' names that are someone else's, and whose.
         uncreated: The pods that Kubernetes refuses to create, and why.
-        missing: What pods mount and is not there, each by kind and name, such as `Secret pay-tls`.
+        unstarted: What Events say of pods of which nothing has run for a while, by their names.
+        absent: What pods would mount and cannot, and why, as far as that may be looked at.
         lost: The claims whose disks are gone for good, and why, as far as that may be looked at.
         nodes: The statuses of the nodes that answered, by pod name.
         disbelieved: Pods whose answer cannot be a node's, and why; they are not among *nodes*.
@@ -119,7 +124,8 @@ class Observed:
     volumes: Mapping[str, Volume] = field(default_factory=dict)
     foreign: Mapping[str, str] = field(default_factory=dict)
     uncreated: Mapping[str, str] = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
+    unstarted: Mapping[str, str] = field(default_factory=dict)
+    absent: Mapping[Ref, str] = field(default_factory=dict)
     lost: Mapping[str, str] = field(default_factory=dict)
     nodes: Mapping[str, NodeStatus] = field(default_factory=dict)
     disbelieved: Mapping[str, str] = field(default_factory=dict)

@@ -13,14 +13,19 @@ from dledger_operator.api import names
 from dledger_operator.api.spec import Json
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
+from dledger_operator.observed.starts import (
+    FAILED_CREATE,
+    LONGEST_WORDS,
+    condition,
+    event_order,
+    idle_since,
+    is_looping,
+    is_stopped,
+    trouble,
+)
 
 _EXIT_TOO_OLD: Final = 5
 """Of `dledger node`; see docs/runbooks.md."""
-_BACK_OFF: Final = "CrashLoopBackOff"
-_FAILED_CREATE: Final = "FailedCreate"
-_SHORT_WAITS: Final = ("ContainerCreating", "PodInitializing")
-_LONGEST_WORDS: Final = 300
-"""Of a node's last line, or an Event's: they end up in conditions and Events."""
 
 
 def parse_group(manifest: Json) -> tuple[str, str]:
@@ -46,7 +51,7 @@ def parse_pod(manifest: Json) -> Pod:
     metadata, status = manifest["metadata"], manifest.get("status") or {}
     labels = metadata.get("labels") or {}
     annotations = metadata.get("annotations") or {}
-    ready = _condition(status, "Ready")
+    ready = condition(status, "Ready")
     return Pod(
         name=metadata["name"],
         uid=metadata.get("uid", ""),
@@ -59,8 +64,10 @@ def parse_pod(manifest: Json) -> Pod:
         restarted_at=annotations.get(names.RESTARTED_AT, ""),
         created_at=metadata.get("creationTimestamp", ""),
         terminating="deletionTimestamp" in metadata,
-        trouble=_trouble(status),
-        stopped=_is_stopped(status),
+        trouble=trouble(status),
+        stopped=is_stopped(status),
+        idle_since=idle_since(manifest),
+        looping=is_looping(status),
         too_old="" if ready.get("status") == "True" else _too_old(status),
     )
 
@@ -90,24 +97,17 @@ def uncreated_pods(events: Iterable[Json], pods: Iterable[str]) -> dict[str, str
         pods: Names of the pods that are missing.
     """
     found: dict[str, str] = {}
-    told = sorted(events, key=_order)
+    told = sorted(events, key=event_order)
     for pod in pods:
         for event in told:
             message = str(event.get("message") or "")
             if f"Pod {pod} in StatefulSet" not in message:
                 continue
             found.pop(pod, None)
-            if event.get("reason") == _FAILED_CREATE:
+            if event.get("reason") == FAILED_CREATE:
                 said = message.partition(" error: ")[2] or message
-                found[pod] = said[:_LONGEST_WORDS]
+                found[pod] = said[:LONGEST_WORDS]
     return found
-
-
-def _order(event: Json) -> tuple[str, bool]:
-    """Return when an Event was last seen; of the same second, a failure comes first."""
-    series = event.get("series") or {}
-    at = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
-    return str(at or ""), event.get("reason") != _FAILED_CREATE
 
 
 def parse_component(manifest: Json) -> str:
@@ -125,47 +125,10 @@ def parse_job_pod(manifest: Json) -> tuple[str, JobPod]:
         exit_code=ended.get("exitCode"),
         reason=str(ended.get("reason") or ""),
         message=str(ended.get("message") or ""),
-        trouble="" if ended else _trouble(status),
+        trouble="" if ended else trouble(status),
+        uid=metadata.get("uid", ""),
+        idle_since="" if ended else idle_since(manifest),
     )
-
-
-def _trouble(status: Json) -> str:
-    """Return why a pod does not run, in Kubernetes' words; empty when that is not known.
-
-    How its container ended says more than that it is started again later, and stays the same.
-    """
-    scheduled = _condition(status, "PodScheduled")
-    if scheduled.get("status") == "False":
-        return str(scheduled.get("message") or scheduled.get("reason") or "not scheduled")
-    for container in status.get("containerStatuses") or []:
-        state = container.get("state") or {}
-        ended = (container.get("lastState") or {}).get("terminated") or {}
-        waiting = state.get("waiting") or {}
-        if waiting.get("reason") == _BACK_OFF and ended:
-            return f"{_BACK_OFF}: {_end(ended)}"
-        if waiting and waiting.get("reason") not in _SHORT_WAITS:
-            return ": ".join(filter(None, (waiting.get("reason"), waiting.get("message"))))
-        if "terminated" in state:
-            return _end(state["terminated"])
-        if ended and _condition(status, "Ready").get("status") != "True":
-            return f"started again after {_end(ended)}"
-    return ""
-
-
-def _is_stopped(status: Json) -> bool:
-    """Whether a pod is not placed on a machine, or waits for more than its container's making."""
-    if _condition(status, "PodScheduled").get("status") == "False":
-        return True
-    containers = status.get("containerStatuses") or []
-    waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
-    return any(each.get("reason", "") not in _SHORT_WAITS for each in waiting if each)
-
-
-def _end(ended: Json) -> str:
-    """Return how a container ended: reason, exit code, and its last words."""
-    said = f"{ended.get('reason') or 'Error'}, exit code {ended.get('exitCode')}"
-    lines = str(ended.get("message") or "").strip().splitlines()
-    return f"{said}: {lines[-1][:_LONGEST_WORDS]}" if lines else said
 
 
 def _terminated(status: Json) -> Json:
@@ -188,9 +151,3 @@ def _too_old(status: Json) -> str:
                 lines = str(ended.get("message") or "").strip().splitlines()
                 return lines[-1] if lines else f"exit code {_EXIT_TOO_OLD}"
     return ""
-
-
-def _condition(status: Json, kind: str) -> Json:
-    rows = status.get("conditions") or []
-    found: Json = next((row for row in rows if row["type"] == kind), {})
-    return found

@@ -21,7 +21,7 @@ from dledger_operator.resources.pipeline import (
     store_volumes,
     verbatim,
 )
-from dledger_operator.resources.pods import RESTRICTED, job_scheduling
+from dledger_operator.resources.pods import Place, named_user, pod_template
 from dledger_operator.resources.spark import TEMPLATE_DIR, settings
 
 DEADLINE_S: Final = 6 * 3600
@@ -69,13 +69,15 @@ def job(backup: BrokerBackup, group: BrokerGroup, *, store: Store, log: LogRange
     name = names.backup_job(backup.name)
     labels = names.job_labels(group.name, "backup")
     pod = _local_pod(group, store, args) if local else _driver_pod(group, store, args, name)
+    named = named_user(group)["annotations"]
+    template = pod_template(group, Place.JOBS, labels=labels, annotations=named, spec=pod)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": owned_by(backup, name, labels),
         "spec": {
             "ttlSecondsAfterFinished": KEPT_S,
-            **job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
+            **job_spec(template, deadline_s=DEADLINE_S),
         },
     }
 
@@ -148,10 +150,9 @@ def _executors(group: BrokerGroup, log: LogRange) -> int:
 
 def _local_pod(group: BrokerGroup, store: Store, args: list[str]) -> Manifest:
     return pod_spec(
+        group,
         container(group, store, args, reads_nodes=True),
-        RESTRICTED,
         volumes=[*store_volumes(store), *backup_volumes(group)],
-        **job_scheduling(group),
     )
 
 
@@ -165,13 +166,12 @@ def _driver_pod(group: BrokerGroup, store: Store, args: list[str], config_map: s
         {"name": "blocks", "containerPort": names.BLOCK_MANAGER_PORT, "protocol": "TCP"},
     ]
     return pod_spec(
+        group,
         driver,
-        RESTRICTED,
         volumes=[
             {"name": "template", "configMap": {"name": config_map}},
             *backup_volumes(group),
         ],
         serviceAccountName=names.backup_access(group.uid),
         automountServiceAccountToken=True,
-        **job_scheduling(group),
     )

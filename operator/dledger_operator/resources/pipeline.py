@@ -19,6 +19,7 @@ from dledger_operator.resources.pods import (
     TMP_VOLUME,
     from_pod,
     from_secret,
+    named_user,
 )
 
 KEYS: Final = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
@@ -102,23 +103,21 @@ def container(
             TMP_MOUNT,
             *mounts,
             *peer_mounts,
+            *named_user(group)["mounts"],
             *_store_mounts(store, reads_only=reads_only),
         ],
     }
 
 
 def pod_spec(
-    of: Manifest, security: Manifest, *, volumes: Sequence[Manifest] = (), **more: Any
+    group: BrokerGroup, of: Manifest, *, volumes: Sequence[Manifest] = (), **more: Any
 ) -> Manifest:
-    """Return a restricted pod that runs the container *of* once, with no API rights of its own."""
+    """Return what a pod has of its own that runs the container *of* once."""
     return {
         "restartPolicy": "Never",
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,
         "terminationGracePeriodSeconds": 10,
-        "securityContext": security,
         "containers": [of],
-        "volumes": [TMP_VOLUME, *volumes],
+        "volumes": [TMP_VOLUME, *named_user(group)["volumes"], *volumes],
         **more,
     }
 

@@ -15,7 +15,7 @@ from dledger_operator.resources.pipeline import (
     store_volumes,
     verbatim,
 )
-from dledger_operator.resources.pods import pod_security, scheduling
+from dledger_operator.resources.pods import Place, named_user, pod_template
 from dledger_operator.resources.statefulset import claim_template
 
 DEADLINE_S: Final = 24 * 3600
@@ -54,27 +54,22 @@ def recovery_job(group: BrokerGroup) -> Manifest:
     claim = {"claimName": names.claim(group.name, 0)}
     labels = names.job_labels(group.name, "recovery")
     pod = pod_spec(
+        group,
         container(group, recovery.store, args, mounts=[mount], reads_only=True),
-        pod_security(group),
         volumes=[
             {"name": "data", "persistentVolumeClaim": claim},
             *store_volumes(recovery.store),
         ],
-        **_scheduling(group),
     )
+    named = named_user(group)["annotations"]
+    place = Place.NODES_AND_SPARK
+    template = pod_template(group, place, labels=labels, annotations=named, spec=pod)
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": owned_by(group, names.recovery_job(group.name), labels),
-        "spec": job_spec({"metadata": {"labels": {**labels}}, "spec": pod}, deadline_s=DEADLINE_S),
+        "spec": job_spec(template, deadline_s=DEADLINE_S),
     }
-
-
-def _scheduling(group: BrokerGroup) -> Manifest:
-    """Return where the pod may run: where the node may, among machines for Spark's image."""
-    of_node = scheduling(group)
-    selector = {**of_node.pop("nodeSelector", {}), **group.spark_node_selector}
-    return {**of_node, **({"nodeSelector": selector} if selector else {})}
 
 
 def _source(group: BrokerGroup) -> list[str]:

@@ -23,12 +23,13 @@ from dledger_operator.resources.networkpolicy import driver_policy
 from dledger_operator.resources.pipeline import KEYS, REGION, heap_mib, memory_mib, verbatim
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
-    RESTRICTED,
     TMP_DIR,
     TMP_MOUNT,
     TMP_VOLUME,
+    Place,
     from_secret,
-    job_scheduling,
+    named_user,
+    pod_template,
 )
 
 TEMPLATE_DIR: Final = "/etc/dledger-spark"
@@ -118,24 +119,21 @@ def _executors(group: BrokerGroup, store: Store, count: int, heap: int) -> dict[
 
 def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
     """Return metadata and spec of an executor; Spark adds image, resources, command and more."""
+    named = named_user(group)
     region = [from_secret(REGION, store.secret_name, optional=True)] if store.secret_name else []
     container = {
         "name": "executor",
         "env": [*region, *(DIRECTORY_ENV if group.has_peer_tls else ())],
         "securityContext": CONTAINER_SECURITY,
         "workingDir": TMP_DIR,
-        "volumeMounts": [TMP_MOUNT, *backup_mounts(group)],
+        "volumeMounts": [TMP_MOUNT, *named["mounts"], *backup_mounts(group)],
     }
-    return {
-        # Without the label of what the operator watches: Spark looks after executors.
-        "metadata": {"labels": names.job_selector(group.name, "backup")},
-        "spec": {
-            "serviceAccountName": names.backup_access(group.uid),
-            "automountServiceAccountToken": False,
-            "enableServiceLinks": False,
-            "securityContext": RESTRICTED,
-            "containers": [container],
-            "volumes": [TMP_VOLUME, *backup_volumes(group)],
-            **job_scheduling(group),
-        },
+    spec = {
+        "serviceAccountName": names.backup_access(group.uid),
+        "containers": [container],
+        "volumes": [TMP_VOLUME, *named["volumes"], *backup_volumes(group)],
     }
+    # Without the label of what the operator watches: Spark looks after executors.
+    labels = names.job_selector(group.name, "backup")
+    said = named["annotations"]
+    return pod_template(group, Place.JOBS, labels=labels, annotations=said, spec=spec)

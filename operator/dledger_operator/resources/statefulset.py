@@ -18,9 +18,9 @@ from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
     TMP_MOUNT,
     TMP_VOLUME,
+    Place,
     from_pod,
-    pod_security,
-    scheduling,
+    pod_template,
 )
 from dledger_operator.resources.wish import wish
 
@@ -43,10 +43,13 @@ def stateful_set(group: BrokerGroup) -> Manifest:
             "updateStrategy": {"type": "OnDelete"},
             "persistentVolumeClaimRetentionPolicy": dict(_RETAIN),
             "selector": {"matchLabels": names.selector(group.name)},
-            "template": {
-                "metadata": _pod_metadata(group),
-                "spec": _pod_spec(group),
-            },
+            "template": pod_template(
+                group,
+                Place.NODES,
+                labels=names.labels(group.name),
+                annotations={names.SPEC_ANNOTATION: wish(group)},
+                spec=_pod_spec(group),
+            ),
             "volumeClaimTemplates": [claim_template(group)],
         },
     }
@@ -83,22 +86,11 @@ def image_of(stateful_set: Json) -> str:
     return str(stateful_set["spec"]["template"]["spec"]["containers"][0]["image"])
 
 
-def _pod_metadata(group: BrokerGroup) -> Manifest:
-    spec = group.spec
-    return {
-        "labels": {**spec.pod_labels, **names.labels(group.name)},
-        "annotations": {**spec.pod_annotations, names.SPEC_ANNOTATION: wish(group)},
-    }
-
-
 def _pod_spec(group: BrokerGroup) -> Manifest:
     spec = group.spec
     named = {"serviceAccountName": spec.service_account_name} if spec.service_account_name else {}
     return {
-        "automountServiceAccountToken": False,
-        "enableServiceLinks": False,  # a Service named dledger-... would become a DLEDGER_ setting
         "terminationGracePeriodSeconds": 30,
-        "securityContext": pod_security(group),
         "topologySpreadConstraints": [dict(c) for c in spec.topology_spread_constraints]
         or [_over(group, key) for key in (names.ZONE_LABEL, names.HOST_LABEL)],
         "containers": [_container(group)],
@@ -107,7 +99,6 @@ def _pod_spec(group: BrokerGroup) -> Manifest:
             TMP_VOLUME,
             *node_volumes(group),
         ],
-        **scheduling(group),
         **named,
     }
 

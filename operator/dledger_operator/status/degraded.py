@@ -24,6 +24,7 @@ from dledger_operator.decisions.losses import loss_sentence
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import halted
+from dledger_operator.decisions.starts import PULLED_S, find_stalled, named_missing
 from dledger_operator.observed.job_status import seconds_between
 from dledger_operator.status.findings import (
     Finding,
@@ -45,9 +46,9 @@ def degraded(facts: Facts, now: str) -> Finding:
         return "True", Reason.RECOVERY_FAILED, recovery_sentence(facts)
     if found := _broken_founding(facts) or _majority_lost(facts) or _replaced(facts):
         return found
-    if found := _bad_pods(facts):
+    if found := _bad_pods(facts) or _refused(facts) or _rollout_halted(facts, now):
         return found
-    if found := _refused(facts) or _rollout_halted(facts, now) or _disk_lost(facts):
+    if found := _disk_lost(facts) or _not_mounted(facts) or _not_starting(facts, now):
         return found
     if facts.is_short:
         return _short(facts)
@@ -141,6 +142,28 @@ def _disk_lost(facts: Facts) -> Finding | None:
     """Return whose disk is gone, and what is done about it or holds that back."""
     why = loss_sentence(facts)
     return ("True", Reason.DISK_LOST, why) if why else None
+
+
+def _not_mounted(facts: Facts) -> Finding | None:
+    """Return what the spec has pods mount and is not there: the next that starts waits for it."""
+    said = named_missing(facts)
+    return ("True", Reason.MOUNT_MISSING, said) if said else None
+
+
+def _not_starting(facts: Facts, now: str) -> Finding | None:
+    """Return which pods do not start, and what they wait for.
+
+    One of which nobody says why may be pulling its image, and gets the time for that.
+    """
+    pods, unstarted = facts.observed.pods, facts.observed.unstarted
+    late = find_stalled(pods, now, for_s=PULLED_S)
+    known = [name for name in facts.stalled if pods[name].stopped or name in unstarted]
+    stuck = [
+        name
+        for name in facts.wanted
+        if name in pods and (name in known or name in late or pods[name].looping)
+    ]
+    return ("True", Reason.POD_CANNOT_START, pods_said(facts, stuck)) if stuck else None
 
 
 def _short(facts: Facts) -> Finding:

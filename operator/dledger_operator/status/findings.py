@@ -15,11 +15,14 @@ Finding = tuple[str, Reason, str]
 def pod_said(facts: Facts, name: str) -> str:
     """Return a pod's name, with why it does not run or is not ready where that is known."""
     pod, node = facts.observed.pods.get(name), facts.observed.nodes.get(name)
+    unstarted = facts.observed.unstarted.get(name, "")
     if pod is None:
         refused = facts.observed.uncreated.get(name)
         return f"{name} (no pod: {refused})" if refused else f"{name} (no pod)"
     said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
     why = pod.trouble or said
+    if name in facts.stalled:
+        why = "; ".join(filter(None, (f"does not run since {pod.idle_since}", why, unstarted)))
     return f"{name} ({why})" if why else name
 
 

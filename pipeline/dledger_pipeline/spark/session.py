@@ -12,11 +12,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import pwd
 import re
 import select
 import shutil
 import signal
 import sys
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +48,8 @@ R = TypeVar("R", bound="DataclassInstance")
 
 _LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 _LOCALHOST: Final = "127.0.0.1"
+_USER: Final = "dledger"
+"""What Spark calls a user without a name."""
 _DEFAULTS: Final = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -101,6 +105,7 @@ def spark_session(
 
 def _start(name: str, master: str, conf: Mapping[str, str]) -> SparkSession:
     _check_java()
+    name_user()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings = _DEFAULTS | (_LOCAL_DEFAULTS if is_local(master) else {}) | dict(conf)
     builder = SparkSession.builder.appName(name).master(master)
@@ -148,6 +153,21 @@ def _check_java() -> None:
             "Spark needs Java 17 or newer and there is no `java` on PATH; install it "
             "(Debian: apt-get install openjdk-17-jre-headless) or set JAVA_HOME"
         )
+
+
+def name_user() -> None:
+    """Give Spark a name and a home for a user that the system has none for.
+
+    Java's own are then ``?``, which Spark takes for a path, and Hadoop asks the system for the name.
+    """
+    try:
+        pwd.getpwuid(os.getuid())
+    except KeyError:
+        named = f"-Duser.name={_USER} -Duser.home={tempfile.gettempdir()}"
+        given = os.environ.get("SPARK_SUBMIT_OPTS", "")
+        if "-Duser.home=" not in given:
+            os.environ["SPARK_SUBMIT_OPTS"] = f"{given} {named}".strip()
+        os.environ.setdefault("SPARK_USER", _USER)
 
 
 def one_task_each(
