@@ -18,13 +18,10 @@ from dledger_operator.api.texts import SECRET_NAME
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.issuing import Identity, Pair
-from dledger_operator.decisions.certificates import Authority, Held, Leaf
+from dledger_operator.decisions.certificates import ADMIN, BACKUP, Authority, Held, Leaf
 from dledger_operator.resources.certificates import files_of, secret
 
 _AUTHORITY: Final = "authority-"
-BACKUP: Final = "backup"
-ADMIN: Final = "admin"
-"""Holders of certificates besides the members, and their roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +85,17 @@ def identity_of(group: BrokerGroup, holder: str) -> Identity:
     return Identity(f"member/{holder}", (holder, host))
 
 
-def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Contents:
-    """Return what is in the Secrets; what is damaged is left out."""
+def contents(
+    group: BrokerGroup,
+    found: Read,
+    holders: Iterable[str],
+    given: Mapping[str, x509.Certificate] | None = None,
+) -> Contents:
+    """Return what is in the Secrets; what is damaged is left out.
+
+    *given* has the authorities that the peers' Secret was seen to trust.
+    """
+    given = given or {}
     own = _authorities(found.files.get(names.authority(group.name), {}))
     external, fault = _external(group, found)
     keyed = {pair.fingerprint: pair for pair in own}
@@ -97,7 +103,7 @@ def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Content
         keyed.setdefault(external.fingerprint, external)
     damaged = set()
     bundles: dict[str, tuple[str, ...]] = {}
-    known = {print_: pair.certificate for print_, pair in keyed.items()}
+    known = {**given, **{print_: pair.certificate for print_, pair in keyed.items()}}
     for name in names.own_secrets(group.name)[1:]:
         if name not in found.files:
             continue
@@ -124,6 +130,7 @@ def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Content
         is_external=bool(group.spec.peer_tls.ca_secret_name),
         bundles=bundles,
         leaves=leaves,
+        given=tuple({**given, **dict.fromkeys(bundles.get(names.peer_tls(group.name), ()))}),
     )
     return Contents(held, pairs, keyed, known, fault, frozenset(damaged))
 
