@@ -23,7 +23,7 @@ from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
-from dledger_operator.decisions.certificates import SETTLE_S, URGENT_S
+from dledger_operator.decisions.certificates import SETTLE_S
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.observed.observed import Observed, Ref
 from dledger_operator.status.status import Event
@@ -183,20 +183,25 @@ def _is_known(state: tuple[str, ...]) -> bool:
 
 
 async def _live_through(
-    operator: Operator, nodes: list[Node], *, is_excused: bool, until_s: float
+    operator: Operator,
+    nodes: list[Node],
+    *,
+    is_excused: bool = False,
+    until_s: float = WHOLE_S + KUBELET_S,
+    whole_s: float = WHOLE_S,
 ) -> None:
     """Let time pass, with a pod that is made anew; check that those that run trust each other."""
-    world_of = operator.now_s
-    while (since_s := operator.now_s - world_of) <= until_s:
+    began_s = operator.now_s
+    while (since_s := operator.now_s - began_s) <= until_s:
         await operator.look()
         for number, node in enumerate(nodes):
             if not node.runs or (since_s + number * KUBELET_S / 3) % KUBELET_S < TICK_S:
                 node.take()
         if since_s == RESTART_S:
             nodes[-1] = Node(nodes[-1].name, nodes[-1].cell)
-        if not is_excused or since_s > WHOLE_S:
+        if not is_excused or since_s > whole_s:
             assert not _disagreeing(nodes), since_s
-        if since_s >= WHOLE_S:
+        if since_s >= whole_s:
             fresh = [Node(node.name, node.cell) for node in nodes]
             for node in fresh:
                 node.take()
@@ -205,8 +210,11 @@ async def _live_through(
         operator.now_s += TICK_S
 
 
-@pytest.mark.parametrize("remembers", [True, False], ids=["one operator", "restarted"])
-@pytest.mark.parametrize("replicas", [1, 3])
+@pytest.mark.parametrize(
+    ("replicas", "remembers"),
+    [(1, False), (3, False), (3, True)],
+    ids=["one node", "three nodes", "three nodes, one operator"],
+)
 async def test_from_any_secrets_the_group_is_whole_in_five_minutes(
     replicas: int, remembers: bool
 ) -> None:
@@ -226,8 +234,80 @@ async def test_from_any_secrets_the_group_is_whole_in_five_minutes(
 
         is_excused = state[1] == "foreign" or not (remembers or _is_known(state))
         try:
-            await _live_through(operator, nodes, is_excused=is_excused, until_s=WHOLE_S + 120)
+            await _live_through(operator, nodes, is_excused=is_excused)
         except AssertionError as error:
             error.add_note(f"{replicas} nodes, {dict(zip(SECRETS, state, strict=True))}")
             raise
         assert {name for _, name in world.objects} == set(SECRETS)
+
+
+async def _settled(replicas: int = 3) -> tuple[Operator, list[Node]]:
+    """Return an operator that has kept a group for a while, and the group's nodes."""
+    operator = Operator(_group(replicas), World(objects=await _founded(replicas, "uid-1")))
+    operator.world.version = 100
+    await operator.look()
+    cell = Cell(operator.world)
+    nodes = [Node(names.pod("orders", n), cell) for n in range(replicas)]
+    for node in nodes:
+        node.take()
+    return operator, nodes
+
+
+@pytest.mark.parametrize("name", SECRETS)
+async def test_somebody_elses_secret_is_left_alone_and_the_others_are_kept(name: str) -> None:
+    """Nobody is left behind meanwhile; once it is gone, the group is whole in five minutes."""
+    operator, nodes = await _settled()
+    world = operator.world
+    theirs: Manifest = {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": name, "namespace": "shop"},
+        "data": {},
+    }
+    for each in SECRETS:
+        _spoil(world, each, "absent", {})
+    world.put(theirs)
+
+    await _live_through(operator, nodes, until_s=WHOLE_S, whole_s=float("inf"))
+
+    assert world.objects["Secret", name]["data"] == {}
+    assert {each for _, each in world.objects} >= {*SECRETS} - {"orders-ca"}
+    assert "taken by" in operator.refused["Secret", name][1]
+    del world.objects["Secret", name]
+    await _live_through(operator, nodes)
+
+
+async def test_the_old_authority_goes_once_nobody_needs_it() -> None:
+    """After what was lost with its key was issued anew; then the group rests."""
+    operator, nodes = await _settled()
+    old = set(nodes[0].trusts)
+    for name in ("orders-ca", "orders-peer-tls", "orders-admin-tls"):
+        _spoil(operator.world, name, "absent", {})
+
+    await _live_through(operator, nodes, until_s=4 * SETTLE_S)
+
+    assert [len(node.trusts) for node in nodes] == [1, 1, 1]
+    assert not old & nodes[0].trusts
+    operator.world.writes.clear()
+    await _live_through(operator, nodes, until_s=SETTLE_S)
+    assert operator.world.writes == []
+
+
+async def test_an_operator_that_cannot_sign_shows_the_administrators_certificate() -> None:
+    """It has just started, and the authority's key is lost: nodes would not believe a new one."""
+    operator, nodes = await _settled()
+    admin = operator.world.objects["Secret", "orders-admin-tls"]["data"]["tls.crt"]
+    for name in ("orders-ca", "orders-peer-tls"):
+        _spoil(operator.world, name, "absent", {})
+    operator.begins_anew()
+
+    await operator.look()
+
+    shown = operator.nodes.channels.credentials
+    assert shown is not None
+    assert shown.chain == base64.b64decode(admin)
+    assert nodes[0].trusts <= set(map(issuing.fingerprint, issuing.bundle_of(shown.trusted)))
+    await _live_through(operator, nodes)
+    shown = operator.nodes.channels.credentials
+    assert shown is not None
+    assert shown.chain != base64.b64decode(admin)

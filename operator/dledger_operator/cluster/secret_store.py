@@ -102,7 +102,8 @@ def contents(
     if external is not None:
         keyed.setdefault(external.fingerprint, external)
     damaged = set()
-    bundles: dict[str, tuple[str, ...]] = {}
+    # Without the peers' Secret no node is told anything, whatever others have.
+    bundles: dict[str, tuple[str, ...]] = {names.peer_tls(group.name): ()}
     known = {**given, **{print_: pair.certificate for print_, pair in keyed.items()}}
     for name in names.own_secrets(group.name)[1:]:
         if name not in found.files:

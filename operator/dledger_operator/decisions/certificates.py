@@ -78,7 +78,8 @@ class Held:
         own: The authorities in the operator's own Secret, oldest first.
         external: The authority that the spec names instead, if it can be used.
         is_external: Whether the spec names one.
-        bundles: What each Secret with certificates trusts: fingerprints, by the Secret's name.
+        bundles: What each Secret with certificates trusts: fingerprints, by the Secret's name;
+            that of the peers is always among them.
         leaves: The certificates of members and of others, by holder.
         given: What the peers' Secret trusts, and was seen to trust before.
     """
