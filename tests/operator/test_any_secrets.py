@@ -69,7 +69,7 @@ class Operator:
             Cluster(FakeApi(self.world), lambda _: None),
             self.nodes,
             monotonic_s=lambda: self.now_s,
-            now=lambda: (datetime.fromisoformat(NOW) + timedelta(seconds=self.now_s)).isoformat(),
+            now=self._now,
             post=self._post,
             refuse=lambda _, ref, why: self.refused.update({ref: (self.now_s, why)}),
         )
@@ -83,6 +83,9 @@ class Operator:
         if self.is_new or seen.due:
             self.is_new = False
             await self.keeper.tend(facts_of(self.group, observed))
+
+    def _now(self) -> str:
+        return (datetime.fromisoformat(NOW) + timedelta(seconds=self.now_s)).isoformat()
 
     async def _post(self, _: BrokerGroup, event: Event) -> None:
         self.events.append(event)
@@ -119,8 +122,8 @@ class Cell:
         trusted = issuing.bundle_of(files.get("ca.crt", b""))
         self._known.update({issuing.fingerprint(each): each for each in trusted})
         signers = {}
-        for file in files:
-            pair = issuing.pair_of(files[file], files.get(file.replace(".crt", ".key"), b""))
+        for file, text in files.items():
+            pair = issuing.pair_of(text, files.get(file.replace(".crt", ".key"), b""))
             if file.endswith(".crt") and file != "ca.crt" and pair is not None:
                 signer = issuing.signer_of(pair.certificate, tuple(self._known.values()))
                 signers[file.removesuffix(".crt")] = issuing.fingerprint(signer) if signer else "?"
@@ -162,7 +165,9 @@ async def _founded(replicas: int, uid: str) -> dict[tuple[str, str], Manifest]:
     return operator.world.objects
 
 
-def _spoil(world: World, name: str, state: str, foreign: Mapping[tuple[str, str], Manifest]) -> None:
+def _spoil(
+    world: World, name: str, state: str, foreign: Mapping[tuple[str, str], Manifest]
+) -> None:
     secret = world.objects["Secret", name]
     if state == "absent":
         del world.objects["Secret", name]
@@ -212,8 +217,8 @@ async def _live_through(
 
 @pytest.mark.parametrize(
     ("replicas", "remembers"),
-    [(1, False), (3, False), (3, True)],
-    ids=["one node", "three nodes", "three nodes, one operator"],
+    [(1, True), (3, False), (3, True)],
+    ids=["one node", "three nodes, restarted", "three nodes"],
 )
 async def test_from_any_secrets_the_group_is_whole_in_five_minutes(
     replicas: int, remembers: bool
@@ -221,6 +226,8 @@ async def test_from_any_secrets_the_group_is_whole_in_five_minutes(
     """Running nodes trust each other all the while, as far as their authority is known at all."""
     own, foreign = await _founded(replicas, "uid-1"), await _founded(replicas, "uid-2")
     for state in _states():
+        if replicas == 1 and state[2] > state[3]:
+            continue  # as with the two exchanged, which makes a difference to the operator alone
         world = World(objects=copy.deepcopy(own), version=100)
         operator, cell = Operator(_group(replicas), world), Cell(world)
         await operator.look()

@@ -59,12 +59,17 @@ def refused(facts: Facts, name: str) -> str:
     return f"it was refused: {said}" if said else ""
 
 
+def _uncertified(facts: Facts, name: str) -> str:
+    lacks = name in facts.observed.certificates.lacking
+    return "its certificate is not made yet: it could not start" if lacks else ""
+
+
 def _restart_held(facts: Facts, name: str) -> str:
     """Return why a pod that may run is not to be restarted now; empty if it may be.
 
     A group of one is down meanwhile, which nothing can change.
     """
-    if why := refused(facts, name):
+    if why := refused(facts, name) or _uncertified(facts, name):
         return why
     if not facts.leader:
         return "no leader answers that a majority follows"
