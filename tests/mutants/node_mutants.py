@@ -21,6 +21,22 @@ _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 _LINKS = "tests/link/test_links.py"
 
 NODE_MUTANTS = (
+    _mutant(
+        name="a certificate that has ended takes a sound one's place",
+        file="server/client_certificate.py",
+        old="not mounted.fault(now_s) or before.fault(now_s)",
+        new="True",
+        why="clients that verify are sent away by a bad renewal",
+        checks=("tests/server/test_client_certificate.py",),
+    ),
+    _mutant(
+        name="a door without a certificate speaks plain text",
+        file="door_process/process.py",
+        old='self._certificate_of(number) if number in setup["tls"] else None',
+        new="self._certificates.get(number)",
+        why="what clients send to the TLS port is read by anyone on the way",
+        checks=("tests/system/test_client_certificate_live.py",),
+    ),
     Mutant(
         name="what a former leader has is awaited",
         file="link/follower.py",

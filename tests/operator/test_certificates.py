@@ -322,6 +322,29 @@ def test_who_has_no_certificate_waits_for_a_new_authority_no_longer_than_kubelet
     assert (signs.signer, signs.issue) == ("b", (*MEMBERS, *CLIENTS))
 
 
+def test_an_authority_that_has_ended_is_replaced_as_one_that_is_lost() -> None:
+    """The operator was away for too long: nobody believes anybody, so kubelets alone are awaited."""
+    ended = _steady(left_s=-1, authority_s=-1)
+    assert _next(ended).make
+
+    both = replace(
+        ended,
+        own=(*ended.own, Authority("b", NOW_S + AUTHORITY_S)),
+        bundles=dict.fromkeys(SECRETS, ("a", "b")),
+    )
+
+    assert _next(both, Since(trusted_s={"b": URGENT_S - 1})).signer == ""
+    step = _next(both, Since(trusted_s={"b": URGENT_S}))
+    assert (step.signer, step.issue) == ("b", (*MEMBERS, *CLIENTS))
+
+
+def test_certificates_that_have_ended_are_renewed_at_once() -> None:
+    """Their authority holds; it takes no node's answer to write them."""
+    step = _next(_steady(left_s=-1))
+
+    assert (step.signer, step.issue) == ("a", (*MEMBERS, *CLIENTS))
+
+
 def test_a_certificate_of_somebody_elses_shows_nothing_of_what_members_trust() -> None:
     """The Secrets of two groups were mixed up; members were given another authority."""
     mixed = Held(

@@ -192,7 +192,9 @@ def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) ->
     target = _target(held, now_s)
     if target is None and not held.is_external:
         return Course(make=True, bundle=held.trusted)
-    signer = _signer(held, target, since, is_urgent=bool(held.lacking(holders)))
+    is_urgent = any(leaf.not_after_s <= now_s for leaf in held.leaves.values())
+    is_urgent = is_urgent or bool(held.lacking(holders))
+    signer = _signer(held, target, since, now_s=now_s, is_urgent=is_urgent)
     issue = tuple(
         holder
         for holder in holders
@@ -230,10 +232,13 @@ def _target(held: Held, now_s: float) -> Authority | None:
 
 
 def _signer(
-    held: Held, target: Authority | None, since: Since, *, is_urgent: bool
+    held: Held, target: Authority | None, since: Since, *, now_s: float, is_urgent: bool
 ) -> Authority | None:
-    """Return who may sign now: an authority that every running node trusts already."""
-    keyed = held.keyed
+    """Return who may sign now: an authority that every running node trusts already.
+
+    *is_urgent*: somebody has no certificate, or one that has ended, and can only gain.
+    """
+    keyed = [one for one in held.keyed if one.not_after_s > now_s]
     if target is not None and _is_settled(held, target, since, SETTLE_S):
         return target
     for one in reversed(keyed):
