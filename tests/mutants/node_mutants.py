@@ -21,7 +21,7 @@ _SNAPSHOTS = "tests/broker/test_broker_snapshots.py"
 _LINKS = "tests/link/test_links.py"
 
 NODE_MUTANTS = (
-    _mutant(
+    Mutant(
         name="a certificate that has ended takes a sound one's place",
         file="server/client_certificate.py",
         old="not mounted.fault(now_s) or before.fault(now_s)",
@@ -29,7 +29,7 @@ NODE_MUTANTS = (
         why="clients that verify are sent away by a bad renewal",
         checks=("tests/server/test_client_certificate.py",),
     ),
-    _mutant(
+    Mutant(
         name="a door without a certificate speaks plain text",
         file="door_process/process.py",
         old='self._certificate_of(number) if number in setup["tls"] else None',
