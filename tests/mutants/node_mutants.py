@@ -22,6 +22,22 @@ _LINKS = "tests/link/test_links.py"
 
 NODE_MUTANTS = (
     Mutant(
+        name="a role is anybody's group's",
+        file="rpc/callers.py",
+        old='return bound[0].removeprefix(ours) if bound[0].startswith(ours) else ""',
+        new='return bound[0].split("/", 2)[-1] if ours else ""',
+        why="another tenant's administrator deletes topics",
+        checks=("tests/system/test_peer_tls_groups.py",),
+    ),
+    Mutant(
+        name="certificates of before are believed for ever",
+        file="rpc/callers.py",
+        old=" and not group.is_required",
+        new="",
+        why="an authority that two groups share makes administrators of both",
+        checks=("tests/system/test_peer_tls_groups.py",),
+    ),
+    Mutant(
         name="a certificate that has ended takes a sound one's place",
         file="server/client_certificate.py",
         old="not mounted.fault(now_s) or before.fault(now_s)",

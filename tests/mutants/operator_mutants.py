@@ -31,6 +31,14 @@ OPERATOR_MUTANTS = (
         checks=(_SECRETS,),
     ),
     _mutant(
+        name="certificates of before are refused at once",
+        file="decisions/certificates.py",
+        old=" or since.bound_s >= SETTLE_S",
+        new=" or held.all_bound(holders)",
+        why="a node whose kubelet is late is nobody to the others",
+        checks=("tests/operator/test_certificate_keeper.py",),
+    ),
+    _mutant(
         name="somebody else's certificate shows what members trust",
         file="decisions/certificates.py",
         old=" and self.used >= {*self.given}",

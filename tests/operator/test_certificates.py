@@ -323,7 +323,7 @@ def test_who_has_no_certificate_waits_for_a_new_authority_no_longer_than_kubelet
 
 
 def test_an_authority_that_has_ended_is_replaced_as_one_that_is_lost() -> None:
-    """The operator was away for too long: nobody believes anybody, so kubelets alone are awaited."""
+    """The operator was away for too long: nobody believes anybody; kubelets alone are awaited."""
     ended = _steady(left_s=-1, authority_s=-1)
     assert _next(ended).make
 

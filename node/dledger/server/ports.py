@@ -50,7 +50,7 @@ def listeners(
         proved = replace(
             plain,
             address=front.encrypted if front else at,
-            handlers=[guarded(each) for each in services],
+            handlers=[guarded(each, lambda: peer_tls.group) for each in services],
             credentials=peer_tls.server_credentials(),
         )
         peers.append(proved)

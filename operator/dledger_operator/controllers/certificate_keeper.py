@@ -29,6 +29,7 @@ from dledger_operator.cluster.secret_store import (
     Read,
     authority_secret,
     contents,
+    group_of,
     identity_of,
     place_of,
     read,
@@ -56,6 +57,7 @@ REREAD_S: Final = 120.0
 """Secrets are not watched: what others did to one is undone within this time."""
 DECIDE_S: Final = 10.0
 """How often it is looked whether the time has come for something."""
+_TOLD: Final = ("ca.crt", "mode", "group")
 OWN_S: Final = 86400.0
 """The operator's own certificate is in memory alone, and costs a signature: a new one each day."""
 
@@ -88,6 +90,7 @@ class _Memory:
     decided_at_s: float = float("-inf")
     trusted_since_s: dict[str, float] = field(default_factory=dict)
     unused_since_s: dict[str, float] = field(default_factory=dict)
+    bound_since_s: float | None = None
     shown: tuple[bytes, object] = (b"", "")
     shown_at_s: float = float("-inf")
 
@@ -230,9 +233,14 @@ class CertificateKeeper:
                 del since[gone]
             for each in now:
                 since.setdefault(each, now_s)
+        if not secrets.all_bound(wanted.holders):
+            memory.bound_since_s = None
+        elif memory.bound_since_s is None:
+            memory.bound_since_s = now_s
         return Since(
             trusted_s={print_: now_s - at_s for print_, at_s in memory.trusted_since_s.items()},
             unused_s={print_: now_s - at_s for print_, at_s in memory.unused_since_s.items()},
+            bound_s=now_s - memory.bound_since_s if memory.bound_since_s is not None else 0.0,
         )
 
     def _all_over_tls(self, group: BrokerGroup, observed: Observed) -> bool:
@@ -244,6 +252,11 @@ class CertificateKeeper:
         return next_mode(
             self._view.mode, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls
         )
+
+    def _told(self, wanted: _Wanted, step: Course) -> dict[str, bytes | None]:
+        """Return what nodes and clients are told beside certificates; None: no such file."""
+        group = group_of(wanted.group).encode() if step.is_bound else None
+        return {"mode": self._mode(wanted).encode(), "group": group}
 
     # --- writing ---------------------------------------------------------------------------------
 
@@ -279,13 +292,13 @@ class CertificateKeeper:
         if found is None or not bundle:
             return []  # no authority is known: pods wait for their Secret
         changed = {place_of(group.name, holder)[0] for holder in step.issue}
-        own, mode = names.authority(group.name), self._mode(wanted).encode()
+        own, told = names.authority(group.name), self._told(wanted, step)
         for name in names.own_secrets(group.name):
             files = found.files.get(name, {})
             if name == own:
                 if step.forget or (name not in found.files and held.held.own):
                     changed.add(name)
-            elif (files.get("ca.crt"), files.get("mode")) != (bundle, mode):
+            elif {key: files.get(key) for key in _TOLD} != {"ca.crt": bundle, **told}:
                 changed.add(name)
         changed -= wanted.refused
         return [name for name in names.own_secrets(group.name) if name in changed]
@@ -298,7 +311,8 @@ class CertificateKeeper:
         bundle = _bundle(held, step)
         files: dict[str, dict[str, bytes]] = {name: {} for name in names.own_secrets(group.name)}
         for name in names.own_secrets(group.name)[1:]:
-            files[name] |= {"ca.crt": bundle, "mode": self._mode(wanted).encode()}
+            told = {key: text for key, text in self._told(wanted, step).items() if text}
+            files[name] |= {"ca.crt": bundle, **told}
         pairs = dict(held.pairs)
         for holder in step.issue:
             signer = held.keyed[step.signer]
@@ -372,9 +386,12 @@ class CertificateKeeper:
         if shows and (memory.shown != (bundle, shows) or now_s - memory.shown_at_s >= OWN_S):
             memory.shown, memory.shown_at_s = (bundle, shows), now_s
             pair = lent or issuing.issue(
-                held.keyed[step.signer or _newest(held)], Identity("operator"), self._dates(wanted)
+                held.keyed[step.signer or _newest(held)],
+                Identity("operator", group=group_of(wanted.group)),
+                self._dates(wanted),
             )
-            channels.credentials = Credentials(bundle, pair.chain, pair.key, plain_too)
+            domain = names.peer_domain(wanted.group.namespace, wanted.group.name)
+            channels.credentials = Credentials(bundle, pair.chain, pair.key, plain_too, domain)
         elif channels.credentials is not None and channels.credentials.plain_too != plain_too:
             channels.credentials = replace(channels.credentials, plain_too=plain_too)
 

@@ -64,10 +64,12 @@ class Leaf:
     Attributes:
         signer: Fingerprint of the authority that signed it; empty if it is none that is known.
         not_after_s: Its end, in Unix seconds.
+        is_bound: Whether it says whose it is; those of before are issued again.
     """
 
     signer: str
     not_after_s: float
+    is_bound: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +84,7 @@ class Held:
             that of the peers is always among them.
         leaves: The certificates of members and of others, by holder.
         given: What the peers' Secret trusts, and was seen to trust before.
+        is_bound: Whether nodes were told to believe no certificate that does not say whose it is.
     """
 
     own: tuple[Authority, ...] = ()
@@ -90,6 +93,7 @@ class Held:
     bundles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
     given: tuple[str, ...] = ()
+    is_bound: bool = False
 
     @property
     def keyed(self) -> tuple[Authority, ...]:
@@ -134,6 +138,11 @@ class Held:
         """Return who has no certificate that anybody could verify."""
         return tuple(h for h in holders if h not in self.leaves or not self.leaves[h].signer)
 
+    def all_bound(self, holders: Iterable[str]) -> bool:
+        """Whether every holder has a certificate that says whose it is."""
+        holders = tuple(holders)
+        return not self.lacking(holders) and all(self.leaves[h].is_bound for h in holders)
+
     def unused(self, holders: Iterable[str]) -> frozenset[str]:
         """Return the authorities that nobody needs, if every holder has a certificate.
 
@@ -152,10 +161,12 @@ class Since:
     Attributes:
         trusted_s: Every Secret trusts it.
         unused_s: Every holder has a certificate, and none is of it (`Held.unused`).
+        bound_s: Every certificate says whose it is.
     """
 
     trusted_s: Mapping[str, float] = field(default_factory=dict)
     unused_s: Mapping[str, float] = field(default_factory=dict)
+    bound_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,6 +180,7 @@ class Course:
         issue: The holders that get a new certificate.
         signer: Who signs them, and the operator's own; empty if nobody can yet.
         is_rotating: Whether certificates are on their way to another authority.
+        is_bound: Whether nodes are told to believe no certificate that does not say whose it is.
     """
 
     make: bool = False
@@ -177,6 +189,7 @@ class Course:
     issue: tuple[str, ...] = ()
     signer: str = ""
     is_rotating: bool = False
+    is_bound: bool = False
 
 
 def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) -> Course:
@@ -191,7 +204,7 @@ def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) ->
     holders = tuple(holders)
     target = _target(held, now_s)
     if target is None and not held.is_external:
-        return Course(make=True, bundle=held.trusted)
+        return Course(make=True, bundle=held.trusted, is_bound=held.is_bound)
     is_urgent = any(leaf.not_after_s <= now_s for leaf in held.leaves.values())
     is_urgent = is_urgent or bool(held.lacking(holders))
     signer = _signer(held, target, since, now_s=now_s, is_urgent=is_urgent)
@@ -220,6 +233,8 @@ def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) ->
         issue=issue,
         signer=signer.fingerprint if signer else "",
         is_rotating=target is not None and bool(held.used - {wanted}),
+        # Certificates of before are read until each node has taken its new one.
+        is_bound=held.is_bound or not held.trusted or since.bound_s >= SETTLE_S,
     )
 
 
@@ -258,7 +273,7 @@ def _is_settled(held: Held, one: Authority, since: Since, settle_s: float) -> bo
 
 def _is_due(leaf: Leaf | None, signer: Authority, target: Authority | None, now_s: float) -> bool:
     """Whether a holder gets a certificate of *signer* now."""
-    if leaf is None or not leaf.signer:
+    if leaf is None or not leaf.signer or not leaf.is_bound:
         return True
     if leaf.signer != signer.fingerprint:
         return signer == target
