@@ -110,6 +110,8 @@ def test_every_metric_of_a_group_is_shown_or_explained() -> None:
     """Nobody looks at what is not on the dashboard; these few are for other uses."""
     asked = " ".join(_queries())
     elsewhere = {
+        "dledger_client_certificate_expiry_timestamp_seconds",
+        "dledger_client_certificate_refused",
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_operator_certificate_expiry_timestamp_seconds",

@@ -22,6 +22,38 @@ _LINKS = "tests/link/test_links.py"
 
 NODE_MUTANTS = (
     Mutant(
+        name="a role is anybody's group's",
+        file="rpc/callers.py",
+        old='return bound[0].removeprefix(ours) if bound[0].startswith(ours) else ""',
+        new='return bound[0].split("/", 2)[-1] if ours else ""',
+        why="another tenant's administrator deletes topics",
+        checks=("tests/system/test_peer_tls_groups.py",),
+    ),
+    Mutant(
+        name="certificates of before are believed for ever",
+        file="rpc/callers.py",
+        old=" and not group.is_required",
+        new="",
+        why="an authority that two groups share makes administrators of both",
+        checks=("tests/system/test_peer_tls_groups.py",),
+    ),
+    Mutant(
+        name="a certificate that has ended takes a sound one's place",
+        file="server/client_certificate.py",
+        old="not mounted.fault(now_s) or before.fault(now_s)",
+        new="True",
+        why="clients that verify are sent away by a bad renewal",
+        checks=("tests/server/test_client_certificate.py",),
+    ),
+    Mutant(
+        name="a door without a certificate speaks plain text",
+        file="door_process/process.py",
+        old='self._certificate_of(number) if number in setup["tls"] else None',
+        new="self._certificates.get(number)",
+        why="what clients send to the TLS port is read by anyone on the way",
+        checks=("tests/system/test_client_certificate_live.py",),
+    ),
+    Mutant(
         name="what a former leader has is awaited",
         file="link/follower.py",
         old='link.lose(Unavailable(f"the link to {leader.name} has ended"))',

@@ -11,9 +11,50 @@ _RESTARTS = "tests/operator/test_rollout.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
 _STARTS = "tests/operator/test_starts.py"
+_SECRETS = "tests/operator/test_any_secrets.py"
 _mutant = partial(Mutant, package="operator", checks=(_MACHINE,))
 
 OPERATOR_MUTANTS = (
+    _mutant(
+        name="bundles wait for who signs",
+        file="controllers/certificate_keeper.py",
+        old="        if found is None or not bundle:\n",
+        new="        if found is None or not bundle or not step.signer:\n",
+        why="the new authority waits to be trusted by Secrets that wait for its signature",
+        checks=(_SECRETS,),
+    ),
+    _mutant(
+        name="a new authority signs at once",
+        file="decisions/certificates.py",
+        old="    settle_s = URGENT_S if is_urgent else SETTLE_S\n",
+        new="    settle_s = 0.0 if is_urgent else SETTLE_S\n",
+        why="nodes whose kubelet is late refuse those whose is not",
+        checks=(_SECRETS,),
+    ),
+    _mutant(
+        name="certificates of before are refused at once",
+        file="decisions/certificates.py",
+        old=" or since.bound_s >= SETTLE_S",
+        new=" or held.all_bound(holders)",
+        why="a node whose kubelet is late is nobody to the others",
+        checks=("tests/operator/test_certificate_keeper.py",),
+    ),
+    _mutant(
+        name="somebody else's certificate shows what members trust",
+        file="decisions/certificates.py",
+        old=" and self.used >= {*self.given}",
+        new="",
+        why="an authority signs that no node was told of",
+        checks=(_SECRETS,),
+    ),
+    _mutant(
+        name="nodes trust what a Secret that is not theirs has",
+        file="cluster/secret_store.py",
+        old="tuple[str, ...]] = {names.peer_tls(group.name): ()}",
+        new="tuple[str, ...]] = {}",
+        why="a new authority signs while the peers' Secret cannot be written",
+        checks=(_SECRETS,),
+    ),
     _mutant(
         name="a store on port 80 may be the metadata",
         file="resources/job_egress.py",

@@ -15,7 +15,7 @@ from dledger_operator.api import names
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.issuing import Dates
+from dledger_operator.cluster.issuing import Dates, Identity, Pair
 from dledger_operator.controllers.certificate_keeper import DECIDE_S, REREAD_S
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.certificates import SETTLE_S
@@ -106,7 +106,8 @@ async def test_a_new_group_has_certificates_before_it_has_pods() -> None:
     await Operator(world).rounds()
     peers = _files(world, "orders-peer-tls")
     assert peers["mode"] == b"required"
-    assert {*peers} == {"ca.crt", "mode"} | {
+    assert peers["group"] == b"uid-1/orders-nodes.shop.svc"
+    assert {*peers} == {"ca.crt", "mode", "group"} | {
         f"orders-{n}.{kind}" for n in range(3) for kind in ("crt", "key")
     }
     (leaf,) = x509.load_pem_x509_certificates(peers["orders-1.crt"])
@@ -114,7 +115,8 @@ async def test_a_new_group_has_certificates_before_it_has_pods() -> None:
     hosts = ["orders-1", "orders-1.orders-nodes.shop.svc"]
     assert names_.get_values_for_type(x509.DNSName) == hosts
     roles = names_.get_values_for_type(x509.UniformResourceIdentifier)
-    assert roles == ["dledger:member/orders-1"]
+    bound = "dledger-group:uid-1/orders-nodes.shop.svc/member/orders-1"
+    assert roles == ["dledger:member/orders-1", bound]
     _check_trust(world)
     owner = world.objects["Secret", "orders-ca"]["metadata"]["ownerReferences"][0]
     assert owner["uid"] == "uid-1"
@@ -376,3 +378,41 @@ async def test_no_key_is_in_statuses_events_and_errors(caplog: pytest.LogCapture
     everything = [repr(shown), caplog.text, str(world.status)]
     everything += [str(m) for (kind, _), m in world.objects.items() if kind != "Secret"]
     assert not [text for text in everything if "PRIVATE KEY" in text]
+
+
+async def test_certificates_of_before_are_issued_anew_and_read_until_all_have_them() -> None:
+    """The operator is newer than the group: no restart, and nobody is refused meanwhile."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    for name in SECRETS - {"orders-ca"}:
+        _make_older(world, name)
+    before = _files(world, "orders-peer-tls")
+
+    await operator.rounds(3, seconds=REREAD_S)
+
+    after = _files(world, "orders-peer-tls")
+    assert after["orders-0.crt"] != before["orders-0.crt"]
+    assert "group" not in after
+    _check_trust(world)
+    await operator.rounds(5, seconds=SETTLE_S / 4)
+    assert _files(world, "orders-peer-tls")["group"] == b"uid-1/orders-nodes.shop.svc"
+    assert _files(world, "orders-admin-tls")["group"] == b"uid-1/orders-nodes.shop.svc"
+
+
+def _make_older(world: World, name: str) -> None:
+    """Write a Secret as an operator did that knew no groups."""
+    authority = _files(world, "orders-ca")
+    (chain,) = [text for key, text in authority.items() if key.endswith(".crt")]
+    (key,) = [text for file, text in authority.items() if file.endswith(".key")]
+    dates = Dates(datetime.fromisoformat(NOW).timestamp(), datetime.fromisoformat(NOW).timestamp())
+    files = _files(world, name)
+    del files["group"]
+    for file in [each for each in files if each.endswith(".crt") and each != "ca.crt"]:
+        holder = file.removesuffix(".crt")
+        hosts = (holder, f"{holder}.orders-nodes.shop.svc") if holder != "tls" else ()
+        role = f"member/{holder}" if hosts else name.split("-")[1]
+        pair = issuing.issue(Pair(chain, key), Identity(role, hosts), dates)
+        files |= {file: pair.chain, f"{holder}.key": pair.key}
+    data = {file: base64.b64encode(text).decode() for file, text in files.items()}
+    world.put({**world.objects["Secret", name], "data": data})

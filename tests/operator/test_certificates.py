@@ -16,6 +16,7 @@ from dledger_operator.decisions.certificates import (
     REQUIRED,
     ROTATE_S,
     SETTLE_S,
+    URGENT_S,
     Authority,
     Course,
     Held,
@@ -72,7 +73,7 @@ class Rotations(RuleBasedStateMachine):
             own=tuple(self.own),
             external=self.external,
             is_external=self.external is not None,
-            bundles=dict(self.trusted),
+            bundles={PEERS: (), **self.trusted},
             leaves=dict(self.leaves),
         )
 
@@ -142,7 +143,7 @@ class Rotations(RuleBasedStateMachine):
         self.runs_s += seconds
         self.wall_s += seconds
         for holder in (*MEMBERS, *CLIENTS):
-            if self.seen.get(holder) is None or self.runs_s - self.seen[holder].at_s > SETTLE_S / 4:
+            if self.seen.get(holder) is None or self.runs_s - self.seen[holder].at_s > URGENT_S / 2:
                 self.refreshes(holder)
 
     @rule(days=st.sampled_from([-4000.0, -400.0, -1.0, 1.0, 61.0, 400.0, 800.0, 4000.0]))
@@ -169,18 +170,15 @@ class Rotations(RuleBasedStateMachine):
         self.leaves.pop(holder, None)
 
     @precondition(lambda self: self._is_steady())
-    @rule()
-    def the_authoritys_secret_is_deleted(self) -> None:
-        """The certificates in use go on, since the bundles have its certificate."""
-        self.own = []
-
-    @precondition(lambda self: self._is_steady())
-    @rule()
-    def the_peers_secret_is_deleted(self) -> None:
-        """It is made again with the same authority."""
-        del self.trusted[PEERS]
-        for member in MEMBERS:
-            self.leaves.pop(member, None)
+    @rule(which=st.sets(st.sampled_from(("ca", *SECRETS)), min_size=1, max_size=3))
+    def secrets_are_deleted(self, which: set[str]) -> None:
+        """Nodes go on with what they have; while one is left, somebody knows their authority."""
+        if "ca" in which:
+            self.own = []
+        for secret in which - {"ca"}:
+            del self.trusted[secret]
+            for holder in MEMBERS if secret == PEERS else (secret,):
+                self.leaves.pop(holder, None)
 
     @precondition(lambda self: self._is_steady())
     @rule(uses=st.booleans())
@@ -305,6 +303,58 @@ def test_an_authority_that_cannot_be_used_leaves_the_certificates_in_use() -> No
     step = _next(replace(_steady(), own=(), is_external=True))
 
     assert (step.make, step.issue, step.forget, step.bundle) == (False, (), (), ("a",))
+
+
+def test_who_has_no_certificate_waits_for_a_new_authority_no_longer_than_kubelets_take() -> None:
+    """The old one's key is lost with the peers' Secret; bundles have the new one meanwhile."""
+    left = {each: Leaf("a", NOW_S + LEAF_S) for each in CLIENTS}
+    lost = Held(
+        own=(Authority("b", NOW_S + AUTHORITY_S),),
+        bundles=dict.fromkeys(SECRETS, ("a", "b")),
+        leaves=left,
+        given=("a", "b"),
+    )
+
+    waits = _next(lost, Since(trusted_s={"b": URGENT_S - 1}))
+    signs = _next(lost, Since(trusted_s={"b": URGENT_S}))
+
+    assert (waits.signer, waits.issue, waits.bundle) == ("", (), ("a", "b"))
+    assert (signs.signer, signs.issue) == ("b", (*MEMBERS, *CLIENTS))
+
+
+def test_an_authority_that_has_ended_is_replaced_as_one_that_is_lost() -> None:
+    """The operator was away for too long: nobody believes anybody; kubelets alone are awaited."""
+    ended = _steady(left_s=-1, authority_s=-1)
+    assert _next(ended).make
+
+    both = replace(
+        ended,
+        own=(*ended.own, Authority("b", NOW_S + AUTHORITY_S)),
+        bundles=dict.fromkeys(SECRETS, ("a", "b")),
+    )
+
+    assert _next(both, Since(trusted_s={"b": URGENT_S - 1})).signer == ""
+    step = _next(both, Since(trusted_s={"b": URGENT_S}))
+    assert (step.signer, step.issue) == ("b", (*MEMBERS, *CLIENTS))
+
+
+def test_certificates_that_have_ended_are_renewed_at_once() -> None:
+    """Their authority holds; it takes no node's answer to write them."""
+    step = _next(_steady(left_s=-1))
+
+    assert (step.signer, step.issue) == ("a", (*MEMBERS, *CLIENTS))
+
+
+def test_a_certificate_of_somebody_elses_shows_nothing_of_what_members_trust() -> None:
+    """The Secrets of two groups were mixed up; members were given another authority."""
+    mixed = Held(
+        own=(Authority("x", NOW_S + AUTHORITY_S),),
+        bundles={PEERS: (), "admin": ("x",)},
+        leaves={"admin": Leaf("x", NOW_S + LEAF_S)},
+    )
+
+    assert _next(mixed).signer == "x"
+    assert _next(replace(mixed, given=("a",))).signer == ""
 
 
 def test_peers_speak_tls_alone_once_all_do_and_never_less_again() -> None:

@@ -16,6 +16,7 @@ from dledger_operator.decisions.disruptions import Footing, Held, RestartPod, Tr
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.rollout import ALONE, BROKEN, OLDER, healing, rollout
+from dledger_operator.observed.certificates import Certificates
 from dledger_operator.observed.observed import Observed, Pod, ref_of
 from dledger_operator.resources.wish import wish
 from dledger_operator.status.conditions import conditions
@@ -343,3 +344,11 @@ def test_a_rollout_ends_once_the_last_pod_is_back_and_is_told_once() -> None:
     ended, said = _told(coming, _seen(()))
     assert EventReason.ROLLOUT_COMPLETE in said
     assert _told(ended, _seen(()))[1] == []
+
+
+def test_a_pod_without_a_certificate_in_its_secret_is_not_restarted() -> None:
+    """It could not start, and be one voter less until it is made."""
+    lacking = Certificates(known=True, lacking=("orders-2",))
+    held = rollout(facts_of(NEW, _seen(certificates=lacking)))
+
+    assert held == Held("orders-2", "its certificate is not made yet: it could not start")

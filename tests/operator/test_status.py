@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 import pytest
@@ -48,6 +49,14 @@ def _seen(**changes: Any) -> Observed:
     return converged(bootstrapped(), **changes)
 
 
+def _shown(*, days: float, left: float) -> Observed:
+    """Return nodes that show clients a certificate of so many days, with so many left."""
+    ends_ms = int(datetime.fromisoformat(NOW).timestamp() * 1000 + left * 86_400_000)
+    dates = {"client_certificate_ends_ms": ends_ms}
+    dates["client_certificate_begins_ms"] = ends_ms - int(days * 86_400_000)
+    return _seen(nodes=joined(0, 1, 2, **dates))
+
+
 WELL = _seen()
 FULL_DISK = _seen(nodes=joined(0, 1, 2, writes_refused_reason="disk is full"))
 OLDER_DISK = _seen(nodes=joined(0, 1, 2, older_copy="others know that it had entry 9"))
@@ -67,6 +76,7 @@ CUT_OFF = _seen(
 )
 OF_TOMORROW = _seen(nodes={**WELL.nodes, **joined(2, clock_ahead_ms=100 * 3_600_000)})
 A_BIT_LATE = _seen(nodes={**WELL.nodes, **joined(2, clock_behind_ms=5_000)})
+BAD_CLIENT_PAIR = _seen(nodes=joined(0, 1, 2, client_certificate_fault="tls.crt: it ended"))
 NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
 TOPIC_MISSING = _seen(topics={})
@@ -114,6 +124,11 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Degraded", NEW, CLONED, "True", Reason.DUPLICATE_NODE_ID),
     ("Degraded", OLD, OF_TOMORROW, "True", Reason.CLOCK_APART),
     ("Degraded", OLD, A_BIT_LATE, "False", Reason.AS_EXPECTED),
+    ("Degraded", OLD, BAD_CLIENT_PAIR, "True", Reason.CLIENT_CERTIFICATE_REFUSED),
+    ("Degraded", OLD, _shown(days=10, left=1.9), "True", Reason.CLIENT_CERTIFICATE_EXPIRING),
+    ("Degraded", OLD, _shown(days=10, left=2.1), "False", Reason.AS_EXPECTED),
+    ("Degraded", OLD, _shown(days=90, left=13.9), "True", Reason.CLIENT_CERTIFICATE_EXPIRING),
+    ("Degraded", OLD, _shown(days=90, left=14.1), "False", Reason.AS_EXPECTED),
     ("GroupIDConsistent", OLD, WELL, "True", Reason.ONE_GROUP_ID),
     ("GroupIDConsistent", OLD, SPLIT, "False", Reason.GROUP_ID_MISMATCH),
     ("GroupIDConsistent", NEW, EMPTY, "Unknown", Reason.NOT_FOUNDED),

@@ -15,6 +15,9 @@ import pytest
 from dledger.door.server import DoorServer
 from dledger.server.client_certificate import ClientCertificate, self_signed
 from dledger.server.config import GRPC, NATIVE
+from dledger_operator.cluster import issuing
+from dledger_operator.cluster.issuing import Dates, Identity
+from dledger_operator.decisions.certificates import LEAF_S
 from e2e.harness.ports import HOST, free_ports
 
 
@@ -47,7 +50,9 @@ async def port(files: tuple[Path, Path], request: pytest.FixtureRequest) -> Asyn
     server: Any
     if request.param == GRPC:
         server = grpc.aio.server()
-        server.add_secure_port(address, certificate.credentials())
+        credentials = certificate.credentials()
+        assert credentials is not None
+        server.add_secure_port(address, credentials)
     else:
         server = DoorServer(address, {}, tls=certificate.following())
     await server.start()
@@ -92,7 +97,8 @@ async def test_a_damaged_certificate_leaves_the_last_sound_one(
         assert [await _shown(port), await _shown(port)] == [before, before]
 
     assert len(caplog.messages) == 1
-    assert caplog.messages[0].startswith("clients are shown the last sound certificate: ")
+    assert caplog.messages[0].startswith("no new certificate for clients: ")
+    assert caplog.messages[0].endswith("clients are shown the last sound one")
     assert await _after(files, port)
 
 
@@ -100,10 +106,75 @@ async def _after(files: tuple[Path, Path], port: int) -> bool:
     return _renew(files) == await _shown(port)
 
 
-def test_a_node_does_not_start_with_files_that_are_no_pair(files: tuple[Path, Path]) -> None:
-    """It says which."""
+def _dated(files: tuple[Path, Path], *, begins_s: float, ends_s: float) -> None:
+    """Write a pair that holds between two moments, in Unix seconds."""
+    dates = Dates(begins_s + 3600, ends_s - LEAF_S)
+    authority = issuing.new_authority("clients", Dates(begins_s + 3600, ends_s))
+    pair = issuing.issue(authority, Identity("admin", ("orders",)), dates)
+    files[0].write_bytes(pair.chain)
+    files[1].write_bytes(pair.key)
+
+
+def test_files_that_are_no_pair_leave_the_port_without_a_certificate(
+    files: tuple[Path, Path],
+) -> None:
+    """It says which, and what follows; a sound pair is taken as soon as it is there."""
     _renew(files)
     files[1].write_bytes(self_signed("other", HOST).key)
+    certificate = _certificate(files)
+    following = certificate.following()
 
-    with pytest.raises(OSError, match=r"tls\.crt and .*tls\.key are not a pair"):
-        _certificate(files)
+    assert "tls.crt and" in certificate.fault
+    assert "tls.key are not a pair" in certificate.fault
+    assert certificate.fault.endswith("the port for TLS takes nobody until there is one")
+    assert certificate.credentials() is None
+    with pytest.raises(OSError, match="no certificate yet"):
+        _ = following.context
+    _renew(files)
+    assert certificate.credentials() is not None
+    assert following.context
+    assert certificate.fault == ""
+
+
+def test_a_certificate_that_has_ended_is_shown_rather_than_none(files: tuple[Path, Path]) -> None:
+    """Most SDKs take any; it is told all the same."""
+    _dated(files, begins_s=1_000, ends_s=2_000)
+
+    certificate = ClientCertificate(*map(str, files), name="orders-0", host=HOST)
+
+    assert certificate.shown is not None
+    assert certificate.shown.ends_s == 2_000
+    assert "it ended at 1970-01-01 00:33 UTC" in certificate.fault
+    assert certificate.fault.endswith("clients are shown it all the same")
+
+
+def test_a_certificate_that_holds_is_not_given_up_for_one_that_does_not(
+    files: tuple[Path, Path],
+) -> None:
+    """Until it has ended itself, or the other begins."""
+    now_s = 10_000.0
+    _dated(files, begins_s=1_000, ends_s=20_000)
+    certificate = ClientCertificate(
+        *map(str, files), name="orders-0", host=HOST, now_s=lambda: now_s
+    )
+    _dated(files, begins_s=12_000, ends_s=90_000)
+
+    certificate.refresh()
+    assert certificate.shown is not None
+    assert certificate.shown.ends_s == 20_000
+    assert certificate.fault.endswith("clients are shown the last sound one")
+    now_s = 12_000.0
+    certificate.refresh()
+    assert certificate.shown.ends_s == 90_000
+    assert certificate.fault == ""
+    now_s = 90_000.0
+    certificate.refresh()
+    assert "it ended at" in certificate.fault
+
+
+def test_a_certificate_of_the_nodes_own_is_nobodys_to_watch() -> None:
+    """It is made anew at each start, for ten years."""
+    certificate = ClientCertificate("", "", name="orders-0", host=HOST)
+
+    assert (certificate.is_mounted, certificate.fault) == (False, "")
+    assert certificate.credentials() is not None

@@ -125,6 +125,7 @@ async def test_counters_are_no_news(changes: dict[str, Any]) -> None:
         {"faulty_entries": 1},
         {"feature_level": 2},
         {"epoch": 1},
+        {"client_certificate_fault": "it ended"},
         {"storage_used_bytes": 20},
         {"group_id": ""},
     ],

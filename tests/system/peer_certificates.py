@@ -25,10 +25,11 @@ class Mounted:
 
     Attributes:
         authorities: All that are trusted; the last one signs.
+        group: What certificates say of the group; empty: nothing, as those of before.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, group: str = "") -> None:
+        self.path, self.group = path, group
         self.authorities = [issuing.new_authority("orders", dates())]
         self._writes = 0
         path.mkdir()
@@ -39,15 +40,27 @@ class Mounted:
 
     def issue(self, role: str, *hosts: str) -> Pair:
         """Return a certificate of now."""
-        return issuing.issue(self.authorities[-1], Identity(role, hosts), dates())
+        hosts += tuple(f"{host}.{self.domain}" for host in hosts if self.domain)
+        return issuing.issue(self.authorities[-1], Identity(role, hosts, self.group), dates())
+
+    @property
+    def domain(self) -> str:
+        """The domain of the members' hosts; empty without a group."""
+        return self.group.partition("/")[2]
 
     def member(self, name: str) -> Pair:
         """Return the certificate of a member."""
         return self.issue(f"member/{name}", name)
 
-    def write(self, pairs: dict[str, Pair], mode: str = "required") -> None:
-        """Replace all files: the bundle, the mode, and these pairs by name."""
+    def write(
+        self, pairs: dict[str, Pair], mode: str = "required", *, is_bound: bool = False
+    ) -> None:
+        """Replace all files: the bundle, the mode, and these pairs by name.
+
+        *is_bound*: no certificate without the group is believed any more.
+        """
         files = {"ca.crt": self.trusted, "mode": mode.encode()}
+        files |= {"group": self.group.encode()} if is_bound else {}
         for name, pair in pairs.items():
             files |= {f"{name}.crt": pair.chain, f"{name}.key": pair.key}
         self.replace(files)

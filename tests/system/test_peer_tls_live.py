@@ -193,6 +193,10 @@ async def test_a_damaged_pair_does_not_hold_up_a_new_authority(tmp_path: Path) -
     assert tls._loaded.identity.pair == sound
     assert tls._loaded.identity.trusted == mounted.trusted
 
+    mounted.write({})
+    tls.refresh()
+    assert tls._loaded.identity.pair == sound
+
     mounted.replace({"ca.crt": b"half", "orders-0.crt": sound.chain, "orders-0.key": sound.key})
     tls.refresh()
     assert tls._loaded.identity.trusted == mounted.trusted

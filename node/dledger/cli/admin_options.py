@@ -92,7 +92,7 @@ def _given() -> Identity:
     with tempfile.TemporaryDirectory() as directory:  # for this user alone
         try:
             data = json.load(sys.stdin)["data"]
-            for name in ("ca.crt", "tls.crt", "tls.key", "mode"):
+            for name in ("ca.crt", "tls.crt", "tls.key", "mode", "group"):
                 if name in data:
                     (Path(directory) / name).write_bytes(base64.b64decode(data[name]))
         except (ValueError, KeyError, TypeError) as error:

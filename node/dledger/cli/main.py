@@ -161,6 +161,8 @@ async def _status(args: argparse.Namespace) -> int:
     if status.commit_waits_ms >= _WORTH_TELLING_MS:
         waits_s = status.commit_waits_ms / 1000
         print(f"  entries in its log have waited {waits_s:.1f} s for a majority")
+    if status.client_certificate_fault:
+        print(f"  clients' certificate: {status.client_certificate_fault}")
     for line in clock_lines(status):
         print(f"  {line}")
     print(f"  version {status.version}, feature level {status.feature_level}")

@@ -15,13 +15,14 @@ import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import uvloop
 
 from dledger.common.memory import give_back_now_and_then, keep_blocks
 from dledger.common.watchdog import Watchdog
 from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
+from dledger.rpc.peer_tls import PeerTls
 from dledger.server import config
 from dledger.server.config import ConfigError, Settings
 from dledger.server.live_settings import SettingsFollower
@@ -35,6 +36,9 @@ _GC_THRESHOLDS: Final = (20_000, 20, 50)
 _SWITCH_INTERVAL_S: Final = 0.0005
 """A sync acquires the GIL several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
+_CERTIFICATE_WAIT_S: Final = 240.0
+"""Below the five minutes of the startup probe. The operator needs four if an authority is lost."""
+_CERTIFICATE_LOOK_S: Final = 1.0
 EXIT_FATAL: Final = 1
 _EXIT_CONFIG: Final = 2
 _EXIT_DATA: Final = 3
@@ -148,6 +152,8 @@ async def _serve(settings: Settings, read: Callable[[], Settings] | None) -> Bas
         loop.add_signal_handler(number, end, None)
     sys.setswitchinterval(_SWITCH_INTERVAL_S)
     watchdog = Watchdog()
+    if not await _waits_for_certificate(settings, ended):
+        return None
     node = Node(settings, on_fatal=end, watchdog=watchdog)
     await node.start()
     gc.freeze()
@@ -164,6 +170,36 @@ async def _serve(settings: Settings, read: Callable[[], Settings] | None) -> Bas
     await stop_within(settings.shutdown_grace_s, stop)
     watchdog.stop()
     return error
+
+
+async def _waits_for_certificate(settings: Settings, ended: asyncio.Future[Any]) -> bool:
+    """Wait a while for a certificate that is not in its directory yet; False if told to end.
+
+    After that the node does not start, and says why.
+    """
+    told = ""
+    for _ in range(int(_CERTIFICATE_WAIT_S / _CERTIFICATE_LOOK_S)):
+        fault = _certificate_fault(settings)
+        if not fault:
+            return True
+        if fault != told:
+            told = fault
+            logger.error("waits for up to %g s: %s", _CERTIFICATE_WAIT_S, told)
+        await asyncio.wait((ended,), timeout=_CERTIFICATE_LOOK_S)
+        if ended.done():
+            return False
+    return True
+
+
+def _certificate_fault(settings: Settings) -> str:
+    """Return what is wrong in the directory of the certificate; empty if nothing, or without it."""
+    directory = Path(settings.peer_tls_dir)
+    if settings.peer_tls_dir and directory.is_dir():
+        try:
+            PeerTls(directory, settings.name)
+        except OSError as error:
+            return str(error)
+    return ""
 
 
 async def stop_within(grace_s: float, stop: Callable[[], Awaitable[None]]) -> None:

@@ -62,6 +62,8 @@ class Sample:
         door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
+        client_certificate_expiry_timestamp_seconds: None without one of a file.
+        client_certificate_refused: None if no files are configured.
     """
 
     role: str
@@ -125,6 +127,12 @@ class Sample:
     )
     peer_plain_text_accepted: bool | None = _gauge(
         "1 while this node takes plain text on its peer ports beside TLS"
+    )
+    client_certificate_expiry_timestamp_seconds: float | None = _gauge(
+        "When the certificate of tls.secretName that clients are shown ends, in Unix seconds"
+    )
+    client_certificate_refused: bool | None = _gauge(
+        "1 while the mounted certificate for clients cannot be used or has ended; else 0"
     )
 
 

@@ -69,7 +69,9 @@ class NodeStatus:
     *clock_behind_ms*: how far its wall clock is from the group's date (`replica.group_date`); both
     0 while that is not known. *log_ahead_ms*: how far a leader's log is ahead of it. *older_copy*
     says what others know that the node had, while its disk has less and it abstains; "" if it
-    takes part.
+    takes part. *client_certificate_fault* is what is wrong with the certificate that was mounted
+    for clients, and the other two are the Unix milliseconds between which the one that they are
+    shown holds; 0 without one of a file.
     """
 
     node_id: str
@@ -103,6 +105,9 @@ class NodeStatus:
     clock_ahead_ms: int = 0
     clock_behind_ms: int = 0
     log_ahead_ms: int = 0
+    client_certificate_fault: str = ""
+    client_certificate_begins_ms: int = 0
+    client_certificate_ends_ms: int = 0
 
     @property
     def clock_apart_ms(self) -> int:

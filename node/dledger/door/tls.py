@@ -13,20 +13,20 @@ class TlsCertificate:
     """What a port shows its clients from now on; connections that are open keep what they saw.
 
     Args:
-        chain: The certificate and those above it, PEM.
+        chain: The certificate and those above it, PEM; empty: there is none yet.
         key: Its key, PEM, without a password.
 
     Attributes:
-        chain: The present one.
+        chain: The present one; empty before there is one.
         key: The same.
 
     Raises:
         ssl.SSLError: The two are not a pair.
     """
 
-    def __init__(self, chain: bytes, key: bytes) -> None:
+    def __init__(self, chain: bytes = b"", key: bytes = b"") -> None:
         self.chain, self.key = chain, key
-        self._context = _context(chain, key)
+        self._context = _context(chain, key) if chain else None
 
     @classmethod
     def of_files(cls, chain: Path, key: Path) -> TlsCertificate:
@@ -35,8 +35,10 @@ class TlsCertificate:
 
     @property
     def context(self) -> ssl.SSLContext:
-        """What the next handshake uses."""
+        """What the next handshake uses. Raises OSError: there is no certificate yet."""
         self.refresh()
+        if self._context is None:
+            raise ConnectionRefusedError("the port has no certificate yet")
         return self._context
 
     def refresh(self) -> None:

@@ -102,10 +102,11 @@ class Process:
         """Take a TLS port's certificate, the first one or a newer."""
         (size,) = CHAIN_BYTES.unpack_from(payload)
         chain, key = payload[CHAIN_BYTES.size :][:size], payload[CHAIN_BYTES.size + size :]
-        if port in self._certificates:
-            self._certificates[port].replace(chain, key)
-        else:
-            self._certificates[port] = TlsCertificate(chain, key)
+        self._certificate_of(port).replace(chain, key)
+
+    def _certificate_of(self, port: int) -> TlsCertificate:
+        """Return that of a TLS port, which may be empty yet: the port takes nobody then."""
+        return self._certificates.setdefault(port, TlsCertificate())
 
     async def _serve(self, setup: dict[str, Any]) -> None:
         logging.basicConfig(level=setup["log_level"], stream=sys.stderr, format=setup["log_format"])
@@ -117,7 +118,7 @@ class Process:
                 socket.socket(fileno=descriptor),
                 handlers_of(door, number, setup["methods"], batches),
                 bounds=bounds,
-                tls=self._certificates.get(number),
+                tls=self._certificate_of(number) if number in setup["tls"] else None,
             )
             self._servers.append(server)
             await server.start()

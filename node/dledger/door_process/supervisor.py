@@ -315,7 +315,7 @@ class _Door:
                 continue
             port.tls.refresh()
             shown = (port.tls.chain, port.tls.key)
-            if self._shown.get(number) != shown:
+            if port.tls.chain and self._shown.get(number) != shown:
                 self._shown[number] = shown
                 head = CHAIN_BYTES.pack(len(port.tls.chain))
                 end.link.send(packed(DoorKind.CERTIFICATE, number, head, *shown))
@@ -326,6 +326,7 @@ class _Door:
         handlers = owner.ports[0].handlers
         setup: dict[str, Any] = {
             "listening": [each.fileno() for each in owner.listening],
+            "tls": [number for number, port in enumerate(owner.ports) if port.tls is not None],
             "methods": methods_of(handlers),
             "bounds": dataclasses.asdict(owner.bounds),
             "log_level": root.getEffectiveLevel(),

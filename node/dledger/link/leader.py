@@ -56,7 +56,8 @@ class RelayPort:
             await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, reason)
         self._offers += 1
         try:
-            with self._replication.admitted_as(self._link, callers.role_of_call(context)) as token:
+            role = callers.role_of_call(context, self._replication.group)
+            with self._replication.admitted_as(self._link, role) as token:
                 port = self._replication.number
                 offer = Offer(format=agreed, port=port, token=token, methods=self._methods)
                 await context.write(offer.encode())

@@ -204,7 +204,7 @@ class Peers:
         """Serve one inbound control stream until it breaks; only a connect token is sent back."""
         handshake, sender = await self._handshake(context)
         self.levels.told(handshake.sender_id, handshake.feature_level)
-        role = None if self._tls is None else callers.role_of_call(context)
+        role = None if self._tls is None else callers.role_of_call(context, self._tls.group)
         with self.replication.admitted(handshake, role) as connect_token:
             await context.send_initial_metadata(((CONNECT_TOKEN_KEY, connect_token.encode()),))
             self._heard_from(handshake, sender)
@@ -297,7 +297,7 @@ async def _proved(
 
     Without a certificate it is believed only where plain text is accepted.
     """
-    role, name = callers.role_of_call(context), handshake.sender_name
+    role, name = callers.role_of_call(context, tls.group), handshake.sender_name
     if role is None and tls.takes_plain:
         return False
     if role != callers.member(name):

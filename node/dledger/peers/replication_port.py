@@ -127,6 +127,11 @@ class ReplicationPort:
         self._connections: dict[_Connection, None] = {}  # oldest first
 
     @property
+    def group(self) -> callers.Group:
+        """Whose callers are believed."""
+        return self._tls.group if self._tls is not None else callers.Group()
+
+    @property
     def number(self) -> int:
         """The number of the bound port."""
         return int(self._bound().getsockname()[1])
@@ -302,7 +307,8 @@ class _Connection(asyncio.BufferedProtocol):
         self._transport = cast("asyncio.Transport", transport)
         self.host = str((transport.get_extra_info("peername") or ("",))[0])
         if transport.get_extra_info("sslcontext") is not None:
-            self.role = callers.role_of_certificate(transport.get_extra_info("peercert"))
+            peer = transport.get_extra_info("peercert")
+            self.role = callers.role_of_certificate(peer, self._port.group)
         self.is_unauthenticated = True
         self._patience = asyncio.get_running_loop().call_later(
             _TOKEN_WITHIN_S, self._token_timed_out

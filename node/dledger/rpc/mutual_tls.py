@@ -1,8 +1,9 @@
 """What is shown to a member and who is believed: read from a directory, and made into connections.
 
 The directory is a mounted Secret of the operator's: ``ca.crt`` with every trusted authority, a pair
-``NAME.crt`` and ``NAME.key``, or else ``tls.crt`` and ``tls.key``, and ``mode``. Used by nodes,
-which read it again and again (`peer_tls`), by the command line and by the pipeline.
+``NAME.crt`` and ``NAME.key``, or else ``tls.crt`` and ``tls.key``, ``mode``, and ``group`` once
+certificates without the group are believed no more. Used by nodes, which read it again and again
+(`peer_tls`), by the command line and by the pipeline.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ DIRECTORY_ENV: Final = "DLEDGER_PEER_TLS_DIR"
 """Names the directory for whoever is not told it otherwise."""
 _TRUSTED: Final = "ca.crt"
 _MODE: Final = "mode"
+_GROUP: Final = "group"
 _NAME_OPTION: Final = "grpc.ssl_target_name_override"
 _PROBE_S: Final = 2.0
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
@@ -38,7 +40,8 @@ class MutualTls:
     """What is shown to a member, and how it is known, whatever its address is.
 
     Attributes:
-        name: The member's name, as its certificate has it; empty: the host that is dialled.
+        name: The member's name, or its host, as its certificate has them; empty: the host that is
+            dialled.
         trusted: The authorities that are believed, as PEM.
         chain: The certificate to show, as PEM.
         key: Its key, as PEM.
@@ -72,15 +75,29 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """What a caller of members shows, whom it believes, and whether plain text is accepted, too."""
+    """What a caller of members shows, whom it believes, and whether plain text is accepted, too.
+
+    *group* is ``UID/DOMAIN`` of the own one, if certificates without it are believed no more.
+    """
 
     trusted: bytes
     pair: Pair
     mode: str
+    group: str = ""
 
     def to(self, name: str) -> MutualTls:
         """Return it for a call to the member *name*; empty: to the host that is dialled."""
-        return MutualTls(name=name, trusted=self.trusted, chain=self.pair.chain, key=self.pair.key)
+        chain, key = self.pair.chain, self.pair.key
+        return MutualTls(name=self.host_of(name), trusted=self.trusted, chain=chain, key=key)
+
+    def host_of(self, name: str) -> str:
+        """Return the host by which the group's member *name* is known, in its certificate.
+
+        A name alone may be a member's of another group. It is what is left as long as the group is
+        not known, and a host is as it is.
+        """
+        _, _, domain = self.group.partition("/")
+        return f"{name}.{domain}" if domain and name and "." not in name else name
 
     def way(self, address: str, name: str) -> MutualTls | None:
         """Return how to call ``HOST:PORT``; None: in plain text, as the node there is not yet on.
@@ -98,7 +115,12 @@ def identity_of(directory: Path, name: str = "") -> Identity:
         InvalidArgument: Something is missing or wrong in it; says which file.
     """
     try:
-        return Identity(trusted_of(directory), pair_of(directory, name), mode_of(directory))
+        return Identity(
+            trusted_of(directory),
+            pair_of(directory, name),
+            mode_of(directory),
+            required_group_of(directory),
+        )
     except (OSError, ValueError) as error:
         raise InvalidArgument(f"no certificate for peers: {error}") from error
 
@@ -153,6 +175,19 @@ def mode_of(directory: Path) -> str:
     return mode
 
 
+def required_group_of(directory: Path) -> str:
+    """Return whose certificates are believed alone; empty: those without a group are, too.
+
+    Raises:
+        OSError: It cannot be read.
+        ValueError: It is no text.
+    """
+    try:
+        return (directory / _GROUP).read_text("ascii").strip()
+    except FileNotFoundError:
+        return ""
+
+
 def trusted_of(directory: Path) -> bytes:
     """Return the authorities. Raises OSError, ValueError (naming the file)."""
     path = directory / _TRUSTED
@@ -181,7 +216,8 @@ def read_pair(of_chain: Path, of_key: Path) -> Pair:
 
 def signature_of(directory: Path, name: str) -> object:
     """Return what differs after any of the files was written or replaced."""
-    return written(directory / _TRUSTED, *_names(directory, name), directory / _MODE)
+    told = directory / _MODE, directory / _GROUP
+    return written(directory / _TRUSTED, *_names(directory, name), *told)
 
 
 def written(*files: Path) -> object:

@@ -22,6 +22,7 @@ import grpc
 import grpc.aio
 from cryptography import x509
 
+from dledger.rpc.callers import Group, group_of
 from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.mutual_tls import (
     BOTH,
@@ -31,6 +32,7 @@ from dledger.rpc.mutual_tls import (
     context_of,
     mode_of,
     pair_of,
+    required_group_of,
     show,
     signature_of,
     speaks_tls,
@@ -50,6 +52,7 @@ class _Loaded:
     """What is in use: one for each time that something changed."""
 
     identity: Identity
+    group: Group
     not_after_s: float
     client: ssl.SSLContext
     server: ssl.SSLContext
@@ -73,7 +76,12 @@ class PeerTls:
         self._seen = signature_of(directory, name)
         try:
             self._loaded = _load(
-                Identity(trusted_of(directory), pair_of(directory, name), mode_of(directory))
+                Identity(
+                    trusted_of(directory),
+                    pair_of(directory, name),
+                    mode_of(directory),
+                    required_group_of(directory),
+                )
             )
         except (OSError, ValueError) as error:
             raise OSError(f"no certificate for peers: {error}") from error
@@ -87,6 +95,11 @@ class PeerTls:
     def takes_plain(self) -> bool:
         """Whether plain text is accepted, too."""
         return self._loaded.identity.mode == BOTH
+
+    @property
+    def group(self) -> Group:
+        """Whose callers are believed."""
+        return self._loaded.group
 
     @property
     def state(self) -> object:
@@ -124,7 +137,7 @@ class PeerTls:
         if seen == self._seen:
             return
         before, faults = self._loaded.identity, []
-        trusted, pair, mode = before.trusted, before.pair, before.mode
+        trusted, pair, mode, group = before.trusted, before.pair, before.mode, before.group
         try:
             trusted = trusted_of(self._directory)
         except (OSError, ValueError) as error:
@@ -137,7 +150,11 @@ class PeerTls:
             mode = _onwards(mode, mode_of(self._directory))
         except (OSError, ValueError) as error:
             faults.append(str(error))
-        if (now := Identity(trusted, pair, mode)) != before:
+        try:
+            group = required_group_of(self._directory)
+        except (OSError, ValueError) as error:
+            faults.append(str(error))
+        if (now := Identity(trusted, pair, mode, group)) != before:
             try:
                 self._loaded = _load(now)
                 logger.info("took new certificates for peers from %s: %s", self._directory, mode)
@@ -148,6 +165,10 @@ class PeerTls:
             logger.error("keeps the last sound certificates for peers: %s", fault)
         self._last_fault = fault
         self._seen = seen
+
+    def host_of(self, name: str) -> str:
+        """Return the host by which the member *name* is known."""
+        return self._loaded.identity.host_of(name)
 
     def dial(self, address: str, name: str) -> grpc.aio.Channel:
         """Return a channel to the member *name* at ``HOST:PORT``, with what is in use now."""
@@ -175,7 +196,7 @@ def connecting(tls: PeerTls | None, name: str) -> dict[str, Any]:
     """Return asyncio's arguments for a connection to the peer *name*; none for plain text."""
     if tls is None or tls.is_plain(name):
         return {}
-    return {"ssl": tls.client_context, "server_hostname": name}
+    return {"ssl": tls.client_context, "server_hostname": tls.host_of(name)}
 
 
 class PeerChannel:
@@ -276,4 +297,6 @@ def _load(identity: Identity) -> _Loaded:
     for context in (client, server):
         show(context, pair.chain, pair.key)
     leaf = x509.load_pem_x509_certificates(pair.chain)[0]
-    return _Loaded(identity, leaf.not_valid_after_utc.timestamp(), client, server)
+    own = identity.group or group_of(pair.chain)
+    group = Group(own, is_required=bool(identity.group))
+    return _Loaded(identity, group, leaf.not_valid_after_utc.timestamp(), client, server)

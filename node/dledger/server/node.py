@@ -59,7 +59,7 @@ from dledger.server.epochs import Epochs
 from dledger.server.loop_profile import LoopProfile
 from dledger.server.node_report import Facts, load_of, node_sample, node_status
 from dledger.server.peer_front import PeerFront
-from dledger.server.ports import listeners
+from dledger.server.ports import client_certificate, listeners
 from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
 from dledger.server.wiring import services_of, wire
@@ -187,7 +187,15 @@ class Node:
         )
         self._admin = AdminServicer(self)
         services = self._peer_services()
-        ports = listeners(settings, self._parts, services, self._peer_tls, self._front)
+        self._client_certificate = client_certificate(settings)
+        ports = listeners(
+            settings,
+            self._parts,
+            services,
+            peer_tls=self._peer_tls,
+            front=self._front,
+            certificate=self._client_certificate,
+        )
         doors = Doors(
             processes=settings.door_processes,
             batches=DoorBatches(self._parts),
@@ -478,6 +486,7 @@ class Node:
             recovered_to=self._joining.identity.recovered_to,
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
+            client_certificate=self._client_certificate,
         )
         return node_status(facts, self._driver, self._log, self._peers)
 
@@ -545,6 +554,8 @@ class Node:
     async def _publish_metrics(self) -> None:
         """Publish gauges every second, even while maintenance waits for the disk."""
         while True:
+            if self._client_certificate is not None:
+                self._client_certificate.refresh()
             status, load, free = self.status(), load_of(self._parts), self._usage.free_bytes
             sample = node_sample(
                 status,
@@ -555,6 +566,7 @@ class Node:
                 remembered_ids=self.engine.state.topics.remembered_ids,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 peer_tls=self._peer_tls,
+                client_certificate=self._client_certificate,
                 doors=self._servers.serving_doors,
             )
             self._metrics.publish(sample)

@@ -14,6 +14,7 @@ from dledger.raft import quorum
 from dledger.raft.core import Raft
 from dledger.replica.driver import Driver
 from dledger.rpc.peer_tls import PeerTls
+from dledger.server.client_certificate import ClientCertificate, Shown
 from dledger.server.wiring import ClientParts
 from dledger.store.commit_log import CommitLog
 from dledger.types import Member, NodeId, Role
@@ -34,6 +35,7 @@ class Facts:
     recovered_to: int = 0
     feature_level: int = 0
     told_group_id: str = ""
+    client_certificate: ClientCertificate | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +85,7 @@ def node_status(
     core = driver.core if driver else None
     refused = driver.writes_refused if driver else None
     apart_ms = (driver.dating.apart_ms or 0) if driver else 0
+    shown = _mounted(facts.client_certificate)
     return NodeStatus(
         node_id=facts.node_id,
         name=facts.name,
@@ -115,7 +118,15 @@ def node_status(
         clock_ahead_ms=max(0, apart_ms),
         clock_behind_ms=max(0, -apart_ms),
         log_ahead_ms=max(0, (driver.dating.ahead_ms or 0) if driver else 0),
+        client_certificate_fault=facts.client_certificate.fault if facts.client_certificate else "",
+        client_certificate_begins_ms=int(shown.begins_s * 1000) if shown else 0,
+        client_certificate_ends_ms=int(shown.ends_s * 1000) if shown else 0,
     )
+
+
+def _mounted(certificate: ClientCertificate | None) -> Shown | None:
+    """Return what clients are shown, if it is of a file."""
+    return certificate.shown if certificate and certificate.is_mounted else None
 
 
 def older_copy(owed: Mark | None) -> str:
@@ -172,6 +183,7 @@ def node_sample(
     remembered_ids: int,
     filter_kept_bytes: int = 0,
     peer_tls: PeerTls | None = None,
+    client_certificate: ClientCertificate | None = None,
     doors: int | None = None,
 ) -> Sample:
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
@@ -179,6 +191,8 @@ def node_sample(
     leads = core is not None and core.role is Role.LEADER
     disk = driver.room.disk if driver else None
     others = [row for row in status.members if row.member.id != status.node_id]
+    shown = _mounted(client_certificate)
+    is_mounted = client_certificate is not None and client_certificate.is_mounted
     return Sample(
         role=status.role,
         follower_lag_entries={row.member.name: row.lag for row in others if leads},
@@ -214,6 +228,8 @@ def node_sample(
         filter_kept_bytes=filter_kept_bytes,
         peer_certificate_expiry_timestamp_seconds=peer_tls.not_after_s if peer_tls else None,
         peer_plain_text_accepted=peer_tls.takes_plain if peer_tls else None,
+        client_certificate_expiry_timestamp_seconds=shown.ends_s if shown else None,
+        client_certificate_refused=bool(status.client_certificate_fault) if is_mounted else None,
     )
 
 

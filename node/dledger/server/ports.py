@@ -22,8 +22,10 @@ def listeners(
     settings: Settings,
     parts: ClientParts,
     peer_services: Sequence[grpc.GenericRpcHandler],
+    *,
     peer_tls: PeerTls | None = None,
     front: PeerFront | None = None,
+    certificate: ClientCertificate | None = None,
 ) -> list[Listener | ClientListener]:
     """Return a node's ports: clients in plaintext, over TLS if enabled, and peers.
 
@@ -33,6 +35,7 @@ def listeners(
         peer_services: The other services of the peer port.
         peer_tls: The certificates of the peer port; None: it is plain text, and believes anyone.
         front: Listens at the peer port instead, if plain text is accepted there beside TLS.
+        certificate: What clients are shown over TLS; None: there is no port for that.
     """
     host = settings.listen_host
     services = [*peer_services, *forwarded_services_of(parts)]
@@ -47,25 +50,33 @@ def listeners(
         proved = replace(
             plain,
             address=front.encrypted if front else at,
-            handlers=[guarded(each) for each in services],
+            handlers=[guarded(each, lambda: peer_tls.group) for each in services],
             credentials=peer_tls.server_credentials(),
         )
         peers.append(proved)
-    return [*_client_ports(settings, parts), *peers]
+    return [*_client_ports(settings, parts, certificate), *peers]
 
 
-def _client_ports(settings: Settings, parts: ClientParts) -> list[Listener | ClientListener]:
+def client_certificate(settings: Settings) -> ClientCertificate | None:
+    """Return what clients are shown over TLS; None if there is no port for that."""
+    if not settings.client_tls_port:
+        return None
+    return ClientCertificate(
+        settings.tls_cert_file,
+        settings.tls_key_file,
+        name=settings.name,
+        host=settings.advertise_host,
+    )
+
+
+def _client_ports(
+    settings: Settings, parts: ClientParts, certificate: ClientCertificate | None
+) -> list[Listener | ClientListener]:
     build: Callable[..., Listener | ClientListener] = (
         _native if settings.client_server == NATIVE else _by_grpc
     )
     ports = [build(f"{settings.listen_host}:{settings.client_port}", parts, None)]
-    if settings.client_tls_port:
-        certificate = ClientCertificate(
-            settings.tls_cert_file,
-            settings.tls_key_file,
-            name=settings.name,
-            host=settings.advertise_host,
-        )
+    if certificate is not None:
         address = f"{settings.listen_host}:{settings.client_tls_port}"
         ports.append(build(address, parts, certificate))
     return ports
@@ -87,5 +98,5 @@ def _by_grpc(address: str, parts: ClientParts, certificate: ClientCertificate | 
         handlers=[by_grpc(each) for each in services_of(parts, tls=certificate is not None)],
         max_request_bytes=MAX_CLIENT_FRAME_BYTES,
         max_streams=MAX_CLIENT_STREAMS,
-        credentials=certificate.credentials() if certificate else None,
+        awaited=certificate.credentials if certificate else None,
     )

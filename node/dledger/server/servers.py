@@ -39,6 +39,7 @@ MAX_IDLE_MS: Final = 300_000
 _RESERVED_FILES: Final = 512
 """File descriptors reserved for the log's segments, links to peers, and libraries."""
 _LEAST_CONNECTIONS: Final = 64
+_CERTIFICATE_LOOK_S: Final = 1.0
 FEW_CORES: Final = 4
 """With so many, node, followers' traffic and clients leave none for a door."""
 _OPTIONS: Final = (
@@ -67,6 +68,7 @@ class Listener:
         max_request_bytes: The largest message it accepts; a larger one is refused unread.
         max_streams: Calls in progress on one connection; None: no limit.
         credentials: For TLS; None: the port is plain text.
+        awaited: Returns credentials for TLS, or None while there are none: the port is closed then.
     """
 
     address: str
@@ -74,6 +76,7 @@ class Listener:
     max_request_bytes: int
     max_streams: int | None = None
     credentials: grpc.ServerCredentials | None = None
+    awaited: Callable[[], grpc.ServerCredentials | None] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +141,7 @@ class Servers:
             self._servers.append(self.doors)
         for listener in listeners:
             if isinstance(listener, Listener):
-                self._servers.append(_build(listener, most))
+                self._servers.append(_build(listener, most) or _LateServer(listener, most))
             elif doors is None:
                 self._servers.append(_door(listener, most))
 
@@ -208,7 +211,40 @@ def _door_processes(
     )
 
 
-def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
+class _LateServer:
+    """A port that is opened once it has a certificate to show."""
+
+    def __init__(self, listener: Listener, max_connections: int) -> None:
+        self._listener, self._max_connections = listener, max_connections
+        self._server: grpc.aio.Server | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._open())
+
+    async def stop(self, grace_s: float) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait((self._task,))
+        if self._server is not None:
+            await self._server.stop(grace_s)
+
+    async def _open(self) -> None:
+        while self._server is None:
+            await asyncio.sleep(_CERTIFICATE_LOOK_S)
+            try:
+                self._server = _build(self._listener, self._max_connections)
+            except OSError as error:
+                logger.error("a port stays closed: %s", error)
+        await self._server.start()
+        logger.info("listens on %s now", self._listener.address)
+
+
+def _build(listener: Listener, max_connections: int) -> grpc.aio.Server | None:
+    """Return a server; None: it has to wait for its certificate. Raises OSError."""
+    credentials = listener.awaited() if listener.awaited else listener.credentials
+    if listener.awaited and credentials is None:
+        return None
     options: tuple[tuple[str, int], ...] = (
         *_OPTIONS,
         ("grpc.max_receive_message_length", listener.max_request_bytes),
@@ -223,10 +259,10 @@ def _build(listener: Listener, max_connections: int) -> grpc.aio.Server:
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=MAX_CONCURRENT_RPCS)
     server.add_generic_rpc_handlers(tuple(listener.handlers))
     try:
-        if listener.credentials is None:
+        if credentials is None:
             port = server.add_insecure_port(listener.address)
         else:
-            port = server.add_secure_port(listener.address, listener.credentials)
+            port = server.add_secure_port(listener.address, credentials)
     except RuntimeError as error:
         raise OSError(f"cannot listen on {listener.address}: {error}") from error
     if port == 0:

@@ -193,6 +193,9 @@ def status_response(status: NodeStatus) -> pb.StatusResponse:
         clock_ahead_ms=_fitting(status.clock_ahead_ms),
         clock_behind_ms=_fitting(status.clock_behind_ms),
         log_ahead_ms=_fitting(status.log_ahead_ms),
+        client_certificate_fault=status.client_certificate_fault,
+        client_certificate_begins_ms=_fitting(status.client_certificate_begins_ms),
+        client_certificate_ends_ms=_fitting(status.client_certificate_ends_ms),
     )
     for row in status.members:
         response.members.add(

@@ -138,7 +138,12 @@ def own_secrets(group: str) -> tuple[str, ...]:
 
 def peer_host(namespace: str, group: str, pod_name: str) -> str:
     """Return the name of a replica's address among its peers."""
-    return f"{pod_name}.{nodes_service(group)}.{namespace}.svc"
+    return f"{pod_name}.{peer_domain(namespace, group)}"
+
+
+def peer_domain(namespace: str, group: str) -> str:
+    """Return the domain of a group's replicas among their peers."""
+    return f"{nodes_service(group)}.{namespace}.svc"
 
 
 def leader_service(group: str) -> str:

@@ -46,6 +46,8 @@ class Reason(StrEnum):
     ALL_DISKS_EMPTY = "AllDisksEmpty"
     CERTIFICATE_EXPIRING = "CertificateExpiring"
     AUTHORITY_INVALID = "AuthorityInvalid"
+    CLIENT_CERTIFICATE_REFUSED = "ClientCertificateRefused"
+    CLIENT_CERTIFICATE_EXPIRING = "ClientCertificateExpiring"
     CLOCK_APART = "ClockApart"
     DUPLICATE_NODE_ID = "DuplicateNodeId"
     STATUS_NOT_BELIEVED = "StatusNotBelieved"

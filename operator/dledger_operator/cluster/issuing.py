@@ -23,7 +23,10 @@ from dledger_operator.decisions.certificates import AUTHORITY_S, LEAF_S
 _EARLIER_S: Final = 3600.0
 """Certificates begin before the group, so that a node's clock may be behind."""
 ROLE: Final = "dledger:"
-"""Scheme of the roles in certificates: ``dledger:member/orders-0``, ``dledger:operator``."""
+"""Scheme of the roles in certificates: ``dledger:member/orders-0``, ``dledger:operator``. Nodes of
+an older image read these; others believe them alone only while they are told to."""
+GROUP_ROLE: Final = "dledger-group:"
+"""Scheme of one group's roles: ``dledger-group:UID/orders-nodes.shop.svc/operator``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +57,25 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Whom a certificate is for: its role, and for a server the names that it is asked by."""
+    """Whom a certificate is for: its role, and for a server the names that it is asked by.
+
+    *group* is ``UID/DOMAIN``: whose role it is.
+    """
 
     role: str
     hosts: tuple[str, ...] = ()
+    group: str = ""
+
+    @property
+    def older(self) -> Identity:
+        """The same as certificates had it before they named the group."""
+        return Identity(self.role, self.hosts)
+
+    @property
+    def uris(self) -> list[str]:
+        """What its certificate says of its role."""
+        bound = [f"{GROUP_ROLE}{self.group}/{self.role}"] if self.group else []
+        return [ROLE + self.role, *bound]
 
 
 def fingerprint(certificate: x509.Certificate) -> str:
@@ -97,7 +115,7 @@ def issue(authority: Pair, identity: Identity, dates: Dates) -> Pair:
     dates = Dates(max(dates.since_s, issuer.not_valid_before_utc.timestamp()), dates.now_s)
     builder = _builder(name, issuer.subject, key.public_key(), dates, end_s=end_s, serial=serial)
     names: list[x509.GeneralName] = [x509.DNSName(host) for host in identity.hosts]
-    names.append(x509.UniformResourceIdentifier(ROLE + identity.role))
+    names += [x509.UniformResourceIdentifier(uri) for uri in identity.uris]
     uses = [ExtendedKeyUsageOID.CLIENT_AUTH]
     if identity.hosts:
         uses.insert(0, ExtendedKeyUsageOID.SERVER_AUTH)
@@ -175,8 +193,7 @@ def fits(certificate: x509.Certificate, identity: Identity) -> bool:
         return False
     roles = names.get_values_for_type(x509.UniformResourceIdentifier)
     return (
-        roles == [ROLE + identity.role]
-        and tuple(names.get_values_for_type(x509.DNSName)) == identity.hosts
+        roles == identity.uris and tuple(names.get_values_for_type(x509.DNSName)) == identity.hosts
     )
 
 

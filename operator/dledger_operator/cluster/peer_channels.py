@@ -1,6 +1,6 @@
 """Connections to the peer ports of one group's nodes: over TLS with the group's credentials.
 
-A node is verified by the name of its pod, whatever its address is. Where the group still accepts
+A node is verified by the host of its pod, whatever its address is. Where the group still accepts
 plain text, it is looked before each question whether a node speaks TLS, and one that does not is
 asked in plain text: a node that takes both would answer that for ever. Used by `nodes`.
 """
@@ -23,12 +23,14 @@ class Credentials:
         chain: The operator's certificate.
         key: Its key.
         plain_too: Whether a node that does not speak TLS is asked in plain text.
+        domain: That of the members' hosts: a name alone may be another group's.
     """
 
     trusted: bytes
     chain: bytes
     key: bytes = field(repr=False)
     plain_too: bool = False
+    domain: str = ""
 
 
 class PeerChannels:
@@ -55,7 +57,7 @@ class PeerChannels:
                 return self._make_plain(address)
             return AdminClient(address, timeout_s=timeout_s)
         tls = MutualTls(
-            name=name,
+            name=f"{name}.{credentials.domain}" if credentials.domain else name,
             trusted=credentials.trusted,
             chain=credentials.chain,
             key=credentials.key,

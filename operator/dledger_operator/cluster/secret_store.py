@@ -18,13 +18,10 @@ from dledger_operator.api.texts import SECRET_NAME
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.issuing import Identity, Pair
-from dledger_operator.decisions.certificates import Authority, Held, Leaf
+from dledger_operator.decisions.certificates import ADMIN, BACKUP, Authority, Held, Leaf
 from dledger_operator.resources.certificates import files_of, secret
 
 _AUTHORITY: Final = "authority-"
-BACKUP: Final = "backup"
-ADMIN: Final = "admin"
-"""Holders of certificates besides the members, and their roles."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,22 +79,42 @@ async def read(cluster: Cluster, group: BrokerGroup) -> Read:
 
 def identity_of(group: BrokerGroup, holder: str) -> Identity:
     """Return whom a holder's certificate is for."""
-    if holder in (BACKUP, ADMIN):
-        return Identity(holder)
+    bound = group_of(group)
+    if _is_client(holder):
+        return Identity(holder, group=bound)
     host = names.peer_host(group.namespace, group.name, holder)
-    return Identity(f"member/{holder}", (holder, host))
+    return Identity(f"member/{holder}", (holder, host), bound)
 
 
-def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Contents:
-    """Return what is in the Secrets; what is damaged is left out."""
+def group_of(group: BrokerGroup) -> str:
+    """Return how certificates name a group: its uid, and the domain of its members."""
+    return f"{group.uid}/{names.peer_domain(group.namespace, group.name)}"
+
+
+def _is_client(holder: str) -> bool:
+    return holder in (BACKUP, ADMIN)
+
+
+def contents(
+    group: BrokerGroup,
+    found: Read,
+    holders: Iterable[str],
+    given: Mapping[str, x509.Certificate] | None = None,
+) -> Contents:
+    """Return what is in the Secrets; what is damaged is left out.
+
+    *given* has the authorities that the peers' Secret was seen to trust.
+    """
+    given = given or {}
     own = _authorities(found.files.get(names.authority(group.name), {}))
     external, fault = _external(group, found)
     keyed = {pair.fingerprint: pair for pair in own}
     if external is not None:
         keyed.setdefault(external.fingerprint, external)
     damaged = set()
-    bundles: dict[str, tuple[str, ...]] = {}
-    known = {print_: pair.certificate for print_, pair in keyed.items()}
+    # Without the peers' Secret no node is told anything, whatever others have.
+    bundles: dict[str, tuple[str, ...]] = {names.peer_tls(group.name): ()}
+    known = {**given, **{print_: pair.certificate for print_, pair in keyed.items()}}
     for name in names.own_secrets(group.name)[1:]:
         if name not in found.files:
             continue
@@ -106,6 +123,7 @@ def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Content
             damaged.add(name)
         bundles[name] = tuple(map(issuing.fingerprint, certificates))
         known.update(zip(bundles[name], certificates, strict=True))
+    ours = group_of(group).encode()
     pairs, leaves = {}, {}
     for holder in holders:
         name, certificate, key = place_of(group.name, holder)
@@ -113,17 +131,21 @@ def contents(group: BrokerGroup, found: Read, holders: Iterable[str]) -> Content
         pair = issuing.pair_of(files.get(certificate, b""), files.get(key, b""))
         if pair is None and {certificate, key} & files.keys():
             damaged.add(name)
-        if pair is not None and issuing.fits(pair.certificate, identity_of(group, holder)):
+        identity = identity_of(group, holder)
+        is_bound = pair is not None and issuing.fits(pair.certificate, identity)
+        if pair is not None and (is_bound or issuing.fits(pair.certificate, identity.older)):
             pairs[holder] = pair
             signer = issuing.signer_of(pair.certificate, tuple(known.values()))
             signed_by = "" if signer is None else issuing.fingerprint(signer)
-            leaves[holder] = Leaf(signed_by, issuing.ends_s(pair.certificate))
+            leaves[holder] = Leaf(signed_by, issuing.ends_s(pair.certificate), is_bound=is_bound)
     held = Held(
         own=tuple(map(_authority, own)),
         external=None if external is None else _authority(external),
         is_external=bool(group.spec.peer_tls.ca_secret_name),
         bundles=bundles,
         leaves=leaves,
+        is_bound=any(files.get("group") == ours for files in found.files.values()),
+        given=tuple({**given, **dict.fromkeys(bundles.get(names.peer_tls(group.name), ()))}),
     )
     return Contents(held, pairs, keyed, known, fault, frozenset(damaged))
 

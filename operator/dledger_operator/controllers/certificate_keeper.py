@@ -13,29 +13,32 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
+from cryptography import x509
+
 from dledger_operator.api import names
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup, Manifest, PeerTls
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
-from dledger_operator.cluster.issuing import Dates, Identity
+from dledger_operator.cluster.issuing import Dates, Identity, Pair
 from dledger_operator.cluster.nodes import Nodes
 from dledger_operator.cluster.peer_channels import Credentials
 from dledger_operator.cluster.secret_store import (
-    ADMIN,
-    BACKUP,
     Contents,
     Read,
     authority_secret,
     contents,
+    group_of,
     identity_of,
     place_of,
     read,
 )
 from dledger_operator.controllers.certificate_news import expiring, news
 from dledger_operator.decisions.certificates import (
+    ADMIN,
     AUTHORITY_S,
+    BACKUP,
     BOTH,
     Course,
     Since,
@@ -54,6 +57,7 @@ REREAD_S: Final = 120.0
 """Secrets are not watched: what others did to one is undone within this time."""
 DECIDE_S: Final = 10.0
 """How often it is looked whether the time has come for something."""
+_TOLD: Final = ("ca.crt", "mode", "group")
 OWN_S: Final = 86400.0
 """The operator's own certificate is in memory alone, and costs a signature: a new one each day."""
 
@@ -66,21 +70,28 @@ class _Wanted:
     holders: tuple[str, ...]
     is_plain: bool
     all_over_tls: bool
+    refused: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True)
 class _Memory:
-    """What was read, and since when something is so, in monotonic seconds."""
+    """What was read, and since when something is so, in monotonic seconds.
+
+    *given* has the authorities that the peers' Secret was seen to trust: nodes that run go on with
+    those when it is lost.
+    """
 
     found: Read | None = None
+    given: dict[str, x509.Certificate] = field(default_factory=dict)
     contents: Contents | None = None
-    contents_of: tuple[tuple[str, ...], PeerTls] = ((), PeerTls())
+    contents_of: tuple[tuple[str, ...], PeerTls, tuple[str, ...]] = ((), PeerTls(), ())
     contents_from: Read | None = None
     read_at_s: float = float("-inf")
     decided_at_s: float = float("-inf")
     trusted_since_s: dict[str, float] = field(default_factory=dict)
     unused_since_s: dict[str, float] = field(default_factory=dict)
-    shown: tuple[bytes, str] = (b"", "")
+    bound_since_s: float | None = None
+    shown: tuple[bytes, object] = (b"", "")
     shown_at_s: float = float("-inf")
 
 
@@ -146,9 +157,8 @@ class CertificateKeeper:
             return True
         wanted = _wanted(facts, all_over_tls=self._all_over_tls(group, observed))
         self._wanted = wanted
-        refused = [n for n in names.own_secrets(group.name) if ("Secret", n) in observed.refusals]
-        if group.spec.paused or (facts.problems and not facts.is_kept) or refused:
-            return not refused
+        if group.spec.paused or (facts.problems and not facts.is_kept):
+            return names.peer_tls(group.name) not in wanted.refused
         if self._memory.found is None:
             await self._read(wanted)
         try:
@@ -193,6 +203,7 @@ class CertificateKeeper:
             mode=mode,
             fault=held.fault,
             expiring=expiring(wanted.holders, held, step, now_s=self._now_s()),
+            lacking=tuple(filter(_is_member, held.held.lacking(wanted.holders))),
             authority_ends_s=_ends_s(held, step.signer),
             peers_end_s=min(
                 (leaf.not_after_s for h, leaf in held.held.leaves.items() if _is_member(h)),
@@ -200,14 +211,15 @@ class CertificateKeeper:
             ),
         )
         self._show(wanted, held, step, mode)
+        memory.given = {each: held.known[each] for each in held.held.given if each in step.bundle}
         return step
 
     def _contents(self, wanted: _Wanted, found: Read) -> Contents:
         """Return what is in the Secrets, worked out only when one of them or a wish changed."""
         memory = self._memory
-        of = wanted.holders, wanted.group.spec.peer_tls
+        of = wanted.holders, wanted.group.spec.peer_tls, tuple(memory.given)
         if memory.contents is None or memory.contents_of != of or memory.contents_from is not found:
-            memory.contents = contents(wanted.group, found, wanted.holders)
+            memory.contents = contents(wanted.group, found, wanted.holders, memory.given)
             memory.contents_of, memory.contents_from = of, found
         return memory.contents
 
@@ -221,9 +233,14 @@ class CertificateKeeper:
                 del since[gone]
             for each in now:
                 since.setdefault(each, now_s)
+        if not secrets.all_bound(wanted.holders):
+            memory.bound_since_s = None
+        elif memory.bound_since_s is None:
+            memory.bound_since_s = now_s
         return Since(
             trusted_s={print_: now_s - at_s for print_, at_s in memory.trusted_since_s.items()},
             unused_s={print_: now_s - at_s for print_, at_s in memory.unused_since_s.items()},
+            bound_s=now_s - memory.bound_since_s if memory.bound_since_s is not None else 0.0,
         )
 
     def _all_over_tls(self, group: BrokerGroup, observed: Observed) -> bool:
@@ -236,12 +253,19 @@ class CertificateKeeper:
             self._view.mode, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls
         )
 
+    def _told(self, wanted: _Wanted, step: Course) -> dict[str, bytes | None]:
+        """Return what nodes and clients are told beside certificates; None: no such file."""
+        group = group_of(wanted.group).encode() if step.is_bound else None
+        return {"mode": self._mode(wanted).encode(), "group": group}
+
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, wanted: _Wanted) -> bool:
         """Write what is not as it should be, keys before what they signed."""
-        step = self._decide(wanted)
-        if step is not None and step.make:
+        step, name = self._decide(wanted), names.peer_tls(wanted.group.name)
+        if step is not None and step.make and names.authority(wanted.group.name) in wanted.refused:
+            pass  # somebody else's: no authority can be kept, but the bundles can be mended
+        elif step is not None and step.make:
             if not await self._make(wanted):
                 return False
             step = self._decide(wanted)
@@ -252,32 +276,31 @@ class CertificateKeeper:
         before = memory.found
         changes = self._changes(wanted, held, step)
         if not changes:
-            return names.peer_tls(wanted.group.name) in before.files
+            return name in before.files
         files = self._issued(wanted, held, step)
-        for name in changes:
-            if not await self._put(wanted.group, secret(wanted.group, name, files[name])):
+        for each in changes:
+            if not await self._put(wanted.group, secret(wanted.group, each, files[each])):
                 return False
         for event in news(wanted.group, held, step, before, changes):
             await self._post(wanted.group, event)
-        return True
+        return name in memory.found.files
 
     def _changes(self, wanted: _Wanted, held: Contents, step: Course) -> list[str]:
-        """Return the Secrets that have to be written."""
+        """Return the Secrets that have to be written: bundles also where nobody can sign yet."""
         found, group = self._memory.found, wanted.group
-        if found is None:
-            return []
-        changed = {place_of(group.name, holder)[0] for holder in step.issue}
         bundle = _bundle(held, step)
-        own, mode = names.authority(group.name), self._mode(wanted).encode()
+        if found is None or not bundle:
+            return []  # no authority is known: pods wait for their Secret
+        changed = {place_of(group.name, holder)[0] for holder in step.issue}
+        own, told = names.authority(group.name), self._told(wanted, step)
         for name in names.own_secrets(group.name):
             files = found.files.get(name, {})
             if name == own:
                 if step.forget or (name not in found.files and held.held.own):
                     changed.add(name)
-            elif (files.get("ca.crt"), files.get("mode")) != (bundle, mode):
+            elif {key: files.get(key) for key in _TOLD} != {"ca.crt": bundle, **told}:
                 changed.add(name)
-        if not step.signer and not found.files.get(names.peer_tls(group.name)):
-            return []  # nobody can sign, and nothing is there: pods wait for their Secret
+        changed -= wanted.refused
         return [name for name in names.own_secrets(group.name) if name in changed]
 
     def _issued(
@@ -288,7 +311,8 @@ class CertificateKeeper:
         bundle = _bundle(held, step)
         files: dict[str, dict[str, bytes]] = {name: {} for name in names.own_secrets(group.name)}
         for name in names.own_secrets(group.name)[1:]:
-            files[name] |= {"ca.crt": bundle, "mode": self._mode(wanted).encode()}
+            told = {key: text for key, text in self._told(wanted, step).items() if text}
+            files[name] |= {"ca.crt": bundle, **told}
         pairs = dict(held.pairs)
         for holder in step.issue:
             signer = held.keyed[step.signer]
@@ -351,18 +375,23 @@ class CertificateKeeper:
     # --- the operator's own certificate ----------------------------------------------------------
 
     def _show(self, wanted: _Wanted, held: Contents, step: Course, mode: str) -> None:
-        """Give the connections to nodes a certificate of the operator's."""
+        """Give the connections to nodes a certificate that these believe."""
         channels, memory = self._nodes.channels, self._memory
         bundle = _bundle(held, step)
         now_s, plain_too = self._monotonic_s(), mode == BOTH
-        is_new = memory.shown != (bundle, step.signer) or now_s - memory.shown_at_s >= OWN_S
-        if not step.signer or not mode:
+        if not bundle or not mode or (not step.signer and channels.credentials is not None):
             return  # what it has is as good as what the nodes have
-        if is_new:
-            memory.shown, memory.shown_at_s = (bundle, step.signer), now_s
-            signer = held.keyed[step.signer]
-            pair = issuing.issue(signer, Identity("operator"), self._dates(wanted))
-            channels.credentials = Credentials(bundle, pair.chain, pair.key, plain_too)
+        lent = None if step.signer else _lent(held)
+        shows = step.signer or (lent.chain if lent else _newest(held))
+        if shows and (memory.shown != (bundle, shows) or now_s - memory.shown_at_s >= OWN_S):
+            memory.shown, memory.shown_at_s = (bundle, shows), now_s
+            pair = lent or issuing.issue(
+                held.keyed[step.signer or _newest(held)],
+                Identity("operator", group=group_of(wanted.group)),
+                self._dates(wanted),
+            )
+            domain = names.peer_domain(wanted.group.namespace, wanted.group.name)
+            channels.credentials = Credentials(bundle, pair.chain, pair.key, plain_too, domain)
         elif channels.credentials is not None and channels.credentials.plain_too != plain_too:
             channels.credentials = replace(channels.credentials, plain_too=plain_too)
 
@@ -387,12 +416,25 @@ def _wanted(facts: Facts, *, all_over_tls: bool) -> _Wanted:
     members = sorted({*_replicas(group, observed), *_asked(group), *facts.wanted})
     built = observed.children.get(("StatefulSet", group.name))
     is_plain = built is not None and (not mounts_certificates(built) or bool(facts.older))
-    return _Wanted(group, (*members, BACKUP, ADMIN), is_plain, all_over_tls)
+    secrets = names.own_secrets(group.name)
+    refused = frozenset(name for name in secrets if ("Secret", name) in observed.refusals)
+    return _Wanted(group, (*members, BACKUP, ADMIN), is_plain, all_over_tls, refused)
 
 
 def _bundle(held: Contents, step: Course) -> bytes:
     """Return what every Secret is to trust."""
     return issuing.pem(held.known[each] for each in step.bundle)
+
+
+def _lent(held: Contents) -> Pair | None:
+    """Return the administrator's certificate: nodes believe it while nobody can sign."""
+    leaf = held.held.leaves.get(ADMIN)
+    return held.pairs[ADMIN] if leaf is not None and leaf.signer else None
+
+
+def _newest(held: Contents) -> str:
+    """Return the authority that signs next: a node answers as soon as it trusts it."""
+    return held.held.keyed[-1].fingerprint if held.held.keyed else ""
 
 
 def _asked(group: BrokerGroup) -> set[str]:

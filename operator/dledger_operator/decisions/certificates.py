@@ -7,6 +7,10 @@ has been so for long enough again, its key is forgotten, and then the bundles lo
 follows from what the Secrets hold, so it may be interrupted anywhere. How long something has been
 so is measured by a clock that only runs forward and begins anew with the process: then it waits
 longer, never less, whatever the time of day jumps to.
+
+The bundles are written first, always, and also into a Secret in which nobody can have a certificate
+yet: a phase must not wait for the next one. A node that finds no certificate goes on with the one
+it has, and one that starts waits for it.
 """
 
 from __future__ import annotations
@@ -28,6 +32,12 @@ EXPIRING_S: Final = 14 * DAY_S
 """With less left, renewing must have failed for half of the time there was for it."""
 SETTLE_S: Final = 600.0
 """After it is written, a Secret is in every running pod: kubelets take a minute or two."""
+URGENT_S: Final = 120.0
+"""The same where somebody waits for a certificate: a kubelet that works takes 90 s at most."""
+
+BACKUP: Final = "backup"
+ADMIN: Final = "admin"
+"""Holders of certificates besides the members, and their roles."""
 
 REQUIRED: Final = "required"
 BOTH: Final = "both"
@@ -54,10 +64,12 @@ class Leaf:
     Attributes:
         signer: Fingerprint of the authority that signed it; empty if it is none that is known.
         not_after_s: Its end, in Unix seconds.
+        is_bound: Whether it says whose it is; those of before are issued again.
     """
 
     signer: str
     not_after_s: float
+    is_bound: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,8 +80,11 @@ class Held:
         own: The authorities in the operator's own Secret, oldest first.
         external: The authority that the spec names instead, if it can be used.
         is_external: Whether the spec names one.
-        bundles: What each Secret with certificates trusts: fingerprints, by the Secret's name.
+        bundles: What each Secret with certificates trusts: fingerprints, by the Secret's name;
+            that of the peers is always among them.
         leaves: The certificates of members and of others, by holder.
+        given: What the peers' Secret trusts, and was seen to trust before.
+        is_bound: Whether nodes were told to believe no certificate that does not say whose it is.
     """
 
     own: tuple[Authority, ...] = ()
@@ -77,6 +92,8 @@ class Held:
     is_external: bool = False
     bundles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     leaves: Mapping[str, Leaf] = field(default_factory=dict)
+    given: tuple[str, ...] = ()
+    is_bound: bool = False
 
     @property
     def keyed(self) -> tuple[Authority, ...]:
@@ -87,8 +104,9 @@ class Held:
 
     @property
     def trusted(self) -> tuple[str, ...]:
-        """The fingerprints that any Secret trusts, in order."""
-        return tuple(dict.fromkeys(each for bundle in self.bundles.values() for each in bundle))
+        """The fingerprints that any Secret trusts, or the peers' did, in order."""
+        now = (each for bundle in self.bundles.values() for each in bundle)
+        return tuple(dict.fromkeys((*now, *self.given)))
 
     @property
     def trusted_by_all(self) -> frozenset[str]:
@@ -101,12 +119,36 @@ class Held:
         """The authorities that signed a certificate there is."""
         return frozenset(leaf.signer for leaf in self.leaves.values() if leaf.signer)
 
+    @property
+    def proved(self) -> frozenset[str]:
+        """The authorities that running nodes are known to trust: certificates in use are of them.
+
+        What is in the peers' Secret decides. Without it, others show what was in use if they are
+        at one, and members were given nothing else: one of these Secrets may be another group's.
+        """
+        of_members = {
+            leaf.signer
+            for holder, leaf in self.leaves.items()
+            if leaf.signer and holder not in (BACKUP, ADMIN)
+        }
+        is_plausible = len(self.used) == 1 and self.used >= {*self.given}
+        return frozenset(of_members or (self.used if is_plausible else ()))
+
+    def lacking(self, holders: Iterable[str]) -> tuple[str, ...]:
+        """Return who has no certificate that anybody could verify."""
+        return tuple(h for h in holders if h not in self.leaves or not self.leaves[h].signer)
+
+    def all_bound(self, holders: Iterable[str]) -> bool:
+        """Whether every holder has a certificate that says whose it is."""
+        holders = tuple(holders)
+        return not self.lacking(holders) and all(self.leaves[h].is_bound for h in holders)
+
     def unused(self, holders: Iterable[str]) -> frozenset[str]:
         """Return the authorities that nobody needs, if every holder has a certificate.
 
         Who has none in the Secret may go on with one of any authority.
         """
-        if any(h not in self.leaves or not self.leaves[h].signer for h in holders):
+        if self.lacking(holders):
             return frozenset()
         own = (one.fingerprint for one in self.keyed)
         return frozenset({*self.trusted, *own} - self.used)
@@ -119,10 +161,12 @@ class Since:
     Attributes:
         trusted_s: Every Secret trusts it.
         unused_s: Every holder has a certificate, and none is of it (`Held.unused`).
+        bound_s: Every certificate says whose it is.
     """
 
     trusted_s: Mapping[str, float] = field(default_factory=dict)
     unused_s: Mapping[str, float] = field(default_factory=dict)
+    bound_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +180,7 @@ class Course:
         issue: The holders that get a new certificate.
         signer: Who signs them, and the operator's own; empty if nobody can yet.
         is_rotating: Whether certificates are on their way to another authority.
+        is_bound: Whether nodes are told to believe no certificate that does not say whose it is.
     """
 
     make: bool = False
@@ -144,6 +189,7 @@ class Course:
     issue: tuple[str, ...] = ()
     signer: str = ""
     is_rotating: bool = False
+    is_bound: bool = False
 
 
 def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) -> Course:
@@ -155,10 +201,13 @@ def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) ->
         now_s: The time of day, in Unix seconds; it may jump.
         since: What was seen for how long.
     """
+    holders = tuple(holders)
     target = _target(held, now_s)
     if target is None and not held.is_external:
-        return Course(make=True, bundle=held.trusted)
-    signer = _signer(held, target, since)
+        return Course(make=True, bundle=held.trusted, is_bound=held.is_bound)
+    is_urgent = any(leaf.not_after_s <= now_s for leaf in held.leaves.values())
+    is_urgent = is_urgent or bool(held.lacking(holders))
+    signer = _signer(held, target, since, now_s=now_s, is_urgent=is_urgent)
     issue = tuple(
         holder
         for holder in holders
@@ -184,6 +233,8 @@ def course(held: Held, holders: Iterable[str], *, now_s: float, since: Since) ->
         issue=issue,
         signer=signer.fingerprint if signer else "",
         is_rotating=target is not None and bool(held.used - {wanted}),
+        # Certificates of before are read until each node has taken its new one.
+        is_bound=held.is_bound or not held.trusted or since.bound_s >= SETTLE_S,
     )
 
 
@@ -195,28 +246,34 @@ def _target(held: Held, now_s: float) -> Authority | None:
     return lasting[-1] if lasting else None
 
 
-def _signer(held: Held, target: Authority | None, since: Since) -> Authority | None:
-    """Return who may sign now: an authority that every running node trusts already."""
-    keyed = held.keyed
-    if target is not None and _is_settled(held, target, since):
+def _signer(
+    held: Held, target: Authority | None, since: Since, *, now_s: float, is_urgent: bool
+) -> Authority | None:
+    """Return who may sign now: an authority that every running node trusts already.
+
+    *is_urgent*: somebody has no certificate, or one that has ended, and can only gain.
+    """
+    keyed = [one for one in held.keyed if one.not_after_s > now_s]
+    if target is not None and _is_settled(held, target, since, SETTLE_S):
         return target
     for one in reversed(keyed):
-        if one.fingerprint in held.used:
+        if one.fingerprint in held.proved:
             return one
     if not held.trusted:
         return keyed[0] if keyed else None  # nothing runs; or the one that all had before
-    return next((one for one in keyed if _is_settled(held, one, since)), None)
+    settle_s = URGENT_S if is_urgent else SETTLE_S
+    return next((one for one in reversed(keyed) if _is_settled(held, one, since, settle_s)), None)
 
 
-def _is_settled(held: Held, one: Authority, since: Since) -> bool:
+def _is_settled(held: Held, one: Authority, since: Since, settle_s: float) -> bool:
     """Whether every node trusts an authority: it was trusted before anything was signed by it."""
     print_ = one.fingerprint
-    return print_ in held.used or since.trusted_s.get(print_, 0.0) >= SETTLE_S
+    return print_ in held.proved or since.trusted_s.get(print_, 0.0) >= settle_s
 
 
 def _is_due(leaf: Leaf | None, signer: Authority, target: Authority | None, now_s: float) -> bool:
     """Whether a holder gets a certificate of *signer* now."""
-    if leaf is None or not leaf.signer:
+    if leaf is None or not leaf.signer or not leaf.is_bound:
         return True
     if leaf.signer != signer.fingerprint:
         return signer == target

@@ -126,7 +126,9 @@ def _restart_held(facts: Facts, name: str) -> str:
     """
     if facts.voters == 2:
         return "writes would stop: two voters cannot do without one"
-    if why := unmountable(facts, name) or _under_way(facts, frozenset({name})):
+    if why := unmountable(facts, name) or _uncertified(facts, name):
+        return why
+    if why := _under_way(facts, frozenset({name})):
         return why
     others = {*_voters(facts), *facts.expected} - {name}
     if why := _waited_for(facts, others):
@@ -193,6 +195,11 @@ def _under_way(facts: Facts, but: frozenset[str] = frozenset()) -> str:
     if learners or len(set(known)) < len(known):
         return f"another change of the members is under way: {', '.join(learners) or 'not over'}"
     return ""
+
+
+def _uncertified(facts: Facts, name: str) -> str:
+    lacks = name in facts.observed.certificates.lacking
+    return "its certificate is not made yet: it could not start" if lacks else ""
 
 
 def _waited_for(facts: Facts, relied_on: Collection[str]) -> str:

@@ -15,6 +15,7 @@ class Certificates:
         mode: The mode in the peers' Secret; empty without one.
         fault: Why the authority that the spec names cannot be used; empty if it can, or names none.
         expiring: What ends soon and was not renewed; empty if nothing.
+        lacking: The members without a certificate in the Secret: their pods cannot start.
         authority_ends_s: When the authority in use ends, in Unix seconds; 0 if that is not known.
         peers_end_s: When the first of the members' certificates ends; 0 without any.
     """
@@ -24,5 +25,6 @@ class Certificates:
     mode: str = ""
     fault: str = ""
     expiring: str = ""
+    lacking: tuple[str, ...] = ()
     authority_ends_s: float = 0.0
     peers_end_s: float = 0.0

@@ -6,9 +6,10 @@ First what stopped writes, then what may stop them next, then what is late or wi
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Final
 
-from dledger.common.status import CLOCK_APART_MS
+from dledger.common.status import CLOCK_APART_MS, NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.reasons import Reason
 from dledger_operator.decisions.bootstrap_state import (
@@ -18,6 +19,7 @@ from dledger_operator.decisions.bootstrap_state import (
     NotRestored,
     Waiting,
 )
+from dledger_operator.decisions.certificates import EXPIRING_S
 from dledger_operator.decisions.disruptions import Held
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.losses import loss_sentence
@@ -52,7 +54,8 @@ def degraded(facts: Facts, now: str) -> Finding:
         return found
     if facts.is_short:
         return _short(facts)
-    return _certificates(facts) or _clocks(facts) or _overdue(facts, now)
+    found = _certificates(facts) or _client_certificates(facts, now) or _clocks(facts)
+    return found or _overdue(facts, now)
 
 
 def _broken_founding(facts: Facts) -> Finding | None:
@@ -208,6 +211,35 @@ def _certificates(facts: Facts) -> Finding | None:
         sentence = f"spec.peerTls.caSecretName: {seen.fault}; the certificates in use stay"
         return "True", Reason.AUTHORITY_INVALID, sentence
     return None
+
+
+def _client_certificates(facts: Facts, now: str) -> Finding | None:
+    """Return what is wrong with the certificate of `spec.tls`, as each node says of its files."""
+    nodes = facts.observed.nodes.items()
+    faults = {name: node.client_certificate_fault for name, node in nodes}
+    if faults := {name: fault for name, fault in faults.items() if fault}:
+        sentence = f"spec.tls.secretName: {each_said(faults)}"
+        return "True", Reason.CLIENT_CERTIFICATE_REFUSED, sentence
+    now_ms = datetime.fromisoformat(now).timestamp() * 1000
+    soon = {
+        name: _day_of(node.client_certificate_ends_ms)
+        for name, node in nodes
+        if 0 < node.client_certificate_ends_ms < now_ms + _renewed_before_ms(node)
+    }
+    if not soon:
+        return None
+    sentence = f"spec.tls.secretName: {each_said(soon, 'shows a certificate that ends on')}"
+    return "True", Reason.CLIENT_CERTIFICATE_EXPIRING, sentence
+
+
+def _renewed_before_ms(node: NodeStatus) -> float:
+    """Return how long before its end a certificate is renewed at the latest; two weeks at most."""
+    life_ms = node.client_certificate_ends_ms - node.client_certificate_begins_ms
+    return min(EXPIRING_S * 1000, life_ms / 5)
+
+
+def _day_of(unix_ms: int) -> str:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC).strftime("%Y-%m-%d")
 
 
 def _clocks(facts: Facts) -> Finding | None:

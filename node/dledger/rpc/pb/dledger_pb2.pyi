@@ -244,7 +244,7 @@ class StatusRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class StatusResponse(_message.Message):
-    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "clock_ahead_ms", "clock_behind_ms", "log_ahead_ms", "older_copy")
+    __slots__ = ("node_id", "name", "group", "group_id", "role", "term", "leader_id", "commit_index", "applied_index", "last_index", "synced_index", "ready", "not_ready_reason", "members", "last_failover", "version", "storage_used_bytes", "storage_capacity_bytes", "writes_refused_reason", "recovered_to", "faulty_entries", "feature_level", "commit_waits_ms", "told_group_id", "now_ms", "last_term", "epoch", "clock_ahead_ms", "clock_behind_ms", "log_ahead_ms", "older_copy", "client_certificate_fault", "client_certificate_begins_ms", "client_certificate_ends_ms")
     NODE_ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     GROUP_FIELD_NUMBER: _ClassVar[int]
@@ -276,6 +276,9 @@ class StatusResponse(_message.Message):
     CLOCK_BEHIND_MS_FIELD_NUMBER: _ClassVar[int]
     LOG_AHEAD_MS_FIELD_NUMBER: _ClassVar[int]
     OLDER_COPY_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CERTIFICATE_FAULT_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CERTIFICATE_BEGINS_MS_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_CERTIFICATE_ENDS_MS_FIELD_NUMBER: _ClassVar[int]
     node_id: str
     name: str
     group: str
@@ -307,7 +310,10 @@ class StatusResponse(_message.Message):
     clock_behind_ms: int
     log_ahead_ms: int
     older_copy: str
-    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ..., clock_behind_ms: _Optional[int] = ..., log_ahead_ms: _Optional[int] = ..., older_copy: _Optional[str] = ...) -> None: ...
+    client_certificate_fault: str
+    client_certificate_begins_ms: int
+    client_certificate_ends_ms: int
+    def __init__(self, node_id: _Optional[str] = ..., name: _Optional[str] = ..., group: _Optional[str] = ..., group_id: _Optional[str] = ..., role: _Optional[str] = ..., term: _Optional[int] = ..., leader_id: _Optional[str] = ..., commit_index: _Optional[int] = ..., applied_index: _Optional[int] = ..., last_index: _Optional[int] = ..., synced_index: _Optional[int] = ..., ready: _Optional[bool] = ..., not_ready_reason: _Optional[str] = ..., members: _Optional[_Iterable[_Union[MemberStatus, _Mapping]]] = ..., last_failover: _Optional[_Union[Failover, _Mapping]] = ..., version: _Optional[str] = ..., storage_used_bytes: _Optional[int] = ..., storage_capacity_bytes: _Optional[int] = ..., writes_refused_reason: _Optional[str] = ..., recovered_to: _Optional[int] = ..., faulty_entries: _Optional[int] = ..., feature_level: _Optional[int] = ..., commit_waits_ms: _Optional[int] = ..., told_group_id: _Optional[str] = ..., now_ms: _Optional[int] = ..., last_term: _Optional[int] = ..., epoch: _Optional[int] = ..., clock_ahead_ms: _Optional[int] = ..., clock_behind_ms: _Optional[int] = ..., log_ahead_ms: _Optional[int] = ..., older_copy: _Optional[str] = ..., client_certificate_fault: _Optional[str] = ..., client_certificate_begins_ms: _Optional[int] = ..., client_certificate_ends_ms: _Optional[int] = ...) -> None: ...
 
 class WatchStatusRequest(_message.Message):
     __slots__ = ()
