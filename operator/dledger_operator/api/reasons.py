@@ -93,6 +93,8 @@ class EventReason(StrEnum):
     GROUP_ID_RECORDED = "GroupIdRecorded"
     FOUNDED = "Founded"
     ADOPTED = "Adopted"
+    MANAGED_ELSEWHERE = "ManagedElsewhere"
+    TAKEN_OVER = "TakenOver"
     LEADER_CHANGED = "LeaderChanged"
     SPEC_REFUSED = "SpecRefused"
     SPEC_ACCEPTED = "SpecAccepted"

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, fields, is_dataclass, replace
 from functools import cache
 from typing import Any, ClassVar, Self, get_args, get_origin, get_type_hints
 
+from dledger_operator.api import names
 from dledger_operator.api.policy import Policy
 
 Json = Mapping[str, Any]
@@ -292,6 +293,9 @@ class BrokerGroup:
         client_server: What serves its clients' ports, as the operator was told; empty: what the
             nodes do by themselves.
         door_processes: How many processes of each node do that, as the operator was told; 0: none.
+        handed_to: The operator that its annotation names; empty without one.
+        deleted_at: When its deletion was asked for, RFC 3339; empty if it was not.
+        finalizers: Who holds up its deletion.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -313,6 +317,9 @@ class BrokerGroup:
     has_peer_tls: bool = False
     client_server: str = ""
     door_processes: int = 0
+    handed_to: str = ""
+    deleted_at: str = ""
+    finalizers: tuple[str, ...] = ()
 
     @classmethod
     def parse(
@@ -359,7 +366,15 @@ class BrokerGroup:
             has_peer_tls=has_peer_tls,
             client_server=client_server,
             door_processes=door_processes,
+            handed_to=str((meta.get("annotations") or {}).get(names.OPERATOR_ANNOTATION, "")),
+            deleted_at=meta.get("deletionTimestamp", ""),
+            finalizers=tuple(meta.get("finalizers") or ()),
         )
+
+    @property
+    def operator(self) -> str:
+        """The operator that put its mark on it; empty if none did yet."""
+        return str(self.status.get("operator") or "")
 
     @property
     def group_id(self) -> str:

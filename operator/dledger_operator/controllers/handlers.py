@@ -206,6 +206,7 @@ class Manager:
             cluster=self._cluster,
             watched=self.indexes,
             metrics=self._metrics.backups,
+            is_ours=partial(self._is_ours, key),
             ahead=partial(self._log_since, key),
         )
 
@@ -225,7 +226,13 @@ class Manager:
             cluster=self._cluster,
             watched=self.indexes,
             metrics=self._metrics,
+            is_ours=partial(self._is_ours, key),
         )
+
+    def _is_ours(self, key: tuple[str, str]) -> bool:
+        """Whether what names a group is this operator's: what names none is anybody's."""
+        loop = self._loops.get(key)
+        return loop is None or loop.reconciler.is_ours
 
     def _facts(self, key: tuple[str, str]) -> Facts | None:
         loop = self._loops.get(key)

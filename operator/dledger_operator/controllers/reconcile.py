@@ -31,6 +31,7 @@ from dledger_operator.cluster.peer_channels import PeerChannels
 from dledger_operator.controllers.absences import Absences
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.child_keeper import ChildKeeper
+from dledger_operator.controllers.claims import Claims
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
 from dledger_operator.decisions.actions import (
@@ -151,6 +152,13 @@ class Reconciler:
             post=self._post,
             refuse=self._refuse,
         )
+        self._claims = Claims(
+            platform.operator,
+            cluster=cluster,
+            metrics=metrics,
+            monotonic_s=self._clock.monotonic_s,
+            post=self._post,
+        )
         self._absences = Absences(cluster, monotonic_s=self._clock.monotonic_s)
         self._topics = TopicKeeper(
             nodes, monotonic_s=self._clock.monotonic_s, post=self._post, refuse=self._refuse
@@ -175,6 +183,8 @@ class Reconciler:
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
+        if not await self._is_ours():
+            return
         group = self.group
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
@@ -216,9 +226,39 @@ class Reconciler:
         )
         self._memory.seen = seen
 
+    async def _is_ours(self) -> bool:
+        """Whether this operator acts on the group now; marks one that nobody has. Raises ApiError.
+
+        One that is another operator's is let go of.
+        """
+        group = self.group
+        if self._claims.is_elsewhere(group):
+            await self._let_go(group)
+            return False
+        if not self._claims.is_ours(group):
+            version = self.body["metadata"]["resourceVersion"]
+            written = await self._claims.claim(group, version=version)
+            if written is None:
+                return False  # changed meanwhile; the next round sees by whom
+            self.update(written)
+        return self._claims.may_act
+
+    async def _let_go(self, group: BrokerGroup) -> None:
+        """Forget what was known of a group, and tell whose it is. Raises ApiError."""
+        self.facts, self._memory = None, _Memory()
+        await self._nodes.poll({})
+        await self._claims.tell_elsewhere(group)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this operator acts on the group: it carries its mark, and nobody else lets go."""
+        return self._claims.is_ours(self.group) and self._claims.may_act
+
     @property
     def is_settled(self) -> bool:
         """Whether the next round is due only when a watch or a node tells something."""
+        if self._claims.is_elsewhere(self.group):
+            return True
         return self._memory.at_rest and self._nodes.tell_changes
 
     def call_on_news(self, wake: Callable[[], None]) -> None:

@@ -52,6 +52,7 @@ def status(facts: Facts, *, now: str) -> Manifest:
     term, leader = _leadership(group, observed)
     result: Manifest = {
         "observedGeneration": group.generation,
+        **({"operator": group.operator} if group.operator else {}),
         "groupId": group.group_id,
         "leader": leader,
         "term": term,
