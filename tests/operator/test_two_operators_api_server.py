@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
+import subprocess
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final
 
 import pytest
 
+from dledger_operator.decisions.ownership import HANDOVER_S
+from e2e.cluster import golang
+from tests.monitoring.chart import CHART
 from tests.operator.api_server import ApiServer
 from tests.operator.live import SYSTEM, Operator, Story, new_story
 from tests.waiting import eventually_async
@@ -139,6 +144,7 @@ async def test_operators_of_other_namespaces_act_beside_each_other(
             assert await _told(group, "ManagedElsewhere") == []
 
 
+@pytest.mark.long
 async def test_a_group_changes_hands_by_its_annotation_alone(
     group: Story, server: ApiServer
 ) -> None:
@@ -158,6 +164,7 @@ async def test_a_group_changes_hands_by_its_annotation_alone(
         assert await group.get("service", "orders-leader") == {}
 
         await group.kubectl("annotate", "bg", "orders", HANDED + SECOND)
+        await asyncio.sleep(HANDOVER_S)
         await eventually_async(lambda: group.get("service", "orders-leader"), "the Service again")
         assert await _marks(group) == {**before, "operator": SECOND}
         (taken,) = await _told(group, "TakenOver")
@@ -182,3 +189,48 @@ async def _has(story: Story, said: str) -> bool:
 
 async def _is_of(story: Story, mark: str) -> bool:
     return bool((await story.status())["operator"] == mark)
+
+
+# --- the chart --------------------------------------------------------------------------------
+
+
+def _helm(server: ApiServer, *args: str, values: str = "") -> str:
+    """Return what helm says when it fails; empty if it does not."""
+    done = subprocess.run(
+        [
+            *(golang.provide(golang.HELM), *args, "--create-namespace"),
+            *(word for value in values.split() for word in ("--set", value)),
+        ],
+        env={**os.environ, "KUBECONFIG": str(server.kubeconfig)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stderr.strip() if done.returncode else ""
+
+
+def test_the_chart_refuses_a_release_that_would_see_namespaces_of_another(
+    server: ApiServer,
+) -> None:
+    """Found: S3. By a sentence that says whose they are; a release is no stranger to itself."""
+    few = "rbac.aggregate=false admissionPolicy.enabled=false "
+    tried = ("install", "two", str(CHART), "-n", "op-two", "--dry-run=server")
+    for namespace in ("shop", "bank", "op-two"):
+        server.kubectl("create", "namespace", namespace)
+    own = ("upgrade", "--install", "one", str(CHART), "-n", "op-one")
+
+    assert _helm(server, *own, values="watchNamespaces={shop,bank}") == ""
+
+    one = "op-one/one-dledger-operator looks after groups in"
+    assert f"{one} namespace bank already" in _helm(
+        server, *tried, values="watchNamespaces={bank,pay}"
+    )
+    assert f"{one} namespace bank already" in _helm(
+        server, *tried, values=few + "watchNamespaces={bank}"
+    )
+    assert f"{one} namespace shop, bank already" in _helm(server, *tried)
+    assert _helm(server, *tried, values=few + "watchNamespaces={pay}") == ""
+    assert _helm(server, *tried, values="watchNamespaces={bank} refuseOverlap=false") == ""
+    assert _helm(server, *own, "--reset-values") == ""
+    said = _helm(server, *tried)
+    assert f"{one} all namespaces already. A group has one operator" in said
