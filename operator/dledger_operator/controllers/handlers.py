@@ -40,6 +40,7 @@ from dledger_operator.observed.parsers import (
 )
 from dledger_operator.resources import Platform, accepted
 from dledger_operator.resources.backup import LogRange
+from dledger_operator.status.seen import seen_every_s
 
 log: Final = logging.getLogger(__name__)
 
@@ -197,6 +198,7 @@ class Manager:
             metrics=self._metrics,
             lease_s=self._lease_s,
             turns=self._turns,
+            seen_every_s=lambda: seen_every_s(len(self._loops), body["metadata"]["uid"]),
         )
 
     def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:

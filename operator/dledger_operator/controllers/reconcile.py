@@ -122,6 +122,7 @@ class Reconciler:
         metrics: Metrics,
         lease_s: Callable[[], float],
         turns: asyncio.Semaphore | None = None,
+        seen_every_s: Callable[[], float] = lambda: float("inf"),
         clock: Clock | None = None,
     ) -> None:
         self.body = _without_managed_fields(body)
@@ -134,6 +135,7 @@ class Reconciler:
         self._platform = platform
         self._metrics = metrics
         self._lease_s = lease_s
+        self._seen_every_s = seen_every_s
         self._members = MemberKeeper(cluster, nodes, post=self._post, refuse=self._refuse)
         self._clock = clock or Clock()
         self._memory = _Memory()
@@ -406,7 +408,10 @@ class Reconciler:
         )
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
-        if not worth_writing(before, after, since_write_s=since_write_s):
+        seen_every_s = self._seen_every_s()
+        if not worth_writing(
+            before, after, since_write_s=since_write_s, seen_every_s=seen_every_s
+        ):
             return not worth_writing(before, after, since_write_s=float("inf"))
         # By version, too: the API server does not check the uid of a status write.
         version = self.body["metadata"]["resourceVersion"]

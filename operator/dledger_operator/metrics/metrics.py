@@ -131,7 +131,8 @@ class Metrics:
         )
         self.writes = Counter(
             "dledger_operator_writes_total",
-            "Objects written to the API server; none while everything is converged.",
+            "Objects written to the API server; while everything is converged, statuses alone: "
+            "one a second at most.",
             ("kind",),
             registry=registry,
         )
