@@ -145,7 +145,8 @@ def test_every_string_is_bounded() -> None:
 def test_the_status_that_is_written_is_the_crds() -> None:
     """A key that the CRD does not have would be dropped without a word."""
     nodes = joined(0, 1, 2)
-    written = status(facts_of(bootstrapped(), converged(bootstrapped(), nodes=nodes)), now=NOW)
+    of = bootstrapped(operator="shop/dledger-operator")
+    written = status(facts_of(of, converged(of, nodes=nodes)), now=NOW)
     schema = SCHEMA["properties"]["status"]["properties"]
 
     assert set(written) | {"lastFailover", "backup", "topics"} == set(schema)

@@ -1,4 +1,4 @@
-"""What `kubectl get bg` shows at a glance: who leads, who is in sync, what is wrong, and of when."""
+"""What `kubectl get bg` shows: who leads, who is in sync, what is wrong, and of when it is."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_all_groups_share_one_write_a_second(groups: int) -> None:
     every = [seen_every_s(groups, f"uid-{n}") for n in range(groups)]
 
     assert sum(1 / each for each in every) <= WRITES_A_SECOND * 1.2
-    assert all(0.75 * LEAST_S <= each for each in every)
+    assert all(each >= 0.75 * LEAST_S for each in every)
     assert max(every) <= max(LEAST_S, groups) * 1.25
     assert groups == 1 or max(every) > 1.4 * min(every)
 
@@ -119,6 +119,15 @@ def test_the_table_has_what_is_wrong_and_of_when_it_is() -> None:
     rows = crd["spec"]["versions"][0]["additionalPrinterColumns"]
     shown = [row["name"] for row in rows if not row.get("priority")]
 
-    assert shown == (
-        "Replicas Ready Sync Leader Available Degraded Reason Valid Seen Age"
-    ).split()
+    assert shown == [
+        "Replicas",
+        "Ready",
+        "Sync",
+        "Leader",
+        "Available",
+        "Degraded",
+        "Reason",
+        "Valid",
+        "Seen",
+        "Age",
+    ]

@@ -40,11 +40,15 @@ def _lease_rights() -> list[dict[str, Any]]:
     account = {"kind": "ServiceAccount", "name": "dledger-operator", "namespace": SYSTEM}
     return [
         {
-            **{"apiVersion": f"{api}/v1", "kind": "Role", "metadata": metadata},
+            "apiVersion": f"{api}/v1",
+            "kind": "Role",
+            "metadata": metadata,
             "rules": [{**rule, "verbs": ["create", "get", "update"]}],
         },
         {
-            **{"apiVersion": f"{api}/v1", "kind": "RoleBinding", "metadata": metadata},
+            "apiVersion": f"{api}/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
             "roleRef": {"apiGroup": api, "kind": "Role", "name": "two-lease"},
             "subjects": [account],
         },
@@ -198,7 +202,7 @@ def _helm(server: ApiServer, *args: str, values: str = "") -> str:
     """Return what helm says when it fails; empty if it does not."""
     done = subprocess.run(
         [
-            *(golang.provide(golang.HELM), *args, "--create-namespace"),
+            *(str(golang.provide(golang.HELM)), *args, "--create-namespace"),
             *(word for value in values.split() for word in ("--set", value)),
         ],
         env={**os.environ, "KUBECONFIG": str(server.kubeconfig)},

@@ -1,7 +1,7 @@
 """The mark of this operator on one group: set before anything else is done, and told when foreign.
 
-A group that another operator looks after is only looked at: its status is that one's, so an Event, a
-metric and the log say so. Used by the group's Reconciler.
+A group that another operator looks after is only looked at: its status is that one's, so an Event,
+a metric and the log say so. Used by the group's Reconciler.
 """
 
 from __future__ import annotations

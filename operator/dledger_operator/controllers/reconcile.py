@@ -409,9 +409,7 @@ class Reconciler:
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
         seen_every_s = self._seen_every_s()
-        if not worth_writing(
-            before, after, since_write_s=since_write_s, seen_every_s=seen_every_s
-        ):
+        if not worth_writing(before, after, since_write_s=since_write_s, seen_every_s=seen_every_s):
             return not worth_writing(before, after, since_write_s=float("inf"))
         # By version, too: the API server does not check the uid of a status write.
         version = self.body["metadata"]["resourceVersion"]

@@ -1,8 +1,8 @@
 """Which of several operators that see a group acts on it: the one whose mark it carries. Pure.
 
-A mark is namespace and name of an operator's Lease, which the chart names after its release, so that
-all processes of one release have the same. It is `status.operator`, or what the annotation on the
-group names instead. Nothing else moves a group from one operator to another: see docs/adr/0063.
+A mark is namespace and name of an operator's Lease, which the chart names after its release, so
+that all processes of one release have the same. It is `status.operator`, or what the annotation on
+the group names instead. Nothing else moves a group to another operator: see docs/adr/0063.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def standing(group: BrokerGroup, mark: str) -> Standing:
 
 
 def elsewhere_sentence(group: BrokerGroup, mark: str) -> str:
-    """Return who acts on a group that the operator with this *mark* leaves alone, and what to do."""
+    """Return whom the operator with this *mark* leaves a group to, and what moves it."""
     key, name = names.OPERATOR_ANNOTATION, group.name
     if group.handed_to:
         said = f"operator {mark} leaves it to {group.handed_to}, which the annotation {key} names"
@@ -51,7 +51,7 @@ def elsewhere_sentence(group: BrokerGroup, mark: str) -> str:
             said += ", and which has not taken it yet"
         return said
     return (
-        f"operator {mark} leaves it to {group.operator}, whose mark status.operator is; if that one "
-        f"is gone, or is to let go of it: kubectl annotate bg {name} -n {group.namespace} "
+        f"operator {mark} leaves it to {group.operator}, whose mark status.operator is; if that "
+        f"one is gone, or is to let go of it: kubectl annotate bg {name} -n {group.namespace} "
         f"{key}={mark} --overwrite"
     )

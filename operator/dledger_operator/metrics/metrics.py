@@ -142,7 +142,9 @@ class Metrics:
             registry=registry,
         )
         self.groups = Gauge(
-            "dledger_operator_groups", "BrokerGroups that it sees, those managed elsewhere too.", registry=registry
+            "dledger_operator_groups",
+            "BrokerGroups that it sees, those managed elsewhere too.",
+            registry=registry,
         )
         self._condition = Gauge(
             "dledger_operator_group_condition",

@@ -35,7 +35,7 @@ def recovery_sentence(facts: Facts) -> str:
 
 
 def not_ready(facts: Facts) -> list[str]:
-    """Return the pods that the spec asks for and that are absent, not ready, or on their way out."""
+    """Return the pods that the spec asks for and that are absent, not ready, or deleted."""
     pods = facts.observed.pods
     return [n for n in facts.asked if n not in pods or not pods[n].ready or pods[n].terminating]
 

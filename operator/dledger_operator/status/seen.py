@@ -1,8 +1,8 @@
 """When a status is written only to say that somebody still looks: `status.seenAt`. Pure.
 
-Who reads a table of groups has to know whether it is of now: an operator that is away leaves its last
-one standing. Each write goes to etcd and to everyone who watches, so all groups of an operator share
-one a second, however many they are.
+Who reads a table of groups has to know whether it is of now: an operator that is away leaves its
+last one standing. Each write goes to etcd and to everyone who watches, so all groups of an operator
+share one a second, however many they are.
 """
 
 from __future__ import annotations
