@@ -128,7 +128,7 @@ class Manager:
         metadata = body["metadata"]
         key = metadata["namespace"], metadata["name"]
         loop = self._loops.get(key)
-        if "deletionTimestamp" in metadata:
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
             await self.remove_group(*key)
         elif loop is not None and loop.uid == metadata["uid"]:
             loop.update(body)
@@ -138,7 +138,9 @@ class Manager:
             self._metrics.groups.set(len(self._loops))
 
     async def remove_group(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """End the loop of a BrokerGroup that is or is being deleted; its children go with it.
+        """End the loop of a BrokerGroup that is deleted; its children go with it.
+
+        One that is held by a finalizer keeps its loop, which says so and does nothing else.
 
         With a *uid*, only that object's: another of the same name may exist by now.
         """
@@ -238,10 +240,11 @@ class Manager:
 
     def _facts(self, key: tuple[str, str]) -> Facts | None:
         loop = self._loops.get(key)
-        return loop.reconciler.facts if loop else None
+        return loop.reconciler.facts if loop and self._group(key) else None
 
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
-        if loop := self._loops.get(key):
+        """Return a group that there is; one that is being deleted is as good as gone."""
+        if (loop := self._loops.get(key)) and not loop.reconciler.group.deleted_at:
             return loop.reconciler.group
         return None
 

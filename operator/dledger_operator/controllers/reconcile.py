@@ -57,6 +57,7 @@ from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_o
 from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
+from dledger_operator.status.departure import departure_event, last_status
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
 log: Final = logging.getLogger(__name__)
@@ -188,6 +189,9 @@ class Reconciler:
         if not await self._is_ours():
             return
         group = self.group
+        if group.deleted_at:
+            await self._depart(group)
+            return
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
         seen = self.body, observed, self._clock.now()[:_MINUTE]
@@ -245,6 +249,20 @@ class Reconciler:
             self.update(written)
         return self._claims.may_act
 
+    async def _depart(self, group: BrokerGroup) -> None:
+        """Say of a group that is being deleted who holds it; nothing else is done to it."""
+        self.facts = None
+        await self._nodes.poll({})
+        self._metrics.forget(group.namespace, group.name)
+        after = last_status(group, now=self._clock.now())
+        self._memory.at_rest = True
+        if not worth_writing(group.status, after, since_write_s=float("inf")):
+            return
+        self._memory.at_rest = await self._write_status(group, after)
+        event = departure_event(group, after)
+        if self._memory.at_rest and event is not None:
+            await self._post(group, event)
+
     async def _let_go(self, group: BrokerGroup) -> None:
         """Forget what was known of a group, and tell whose it is. Raises ApiError."""
         self.facts, self._memory = None, _Memory()
@@ -261,6 +279,8 @@ class Reconciler:
         """Whether the next round is due only when a watch or a node tells something."""
         if self._claims.is_elsewhere(self.group):
             return True
+        if self.group.deleted_at:
+            return self._memory.at_rest
         return self._memory.at_rest and self._nodes.tell_changes
 
     def call_on_news(self, wake: Callable[[], None]) -> None:
@@ -411,6 +431,15 @@ class Reconciler:
         seen_every_s = self._seen_every_s()
         if not worth_writing(before, after, since_write_s=since_write_s, seen_every_s=seen_every_s):
             return not worth_writing(before, after, since_write_s=float("inf"))
+        if not await self._write_status(group, after):
+            return False
+        self._memory.written_at_s = now_s
+        for event in events(before, after):
+            await self._post(group, event)
+        return True
+
+    async def _write_status(self, group: BrokerGroup, after: Manifest) -> bool:
+        """Write the whole status; False if the object was changed meanwhile, or is gone."""
         # By version, too: the API server does not check the uid of a status write.
         version = self.body["metadata"]["resourceVersion"]
         try:
@@ -420,9 +449,6 @@ class Reconciler:
                 raise
             return False
         self.update(written)
-        self._memory.written_at_s = now_s
-        for event in events(before, after):
-            await self._post(group, event)
         return True
 
     async def _post(self, group: BrokerGroup, event: Event) -> None:
