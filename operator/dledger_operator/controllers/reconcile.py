@@ -106,6 +106,7 @@ class _Memory:
     seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
     at_rest: bool = False
     short_since_s: float | None = None
+    answering: frozenset[str] = frozenset()
     considered: Disruption | None = None
 
 
@@ -303,7 +304,10 @@ class Reconciler:
         if facts.is_whole:
             memory.short_since_s = None
             return facts
-        if memory.short_since_s is None:
+        answering = frozenset(observed.nodes)
+        is_news = not group.bootstrapped and answering != memory.answering
+        memory.answering = answering
+        if memory.short_since_s is None or is_news:  # pods that start answer one after the other
             memory.short_since_s = now_s
         return replace(facts, overdue=now_s - memory.short_since_s >= GRACE_S)
 

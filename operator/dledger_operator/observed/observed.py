@@ -41,6 +41,7 @@ class Pod:
         restarted_at: The wish to restart that it was made for (``kubectl rollout restart``).
         created_at: RFC 3339.
         terminating: It is being deleted.
+        held_by: Whose finalizers hold that up.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
         stopped: No container of it runs, and not for want of a moment: *trouble* says why.
         too_old: The node's last line, if it stopped because its image is older than what its group
@@ -58,6 +59,7 @@ class Pod:
     restarted_at: str = ""
     created_at: str = ""
     terminating: bool = False
+    held_by: tuple[str, ...] = ()
     trouble: str = ""
     stopped: bool = False
     too_old: str = ""

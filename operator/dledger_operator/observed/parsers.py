@@ -59,6 +59,7 @@ def parse_pod(manifest: Json) -> Pod:
         restarted_at=annotations.get(names.RESTARTED_AT, ""),
         created_at=metadata.get("creationTimestamp", ""),
         terminating="deletionTimestamp" in metadata,
+        held_by=tuple(metadata.get("finalizers") or ()),
         trouble=_trouble(status),
         stopped=_is_stopped(status),
         too_old="" if ready.get("status") == "True" else _too_old(status),

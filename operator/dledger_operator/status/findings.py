@@ -20,6 +20,9 @@ def pod_said(facts: Facts, name: str) -> str:
         return f"{name} (no pod: {refused})" if refused else f"{name} (no pod)"
     said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
     why = pod.trouble or said
+    if pod.terminating:
+        held = f", held by finalizers: {', '.join(pod.held_by)}" if pod.held_by else ""
+        why = f"being deleted{held}"
     return f"{name} ({why})" if why else name
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -62,7 +62,7 @@ def status(facts: Facts, *, now: str) -> Manifest:
         "readyReplicas": sum(pod.ready and not pod.terminating for pod in pods),
         "votersInSync": _sync_told(facts),
         "selector": ",".join(f"{k}={v}" for k, v in sorted(names.selector(group.name).items())),
-        "members": _members(group, observed),
+        "members": _members(group, observed, facts.entering),
         "conditions": dated(
             before, conditions(facts, now=now), now=now, generation=group.generation
         ),
@@ -144,22 +144,29 @@ def _sync_told(facts: Facts) -> str:
     return f"{len(facts.in_sync)}/{facts.group.spec.replicas}"
 
 
-def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
+def _members(group: BrokerGroup, observed: Observed, entering: Collection[str]) -> list[Manifest]:
     """Return a row for each member and pod; what is unknown now keeps its recorded value."""
     known = {row.member.name: row for row in observed.membership}
     recorded = {member["name"]: member for member in group.status.get("members") or []}
     everyone = sorted({*(known or recorded), *observed.pods})
-    return [_member(name, known.get(name), recorded.get(name, {}), observed) for name in everyone]
+    return [
+        {
+            **_member(name, known.get(name), recorded.get(name, {}), observed),
+            "joining": name in entering,
+        }
+        for name in everyone
+    ]
 
 
 def _member(name: str, member: MemberStatus | None, before: Json, observed: Observed) -> Manifest:
     node, pod = observed.nodes.get(name), observed.pods.get(name)
+    zone = pod.zone if pod else before.get("zone", "")
     return {
         "name": name,
         "id": member.member.id if member else node.node_id if node else before.get("id", ""),
         "role": node.role if node else "unknown",
         "featureLevel": _feature_level(node, member) or before.get("featureLevel", 0),
-        "zone": pod.zone if pod else before.get("zone", ""),
+        **({"zone": zone} if zone else {}),
         "storage": _storage(node) if node else before.get("storage", {}),
     }
 
