@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import yaml
 
 from dledger_operator.api import names
 from dledger_operator.api.brokeroperation import PENDING, BrokerOperation
@@ -23,6 +24,7 @@ from dledger_operator.observed.parsers import parse_pod
 from dledger_operator.resources import desired
 from dledger_operator.status.operation_status import operation_status
 from dledger_operator.status.status import status
+from tests.house.sources import ROOT
 from tests.operator.fakes import FakeApi, FakeNodes, World
 from tests.operator.samples import (
     FRESH_ID,
@@ -173,3 +175,37 @@ async def test_a_claim_that_was_brought_back_is_told_which_labels_it_lacks() -> 
     said = str(refused.value)
     assert f"kubectl label pvc {claim} -n shop " in said
     assert all(f"{key}={value}" in said for key, value in names.labels("orders").items())
+
+
+def _of_runbooks(kind: str) -> dict[str, Any]:
+    """Return the manifest of that kind that is in the runbooks, for a group `orders` in `shop`."""
+    text = (ROOT / "docs/runbooks.md").read_text("utf-8")
+    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    made = [
+        yaml.safe_load(block.replace("GROUP", "orders").replace("NS", "shop")) for block in blocks
+    ]
+    (found,) = (each for each in made if each["kind"] == kind)
+    return dict(found)
+
+
+def test_the_claim_of_the_runbook_is_one_that_the_operator_takes() -> None:
+    """Found: LOW. The labels that make it the group's own were in no document."""
+    claim = _of_runbooks("PersistentVolumeClaim")
+
+    assert claim["metadata"]["labels"] == names.labels("orders")
+    assert claim["metadata"]["name"] == names.claim("orders", 0)
+
+
+def test_the_pod_of_the_runbook_has_the_disk_where_a_node_has_it() -> None:
+    """Found: LOW. Pausing a group stops no pod, and no manifest was given."""
+    built = next(m for m in desired(bootstrapped(), PLATFORM) if m["kind"] == "StatefulSet")
+    node_pod, pod = built["spec"]["template"]["spec"], _of_runbooks("Pod")["spec"]
+    (mount,) = pod["containers"][0]["volumeMounts"]
+
+    assert mount in [
+        {"name": one["name"], "mountPath": one["mountPath"]}
+        for one in node_pod["containers"][0]["volumeMounts"]
+    ]
+    for key in ("runAsNonRoot", "runAsUser", "fsGroup", "seccompProfile"):
+        assert pod["securityContext"][key] == node_pod["securityContext"][key], key
+    assert pod["volumes"][0]["persistentVolumeClaim"] == {"claimName": names.claim("orders", 0)}
