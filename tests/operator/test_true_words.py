@@ -15,6 +15,7 @@ from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.controllers.reconcile import GRACE_S
 from dledger_operator.decisions.actions import Apply, Repair
+from dledger_operator.decisions.checks import problems
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.outcomes import Rejected
 from dledger_operator.decisions.plan import plan
@@ -27,6 +28,7 @@ from dledger_operator.status.status import status
 from tests.house.sources import ROOT
 from tests.operator.fakes import FakeApi, FakeNodes, World
 from tests.operator.samples import (
+    FREE,
     FRESH_ID,
     NOW,
     PLATFORM,
@@ -186,6 +188,21 @@ def _of_runbooks(kind: str) -> dict[str, Any]:
     ]
     (found,) = (each for each in made if each["kind"] == kind)
     return dict(found)
+
+
+def test_the_group_of_the_page_for_production_is_one_that_is_acted_on() -> None:
+    """Whoever copies it gets what it says, once its images are allowed."""
+    text = (ROOT / "docs/production.md").read_text("utf-8")
+    (block,) = text.split("```yaml\n")[1:]
+    body = yaml.safe_load(block.partition("```")[0])
+    body["metadata"]["uid"] = "uid-1"
+
+    group = FREE.group(body)
+
+    assert (group.unknown, group.unreadable, problems(group, Observed())) == ((), "", ())
+    for constraint in group.spec.topology_spread_constraints:
+        labels = constraint["labelSelector"]["matchLabels"]
+        assert labels.items() <= names.selector("orders").items()
 
 
 def test_the_claim_of_the_runbook_is_one_that_the_operator_takes() -> None:
