@@ -271,6 +271,11 @@ class Reconciler:
         await self._claims.tell_elsewhere(group)
 
     @property
+    def is_elsewhere(self) -> bool:
+        """Whether the group is another operator's."""
+        return self._claims.is_elsewhere(self.group)
+
+    @property
     def is_ours(self) -> bool:
         """Whether this operator acts on the group: it carries its mark, and nobody else lets go."""
         return self._claims.is_ours(self.group) and self._claims.may_act
@@ -278,7 +283,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Whether the next round is due only when a watch or a node tells something."""
-        if self._claims.is_elsewhere(self.group):
+        if self.is_elsewhere:
             return True
         if self.group.deleted_at:
             return self._memory.at_rest

@@ -140,7 +140,7 @@ class GroupLoop(ReconcileLoop):
 
     def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
         """Count it, unless the group is another operator's."""
-        if not self.reconciler.is_ours:
+        if self.reconciler.is_elsewhere:
             return
         metadata = self.reconciler.body["metadata"]
         key = metadata["namespace"], metadata["name"]
