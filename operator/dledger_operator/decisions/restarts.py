@@ -74,7 +74,7 @@ def _restart_held(facts: Facts, name: str) -> str:
         return why
     pods = facts.observed.pods
     if pods[name].terminating:
-        return "it is being deleted"
+        return f"it is {pods[name].deletion}"
     down = [
         other
         for other in facts.expected

@@ -64,6 +64,12 @@ class Pod:
     stopped: bool = False
     too_old: str = ""
 
+    @property
+    def deletion(self) -> str:
+        """What is said of one that is being deleted: who holds that up, if anybody does."""
+        held = f", held by finalizers: {', '.join(self.held_by)}" if self.held_by else ""
+        return f"being deleted{held}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volume:

@@ -21,8 +21,7 @@ def pod_said(facts: Facts, name: str) -> str:
     said = facts.observed.disbelieved.get(name, "") or (node.not_ready_reason if node else "")
     why = pod.trouble or said
     if pod.terminating:
-        held = f", held by finalizers: {', '.join(pod.held_by)}" if pod.held_by else ""
-        why = f"being deleted{held}"
+        why = pod.deletion
     return f"{name} ({why})" if why else name
 
 
