@@ -34,7 +34,7 @@ class Options:
         platform: What groups are made with: images, labels of machines, what they may ask for.
         namespaces: Namespaces to watch; empty means all.
         namespace: Where the operator runs and its Lease lives.
-        lease_name: Name of the Lease.
+        lease_name: Name of the Lease; with the namespace, the operator's mark on its groups.
         identity: This process's name in the Lease.
         listen: Host and port of /livez, /readyz and /metrics.
         kubeconfig: File to connect by; empty means the pod's service account.
@@ -79,6 +79,7 @@ def parse(argv: Sequence[str], environ: Mapping[str, str] = os.environ) -> Optio
         peer_tls=found.peer_tls == "on",
         client_server=found.client_server,
         door_processes=int(found.door_processes),
+        operator=f"{found.namespace}/{found.lease_name}",
     )
     return Options(
         platform=platform,

@@ -91,7 +91,7 @@ def _told(*modules: str) -> Told:
 
 
 def _of_groups() -> Told:
-    parts = ("conditions", "degraded", "scaling_status", "backup_history")
+    parts = ("conditions", "degraded", "scaling_status", "backup_history", "departure")
     of_specs = {("True", "ACCEPTED"), *(("False", reason.name) for reason in _GRAVITY)}
     return _told(*(f"status/{part}" for part in parts)) | of_specs
 

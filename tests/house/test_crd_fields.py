@@ -14,7 +14,7 @@ from dledger_operator.api.spec import Spec, Topic, camel
 from dledger_operator.decisions.checks import ACTED_ON, leaves
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.status.status import status
-from tests.operator.samples import NOW, bootstrapped, converged, joined
+from tests.operator.samples import NOW, bootstrapped, converged, joined, pods
 
 ROOT = Path(__file__).parents[2]
 CRD = yaml.safe_load((ROOT / "crds/brokergroup.yaml").read_text("utf-8"))
@@ -145,7 +145,9 @@ def test_every_string_is_bounded() -> None:
 def test_the_status_that_is_written_is_the_crds() -> None:
     """A key that the CRD does not have would be dropped without a word."""
     nodes = joined(0, 1, 2)
-    written = status(facts_of(bootstrapped(), converged(bootstrapped(), nodes=nodes)), now=NOW)
+    of = bootstrapped(operator="shop/dledger-operator")
+    seen = converged(of, nodes=nodes, pods=pods(0, 1, 2, zone="a"))
+    written = status(facts_of(of, seen), now=NOW)
     schema = SCHEMA["properties"]["status"]["properties"]
 
     assert set(written) | {"lastFailover", "backup", "topics"} == set(schema)

@@ -119,6 +119,7 @@ def test_every_metric_of_a_group_is_shown_or_explained() -> None:
         "dledger_operator_group_ready_replicas",
         "dledger_operator_groups",
         "dledger_operator_leading",
+        "dledger_operator_managed_elsewhere",
         "dledger_operator_operations_total",
         "dledger_operator_writes_total",
         "dledger_peer_certificate_expiry_timestamp_seconds",

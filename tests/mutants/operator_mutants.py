@@ -7,6 +7,7 @@ from functools import partial
 from tests.mutants.mutant import Mutant
 
 _MACHINE = "tests/operator/test_planner_machine.py"
+_OWNERSHIP = "tests/operator/test_ownership.py"
 _RESTARTS = "tests/operator/test_rollout.py"
 _ROLLOUT = "tests/operator/test_rollout_machine.py"
 _SCALING = "tests/operator/test_scaling.py"
@@ -62,6 +63,38 @@ OPERATOR_MUTANTS = (
         new="    if port < 0:\n",
         why="a Job may ask the cloud what its machine may",
         checks=("tests/operator/test_job_egress.py",),
+    ),
+    _mutant(
+        name="takes a group that another operator has marked",
+        file="decisions/ownership.py",
+        old="    return Standing.HANDED_TO_US if group.handed_to else Standing.ELSEWHERE\n",
+        new="    return Standing.HANDED_TO_US\n",
+        why="two operators take one group from each other for ever",
+        checks=(_OWNERSHIP,),
+    ),
+    _mutant(
+        name="keeps a group that was handed to another operator",
+        file="decisions/ownership.py",
+        old="    if not mark or recorded == mark == (group.handed_to or mark):\n",
+        new="    if not mark or recorded == mark:\n",
+        why="two operators act on one group",
+        checks=(_OWNERSHIP,),
+    ),
+    _mutant(
+        name="acts on a handed group at once",
+        file="controllers/claims.py",
+        old="            self._acts_from_s = self._monotonic_s() + HANDOVER_S\n",
+        new="            self._acts_from_s = self._monotonic_s()\n",
+        why="the operator before is in the middle of a round",
+        checks=(_OWNERSHIP,),
+    ),
+    _mutant(
+        name="marks whatever version of a group there is",
+        file="controllers/claims.py",
+        old="{**group.status, \"operator\": self.mark}, only_if=version\n",
+        new="{**group.status, \"operator\": self.mark}, only_if=\"\"\n",
+        why="of two that see a new group, both found it",
+        checks=(_OWNERSHIP,),
     ),
     _mutant(
         name="acts on stale answers",

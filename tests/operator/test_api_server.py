@@ -378,3 +378,23 @@ async def test_a_second_operator_waits_and_takes_over(
 def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     metadata = [(item["kind"], item["metadata"]) for item in listed]
     return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
+
+
+async def test_a_group_that_is_held_in_deletion_says_by_whom(story: Story) -> None:
+    """Found: S12. It goes as soon as the finalizer does."""
+    await story.up()
+    hold = json.dumps({"metadata": {"finalizers": ["example.com/audit"]}})
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", hold)
+
+    await story.kubectl("delete", "bg", "orders", "--wait=false")
+    await story.until_condition("Progressing", "True/Terminating")
+
+    assert "held by finalizers: example.com/audit;" in await story.message("Progressing")
+    assert await story.condition("Available") == "Unknown/Terminating"
+    release = json.dumps({"metadata": {"finalizers": None}})
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", release)
+    await eventually_async(lambda: _is_gone(story), "the group is gone")
+
+
+async def _is_gone(story: Story) -> bool:
+    return await story.get("bg", "orders") == {}

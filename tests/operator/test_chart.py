@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import pytest
 
+from dledger_operator.api import names
 from dledger_operator.api.policy import Policy, RoleRef
 from dledger_operator.options import parse
 from e2e.cluster import golang
@@ -97,6 +98,31 @@ def test_with_namespaces_the_operator_has_rights_in_these_alone() -> None:
         for name in ("dledger-operator", "dledger-operator-drivers"):
             assert ("Role", namespace, name) in found
     assert not {ref for ref in _refs(IN_TWO, "rbac.aggregate=false") if ref[0] == "ClusterRole"}
+
+
+def _egress(*values: str) -> list[dict[str, Any]]:
+    """Return whom the operator's pods reach by the chart's policy."""
+    (policy,) = (m for m in _made(*values) if m["kind"] == "NetworkPolicy")
+    assert policy["spec"]["policyTypes"] == ["Ingress", "Egress"]
+    found: list[dict[str, Any]] = policy["spec"]["egress"]
+    return found
+
+
+def test_the_operator_reaches_what_it_needs_where_all_is_denied_by_default() -> None:
+    """Found: S13. A policy that says nothing of egress allows none of it there."""
+    needed = ("networkPolicy.egress=needed", "networkPolicy.apiServerPorts={16443}")
+    dns, api, nodes = _egress(*needed, IN_TWO)
+
+    assert _egress() == [{}]
+    assert {row["port"] for row in dns["ports"]} == {53, 5353}
+    assert api == {"ports": [{"port": 16443, "protocol": "TCP"}]}
+    assert {row["port"] for row in nodes["ports"]} == {20911, 8081}
+    (to,) = nodes["to"]
+    assert names.selector("any").items() > to["podSelector"]["matchLabels"].items()
+    (where,) = to["namespaceSelector"]["matchExpressions"]
+    assert where["values"] == ["shop", "bank"]
+    (to,) = _egress(*needed)[2]["to"]
+    assert to["namespaceSelector"] == {}
 
 
 def test_in_namespaces_alone_the_operator_needs_nothing_of_the_cluster() -> None:

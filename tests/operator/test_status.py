@@ -284,7 +284,7 @@ def test_the_status_tells_who_leads_and_what_everyone_is() -> None:
         "id": "id-1",
         "role": "follower",
         "featureLevel": 3,
-        "zone": "",
+        "joining": False,
         "storage": {"usedPercent": 30, "capacityBytes": 10 << 30},
     }
 

@@ -293,6 +293,9 @@ class BrokerGroup:
         client_server: What serves its clients' ports, as the operator was told; empty: what the
             nodes do by themselves.
         door_processes: How many processes of each node do that, as the operator was told; 0: none.
+        handed_to: The operator that its annotation names; empty without one.
+        deleted_at: When its deletion was asked for, RFC 3339; empty if it was not.
+        finalizers: Who holds up its deletion.
     """
 
     KIND: ClassVar[str] = "BrokerGroup"
@@ -315,6 +318,9 @@ class BrokerGroup:
     client_server: str = ""
     door_processes: int = 0
     takes_turns: bool = True
+    handed_to: str = ""
+    deleted_at: str = ""
+    finalizers: tuple[str, ...] = ()
 
     @classmethod
     def parse(
@@ -362,7 +368,15 @@ class BrokerGroup:
             client_server=client_server,
             door_processes=door_processes,
             takes_turns=(meta.get("annotations") or {}).get(names.TURN_ANNOTATION) != "none",
+            handed_to=str((meta.get("annotations") or {}).get(names.OPERATOR_ANNOTATION, "")),
+            deleted_at=meta.get("deletionTimestamp", ""),
+            finalizers=tuple(meta.get("finalizers") or ()),
         )
+
+    @property
+    def operator(self) -> str:
+        """The operator that put its mark on it; empty if none did yet."""
+        return str(self.status.get("operator") or "")
 
     @property
     def group_id(self) -> str:

@@ -101,7 +101,7 @@ class Cluster:
         """
         claims = (names.claim(group.name, n) for n in range(manifest["spec"]["replicas"]))
         for name, whose in (await self.foreign_claims(group, claims)).items():
-            raise ApiError(409, f"the name {name} is taken by {whose}")
+            raise ApiError(409, f"the name {name} is taken by {whose}; {_labels_said(group, name)}")
 
     async def foreign_claims(self, group: Subject, claims: Iterable[str]) -> dict[str, str]:
         """Return which of these volume claims are someone else's, and whose."""
@@ -366,6 +366,15 @@ def _whose(manifest: Json) -> str:
     if not owners:
         return f"a {manifest['kind']} that this operator did not make"
     return f"a {manifest['kind']} of {owners[0]['kind']} {owners[0]['name']}"
+
+
+def _labels_said(group: Subject, claim: str) -> str:
+    """Return what makes a claim the group's own, such as one of a volume that was brought back."""
+    labels = " ".join(f"{key}={value}" for key, value in names.labels(group.name).items())
+    return (
+        f"if it is one of this group that was brought back, label it: kubectl label pvc {claim} "
+        f"-n {group.namespace} {labels}"
+    )
 
 
 def _who(of: Subject) -> tuple[str, str, str]:

@@ -48,6 +48,7 @@ class BackupReconciler:
     Args:
         key: Namespace and name of the group.
         group: Returns the current group; None if it does not exist.
+        is_ours: Whether the group is this operator's; another one's backups are left to that one.
         ahead: Asks nodes how much log there is (`nodes.log_since`).
     """
 
@@ -60,6 +61,7 @@ class BackupReconciler:
         watched: Watched,
         metrics: BackupMetrics,
         clock: Clock | None = None,
+        is_ours: Callable[[], bool] = lambda: True,
         ahead: LogSince = log_since,
     ) -> None:
         self.key = key
@@ -68,6 +70,7 @@ class BackupReconciler:
         self._watched = watched
         self._metrics = metrics
         self._clock = clock or Clock()
+        self._is_ours = is_ours
         self._log_since = ahead
         self._troubles = JobTroubles(
             cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now
@@ -86,6 +89,8 @@ class BackupReconciler:
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
+        if not self._is_ours():
+            return
         group, backups = self._group(), self._backups()
         jobs = await self._jobs(backups)
         first = ""

@@ -42,6 +42,7 @@ from dledger_operator.observed.parsers import (
 )
 from dledger_operator.resources import Platform, accepted
 from dledger_operator.resources.backup import LogRange
+from dledger_operator.status.seen import seen_every_s
 
 log: Final = logging.getLogger(__name__)
 
@@ -130,7 +131,7 @@ class Manager:
         metadata = body["metadata"]
         key = metadata["namespace"], metadata["name"]
         loop = self._loops.get(key)
-        if "deletionTimestamp" in metadata:
+        if "deletionTimestamp" in metadata and not metadata.get("finalizers"):
             await self.remove_group(*key)
         elif loop is not None and loop.uid == metadata["uid"]:
             loop.update(body)
@@ -141,7 +142,9 @@ class Manager:
             self._metrics.groups.set(len(self._loops))
 
     async def remove_group(self, namespace: str, name: str, *, uid: str = "") -> None:
-        """End the loop of a BrokerGroup that is or is being deleted; its children go with it.
+        """End the loop of a BrokerGroup that is deleted; its children go with it.
+
+        One that is held by a finalizer keeps its loop, which says so and does nothing else.
 
         With a *uid*, only that object's: another of the same name may exist by now.
         """
@@ -203,6 +206,7 @@ class Manager:
             lease_s=self._lease_s,
             turns=self._turns,
             rollout_turns=self._rollouts,
+            seen_every_s=lambda: seen_every_s(len(self._loops), body["metadata"]["uid"]),
         )
 
     def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:
@@ -212,6 +216,7 @@ class Manager:
             cluster=self._cluster,
             watched=self.indexes,
             metrics=self._metrics.backups,
+            is_ours=partial(self._is_ours, key),
             ahead=partial(self._log_since, key),
         )
 
@@ -231,14 +236,21 @@ class Manager:
             cluster=self._cluster,
             watched=self.indexes,
             metrics=self._metrics,
+            is_ours=partial(self._is_ours, key),
         )
+
+    def _is_ours(self, key: tuple[str, str]) -> bool:
+        """Whether what names a group is this operator's: what names none is anybody's."""
+        loop = self._loops.get(key)
+        return loop is None or loop.reconciler.is_ours
 
     def _facts(self, key: tuple[str, str]) -> Facts | None:
         loop = self._loops.get(key)
-        return loop.reconciler.facts if loop else None
+        return loop.reconciler.facts if loop and self._group(key) else None
 
     def _group(self, key: tuple[str, str]) -> BrokerGroup | None:
-        if loop := self._loops.get(key):
+        """Return a group that there is; one that is being deleted is as good as gone."""
+        if (loop := self._loops.get(key)) and not loop.reconciler.group.deleted_at:
             return loop.reconciler.group
         return None
 

@@ -37,6 +37,7 @@ class OperationReconciler:
         key: Namespace and name of the group.
         group: Returns the current group; None if it does not exist.
         facts: Returns what was last seen of it; None if nothing was yet.
+        is_ours: Whether the group is this operator's; another one's are left to that one.
     """
 
     def __init__(
@@ -49,10 +50,12 @@ class OperationReconciler:
         watched: Watched,
         metrics: Metrics,
         clock: Clock | None = None,
+        is_ours: Callable[[], bool] = lambda: True,
     ) -> None:
         self.key = key
         self._group = group
         self._facts = facts
+        self._is_ours = is_ours
         self._cluster = cluster
         self._watched = watched
         self._metrics = metrics
@@ -76,6 +79,8 @@ class OperationReconciler:
         Raises:
             ApiError: The API server does not answer, or refused a write.
         """
+        if not self._is_ours():
+            return
         group, operations = self._group(), self._operations()
         first = ""
         for operation in in_turn(operations):

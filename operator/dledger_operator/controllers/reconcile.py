@@ -31,6 +31,7 @@ from dledger_operator.cluster.peer_channels import PeerChannels
 from dledger_operator.controllers.absences import Absences
 from dledger_operator.controllers.certificate_keeper import CertificateKeeper
 from dledger_operator.controllers.child_keeper import ChildKeeper
+from dledger_operator.controllers.claims import Claims
 from dledger_operator.controllers.job_troubles import JobTroubles
 from dledger_operator.controllers.member_keeper import MemberKeeper
 from dledger_operator.controllers.topic_keeper import TopicKeeper
@@ -59,6 +60,7 @@ from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_o
 from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
+from dledger_operator.status.departure import departure_event, last_status
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
 log: Final = logging.getLogger(__name__)
@@ -107,6 +109,7 @@ class _Memory:
     seen: tuple[Json, Observed, str] = field(default_factory=lambda: ({}, Observed(), ""))
     at_rest: bool = False
     short_since_s: float | None = None
+    answering: frozenset[str] = frozenset()
     considered: Disruption | None = None
 
 
@@ -125,6 +128,7 @@ class Reconciler:
         lease_s: Callable[[], float],
         turns: asyncio.Semaphore | None = None,
         rollout_turns: RolloutTurns | None = None,
+        seen_every_s: Callable[[], float] = lambda: float("inf"),
         clock: Clock | None = None,
     ) -> None:
         self.body = _without_managed_fields(body)
@@ -137,6 +141,7 @@ class Reconciler:
         self._platform = platform
         self._metrics = metrics
         self._lease_s = lease_s
+        self._seen_every_s = seen_every_s
         self._members = MemberKeeper(cluster, nodes, post=self._post, refuse=self._refuse)
         self._clock = clock or Clock()
         self._rollout_turns = rollout_turns or RolloutTurns(self._clock.monotonic_s, settles_s=0)
@@ -155,6 +160,13 @@ class Reconciler:
             monotonic_s=self._clock.monotonic_s,
             post=self._post,
             refuse=self._refuse,
+        )
+        self._claims = Claims(
+            platform.operator,
+            cluster=cluster,
+            metrics=metrics,
+            monotonic_s=self._clock.monotonic_s,
+            post=self._post,
         )
         self._absences = Absences(cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now)
         self._jobs = JobTroubles(cluster, monotonic_s=self._clock.monotonic_s, now=self._clock.now)
@@ -181,7 +193,12 @@ class Reconciler:
         Raises:
             ApiError: The API server does not answer, or refused a status.
         """
+        if not await self._is_ours():
+            return
         group = self.group
+        if group.deleted_at:
+            await self._depart(group)
+            return
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
         turn = self._rollout_turns.told((group.namespace, group.name))
@@ -224,9 +241,60 @@ class Reconciler:
         )
         self._memory.seen = seen
 
+    async def _is_ours(self) -> bool:
+        """Whether this operator acts on the group now; marks one that nobody has. Raises ApiError.
+
+        One that is another operator's is let go of.
+        """
+        group = self.group
+        if self._claims.is_elsewhere(group):
+            await self._let_go(group)
+            return False
+        if not self._claims.is_ours(group):
+            version = self.body["metadata"]["resourceVersion"]
+            written = await self._claims.claim(group, version=version)
+            if written is None:
+                return False  # changed meanwhile; the next round sees by whom
+            self.update(written)
+        return self._claims.may_act
+
+    async def _depart(self, group: BrokerGroup) -> None:
+        """Say of a group that is being deleted who holds it; nothing else is done to it."""
+        self.facts = None
+        await self._nodes.poll({})
+        self._metrics.forget(group.namespace, group.name)
+        after = last_status(group, now=self._clock.now())
+        self._memory.at_rest = True
+        if not worth_writing(group.status, after, since_write_s=float("inf")):
+            return
+        self._memory.at_rest = await self._write_status(group, after)
+        event = departure_event(group, after)
+        if self._memory.at_rest and event is not None:
+            await self._post(group, event)
+
+    async def _let_go(self, group: BrokerGroup) -> None:
+        """Forget what was known of a group, and tell whose it is. Raises ApiError."""
+        self.facts, self._memory = None, _Memory()
+        await self._nodes.poll({})
+        await self._claims.tell_elsewhere(group)
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the group is another operator's."""
+        return self._claims.is_elsewhere(self.group)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this operator acts on the group: it carries its mark, and nobody else lets go."""
+        return self._claims.is_ours(self.group) and self._claims.may_act
+
     @property
     def is_settled(self) -> bool:
         """Whether the next round is due only when a watch or a node tells something."""
+        if self.is_elsewhere:
+            return True
+        if self.group.deleted_at:
+            return self._memory.at_rest
         return self._memory.at_rest and self._nodes.tell_changes
 
     def call_on_news(self, wake: Callable[[], None]) -> None:
@@ -250,7 +318,10 @@ class Reconciler:
         if facts.is_whole:
             memory.short_since_s = None
             return facts
-        if memory.short_since_s is None:
+        answering = frozenset(observed.nodes)
+        is_news = not group.bootstrapped and answering != memory.answering
+        memory.answering = answering
+        if memory.short_since_s is None or is_news:  # pods that start answer one after the other
             memory.short_since_s = now_s
         return replace(facts, overdue=now_s - memory.short_since_s >= GRACE_S)
 
@@ -388,8 +459,18 @@ class Reconciler:
         )
         now_s = self._clock.monotonic_s()
         since_write_s = now_s - self._memory.written_at_s
-        if not worth_writing(before, after, since_write_s=since_write_s):
+        seen_every_s = self._seen_every_s()
+        if not worth_writing(before, after, since_write_s=since_write_s, seen_every_s=seen_every_s):
             return not worth_writing(before, after, since_write_s=float("inf"))
+        if not await self._write_status(group, after):
+            return False
+        self._memory.written_at_s = now_s
+        for event in events(before, after):
+            await self._post(group, event)
+        return True
+
+    async def _write_status(self, group: BrokerGroup, after: Manifest) -> bool:
+        """Write the whole status; False if the object was changed meanwhile, or is gone."""
         # By version, too: the API server does not check the uid of a status write.
         version = self.body["metadata"]["resourceVersion"]
         try:
@@ -399,9 +480,6 @@ class Reconciler:
                 raise
             return False
         self.update(written)
-        self._memory.written_at_s = now_s
-        for event in events(before, after):
-            await self._post(group, event)
         return True
 
     async def _post(self, group: BrokerGroup, event: Event) -> None:

@@ -139,7 +139,9 @@ class GroupLoop(ReconcileLoop):
         self.wake()
 
     def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
-        """Count it."""
+        """Count it, unless the group is another operator's."""
+        if self.reconciler.is_elsewhere:
+            return
         metadata = self.reconciler.body["metadata"]
         key = metadata["namespace"], metadata["name"]
         if self._metrics.reconciled(

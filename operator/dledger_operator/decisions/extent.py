@@ -50,8 +50,8 @@ def leaving(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
 def entering(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
     """Return the pods that are to become voters since the group grows, from the lowest.
 
-    A learner above all voters may be one whose disk was lost instead. Which it is shows in what the
-    status said before; if that is lost, it is taken for the loss.
+    A learner may be one whose disk was lost instead. Which it is shows in what the status said
+    before; if that is lost, it is taken for the loss.
     """
     rows = observed.membership
     voters = {row.member.name for row in rows if row.voter}
@@ -59,11 +59,12 @@ def entering(group: BrokerGroup, observed: Observed) -> tuple[str, ...]:
         return ()
     known = {row.member.name for row in rows}
     top, was_growing = highest(group, voters), _was_growing(group)
+    recorded = {row["name"] for row in group.status.get("members") or () if row.get("joining")}
     return tuple(
         name
         for ordinal in range(group.spec.replicas)
         if (name := names.pod(group.name, ordinal)) not in voters
-        and (name not in known or (was_growing and ordinal > top))
+        and (name not in known or name in recorded or (was_growing and ordinal > top))
     )
 
 

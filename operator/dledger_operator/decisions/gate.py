@@ -133,7 +133,8 @@ def _restart_held(facts: Facts, name: str) -> str:
     others = {*_voters(facts), *facts.expected} - {name}
     if why := _waited_for(facts, others):
         return why
-    return "it is being deleted" if facts.observed.pods[name].terminating else ""
+    pod = facts.observed.pods[name]
+    return f"it is {pod.deletion}" if pod.terminating else ""
 
 
 def _hand_over_held(facts: Facts, to: str) -> str:

@@ -174,7 +174,7 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
     present = facts.observed.children.get(ref_of(wanted))
     wanted = as_built(wanted, present)
     if present is None:
-        yield Repair(wanted) if facts.group.bootstrapped else Apply(wanted)
+        yield Repair(wanted) if _was_made(facts, wanted) else Apply(wanted)
         return
     found = drifts(present, wanted)
     if would_stick(facts, wanted["kind"]):
@@ -186,6 +186,18 @@ def _child(facts: Facts, wanted: Manifest) -> Iterator[Apply | Repair]:
         yield Repair(wanted, correction(present, wanted), told)
     if is_new:
         yield Apply(_as_seen(wanted, present))
+
+
+def _was_made(facts: Facts, wanted: Manifest) -> bool:
+    """Whether a child that is missing was there once: not the Service of a pod that comes first.
+
+    Services are made before the StatefulSet asks for their pods.
+    """
+    group = facts.group
+    built = facts.observed.children.get(("StatefulSet", group.name))
+    pods = pods_asked(built) if built else group.pods
+    coming = [("Service", names.pod_service(group.name, n)) for n in range(pods, group.pods)]
+    return group.bootstrapped and ref_of(wanted) not in coming
 
 
 def _as_seen(wanted: Manifest, present: Manifest) -> Manifest:

@@ -131,7 +131,8 @@ class Metrics:
         )
         self.writes = Counter(
             "dledger_operator_writes_total",
-            "Objects written to the API server; none while everything is converged.",
+            "Objects written to the API server; while everything is converged, statuses alone: "
+            "one a second at most.",
             ("kind",),
             registry=registry,
         )
@@ -141,7 +142,9 @@ class Metrics:
             registry=registry,
         )
         self.groups = Gauge(
-            "dledger_operator_groups", "BrokerGroups looked after.", registry=registry
+            "dledger_operator_groups",
+            "BrokerGroups that it sees, those managed elsewhere too.",
+            registry=registry,
         )
         self._condition = Gauge(
             "dledger_operator_group_condition",
@@ -153,6 +156,10 @@ class Metrics:
         self._age = gauge(
             "dledger_operator_group_age_seconds",
             "Since a group was last looked at; the other series of it are from then.",
+        )
+        self._elsewhere = gauge(
+            "dledger_operator_managed_elsewhere",
+            "1 for a group that another operator has its mark on: this one leaves it alone.",
         )
         self._expiry = Gauge(
             "dledger_operator_certificate_expiry_timestamp_seconds",
@@ -169,6 +176,7 @@ class Metrics:
         self.backups = BackupMetrics(registry)
         self._certificates: set[tuple[str, str, str]] = set()
         self._shown: dict[tuple[str, str], set[str]] = {}
+        self._foreign: set[tuple[str, str]] = set()
         self._paces: dict[tuple[str, str], _Pace] = {}
 
     def wrote(self, kind: str) -> None:
@@ -206,6 +214,17 @@ class Metrics:
         for row in status["conditions"]:
             self._condition.labels(namespace, group, row["type"]).set(_VALUES[row["status"]])
 
+    def show_elsewhere(self, namespace: str, group: str, *, is_elsewhere: bool) -> None:
+        """Show that another operator has a group, and nothing else of it; or no more so."""
+        key = namespace, group
+        if is_elsewhere and key not in self._foreign:
+            self.forget(*key)
+            self._foreign.add(key)
+            self._elsewhere.labels(*key).set(1)
+        elif not is_elsewhere and key in self._foreign:
+            self._foreign.remove(key)
+            self._elsewhere.remove(*key)
+
     def show_certificates(self, namespace: str, group: str, *, ca: float, peers: float) -> None:
         """Show when certificates end, in Unix seconds; 0 for none."""
         for which, ends_s in (("ca", ca), ("peers", peers)):
@@ -216,12 +235,14 @@ class Metrics:
 
     def keep(self, groups: Collection[tuple[str, str]]) -> None:
         """Drop the series of all groups but these."""
-        for key in {*self._paces, *self._shown, *self.backups.shown} - {*groups}:
+        known = {*self._paces, *self._shown, *self._foreign, *self.backups.shown}
+        for key in known - {*groups}:
             self.forget(*key)
 
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
         self.backups.forget(namespace, group)
+        self.show_elsewhere(namespace, group, is_elsewhere=False)
         for key in [key for key in self._certificates if key[:2] == (namespace, group)]:
             self._certificates.remove(key)
             self._expiry.remove(*key)

@@ -41,6 +41,7 @@ class Pod:
         restarted_at: The wish to restart that it was made for (``kubectl rollout restart``).
         created_at: RFC 3339.
         terminating: It is being deleted.
+        held_by: Whose finalizers hold that up.
         trouble: Why it does not run, as Kubernetes puts it; empty if that is not known.
         stopped: No container of it runs, and not for want of a moment: *trouble* says why.
         idle_since: Since when no container of it runs, RFC 3339; empty if one does.
@@ -60,11 +61,18 @@ class Pod:
     restarted_at: str = ""
     created_at: str = ""
     terminating: bool = False
+    held_by: tuple[str, ...] = ()
     trouble: str = ""
     stopped: bool = False
     idle_since: str = ""
     looping: bool = False
     too_old: str = ""
+
+    @property
+    def deletion(self) -> str:
+        """What is said of one that is being deleted: who holds that up, if anybody does."""
+        held = f", held by finalizers: {', '.join(self.held_by)}" if self.held_by else ""
+        return f"being deleted{held}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,6 +64,7 @@ def parse_pod(manifest: Json) -> Pod:
         restarted_at=annotations.get(names.RESTARTED_AT, ""),
         created_at=metadata.get("creationTimestamp", ""),
         terminating="deletionTimestamp" in metadata,
+        held_by=tuple(metadata.get("finalizers") or ()),
         trouble=trouble(status),
         stopped=is_stopped(status),
         idle_since=idle_since(manifest),

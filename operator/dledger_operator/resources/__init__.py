@@ -37,6 +37,8 @@ class Platform:
         peer_tls: Whether nodes get certificates, and speak mutual TLS on their peer ports.
         client_server: What serves clients' ports: `grpc`, `native`, or empty: the nodes' default.
         door_processes: How many processes of each node do that; 0: the node itself.
+        operator: Namespace and name of the operator's Lease: its mark on the groups that it acts
+            on. Empty: it marks none, and all are its own.
     """
 
     image: str
@@ -47,6 +49,7 @@ class Platform:
     peer_tls: bool = False
     client_server: str = ""
     door_processes: int = 0
+    operator: str = ""
 
     def group(self, body: Json) -> BrokerGroup:
         """Return the API's object as a group, with our own values where it has none."""

@@ -173,13 +173,16 @@ def _short(facts: Facts) -> Finding:
     """Return which voters are not in sync; what was so before stays until they have had time."""
     rows = facts.group.status.get("conditions") or ()
     was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
-    if not facts.observed.nodes:
+    pods = facts.observed.pods.values()
+    if not facts.observed.nodes and any(pod.ready for pod in pods):
         why = "no pod answers the operator's Status calls"
         if was:  # what was wrong is not over because nobody tells
             return "True", Reason.NODES_UNREACHABLE, f"{why}; it was degraded before"
         return "Unknown", Reason.NODES_UNREACHABLE, why
     if not (facts.overdue or was):
         return "False", Reason.STARTING, _sync_sentence(facts)
+    if not facts.observed.nodes:
+        return "True", Reason.NODES_DOWN, f"no node runs: {pods_said(facts, facts.wanted)}"
     if facts.margin < 0:
         return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
     members = facts.observed.membership

@@ -23,6 +23,8 @@ def pod_said(facts: Facts, name: str) -> str:
     why = pod.trouble or said
     if name in facts.stalled:
         why = "; ".join(filter(None, (f"does not run since {pod.idle_since}", why, unstarted)))
+    if pod.terminating:
+        why = pod.deletion
     return f"{name} ({why})" if why else name
 
 
@@ -38,9 +40,9 @@ def recovery_sentence(facts: Facts) -> str:
 
 
 def not_ready(facts: Facts) -> list[str]:
-    """Return the pods that the spec asks for and that are absent or not ready."""
+    """Return the pods that the spec asks for and that are absent, not ready, or deleted."""
     pods = facts.observed.pods
-    return [n for n in facts.asked if n not in pods or not pods[n].ready]
+    return [n for n in facts.asked if n not in pods or not pods[n].ready or pods[n].terminating]
 
 
 def each_said(words: Mapping[str, str], verb: str = "") -> str:

@@ -37,7 +37,12 @@ def operation_status(operation: BrokerOperation, found: Outcome, *, now: str) ->
         return dict(before)
     phase, condition, reason, message = _row(found)
     row = {"type": CONDITION, "status": condition, "reason": str(reason), "message": message}
-    kept = {key: before[key] for key in RECORDED if key in before and operation.phase == RUNNING}
+    is_end_of_look = phase == FAILED and operation.asks_only
+    keeps = operation.phase == RUNNING or is_end_of_look
+    kept = {key: before[key] for key in RECORDED if key in before and keeps}
+    if is_end_of_look and "survivors" in before:
+        message = f"{message}; before: {before.get('message', '')}"[:_LONGEST]
+        row["message"] = message
     after: Manifest = {
         "observedGeneration": operation.generation,
         "phase": phase,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -16,6 +16,7 @@ from dledger_operator.decisions.topics import recorded_topics
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
+from dledger_operator.status.seen import is_due
 
 VOLATILE_S: Final = 60.0
 """If only how full the volumes are changed, the status is written at most this often: each write
@@ -52,13 +53,16 @@ def status(facts: Facts, *, now: str) -> Manifest:
     term, leader = _leadership(group, observed)
     result: Manifest = {
         "observedGeneration": group.generation,
+        "seenAt": now,
+        **({"operator": group.operator} if group.operator else {}),
         "groupId": group.group_id,
         "leader": leader,
         "term": term,
         "replicas": len(pods),
         "readyReplicas": sum(pod.ready and not pod.terminating for pod in pods),
+        "votersInSync": _sync_told(facts),
         "selector": ",".join(f"{k}={v}" for k, v in sorted(names.selector(group.name).items())),
-        "members": _members(group, observed),
+        "members": _members(group, observed, facts.entering),
         "conditions": dated(
             before, conditions(facts, now=now), now=now, generation=group.generation
         ),
@@ -72,11 +76,16 @@ def status(facts: Facts, *, now: str) -> Manifest:
     return result
 
 
-def worth_writing(before: Json, after: Json, *, since_write_s: float) -> bool:
-    """Whether *after* should be written: at once if it is news, how full volumes are rarely."""
+def worth_writing(
+    before: Json, after: Json, *, since_write_s: float, seen_every_s: float = float("inf")
+) -> bool:
+    """Whether *after* should be written: at once if it is news, how full volumes are rarely.
+
+    One without news is written when the last one is older than *seen_every_s*.
+    """
     old, new = _canonical(before), _canonical(after)
     if old == new:
-        return False
+        return is_due(str(before.get("seenAt") or ""), after["seenAt"], every_s=seen_every_s)
     return since_write_s >= VOLATILE_S or _steady(old) != _steady(new)
 
 
@@ -122,25 +131,42 @@ def _leadership(group: BrokerGroup, observed: Observed) -> tuple[int, str]:
     newest = max(led, key=lambda node: node.term, default=None)
     if newest:
         return newest.term, _name_of(observed, newest.leader_id)
-    return before, "" if observed.nodes else str(group.status.get("leader") or "")
+    # Where nobody answers: one that runs may lead all the same, if only the operator is cut off.
+    recorded = str(group.status.get("leader") or "")
+    pod = None if observed.nodes else observed.pods.get(recorded)
+    return before, recorded if pod is not None and pod.ready else ""
 
 
-def _members(group: BrokerGroup, observed: Observed) -> list[Manifest]:
+def _sync_told(facts: Facts) -> str:
+    """Return how many voters are in sync of those asked for, as `2/3`; empty if that is unknown."""
+    if not facts.observed.nodes and any(pod.ready for pod in facts.observed.pods.values()):
+        return ""
+    return f"{len(facts.in_sync)}/{facts.group.spec.replicas}"
+
+
+def _members(group: BrokerGroup, observed: Observed, entering: Collection[str]) -> list[Manifest]:
     """Return a row for each member and pod; what is unknown now keeps its recorded value."""
     known = {row.member.name: row for row in observed.membership}
     recorded = {member["name"]: member for member in group.status.get("members") or []}
     everyone = sorted({*(known or recorded), *observed.pods})
-    return [_member(name, known.get(name), recorded.get(name, {}), observed) for name in everyone]
+    return [
+        {
+            **_member(name, known.get(name), recorded.get(name, {}), observed),
+            "joining": name in entering,
+        }
+        for name in everyone
+    ]
 
 
 def _member(name: str, member: MemberStatus | None, before: Json, observed: Observed) -> Manifest:
     node, pod = observed.nodes.get(name), observed.pods.get(name)
+    zone = pod.zone if pod else before.get("zone", "")
     return {
         "name": name,
         "id": member.member.id if member else node.node_id if node else before.get("id", ""),
         "role": node.role if node else "unknown",
         "featureLevel": _feature_level(node, member) or before.get("featureLevel", 0),
-        "zone": pod.zone if pod else before.get("zone", ""),
+        **({"zone": zone} if zone else {}),
         "storage": _storage(node) if node else before.get("storage", {}),
     }
 
@@ -183,9 +209,12 @@ def _name_of(observed: Observed, node_id: str) -> str:
 
 
 def _canonical(value: Json) -> Manifest:
-    """Return the status with its lists in a fixed order: server-side apply keeps its own."""
+    """Return the status with its lists in a fixed order, and without its age.
+
+    Server-side apply keeps an order of its own.
+    """
     return {
-        **value,
+        **{key: what for key, what in value.items() if key != "seenAt"},
         "members": sorted(value.get("members") or (), key=lambda row: str(row["name"])),
         "conditions": sorted(value.get("conditions") or (), key=lambda row: str(row["type"])),
     }

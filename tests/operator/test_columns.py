@@ -1,0 +1,133 @@
+"""What `kubectl get bg` shows: who leads, who is in sync, what is wrong, and of when it is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from dledger_operator.api.reasons import Reason
+from dledger_operator.decisions.facts import facts_of
+from dledger_operator.observed.observed import Observed
+from dledger_operator.status.seen import LEAST_S, WRITES_A_SECOND, is_due, seen_every_s
+from dledger_operator.status.status import status, worth_writing
+from tests.house.sources import ROOT
+from tests.operator.samples import NOW, bootstrapped, converged, joined, pods
+
+NEVER = float("inf")
+
+
+def _status(observed: Observed, *, overdue: bool = True, **recorded: Any) -> dict[str, Any]:
+    facts = facts_of(bootstrapped(**recorded), observed)
+    return status(replace(facts, overdue=overdue and not facts.is_whole), now=NOW)
+
+
+def _seen(**changes: Any) -> Observed:
+    return converged(bootstrapped(), **changes)
+
+
+def _condition(found: dict[str, Any], kind: str) -> tuple[str, str, str]:
+    row = next(row for row in found["conditions"] if row["type"] == kind)
+    return row["status"], row["reason"], row["message"]
+
+
+DOWN = _seen(nodes={}, pods=pods(0, 1, 2, ready=False, trouble="CrashLoopBackOff: Error"))
+CUT_OFF = _seen(nodes={})
+"""The operator is, and not the group: its pods are ready."""
+
+
+def test_a_total_outage_is_told_with_what_each_pod_suffers_from() -> None:
+    """Found: S9. It was Unknown, in the words of a group that may well be fine."""
+    found = _status(DOWN)
+
+    assert _condition(found, "Degraded")[:2] == ("True", Reason.NODES_DOWN)
+    assert "orders-0 (CrashLoopBackOff: Error), orders-1" in _condition(found, "Degraded")[2]
+    assert _condition(found, "Available")[:2] == ("False", Reason.NO_LEADER)
+    assert _condition(_status(CUT_OFF), "Degraded")[:2] == ("Unknown", Reason.NODES_UNREACHABLE)
+    starting = _condition(_status(DOWN, overdue=False), "Degraded")
+    assert starting[:2] == ("False", Reason.STARTING)
+
+
+@pytest.mark.parametrize(
+    ("observed", "leader", "in_sync"),
+    [
+        (_seen(), "orders-0", "3/3"),
+        (_seen(nodes=joined(0, 1)), "orders-0", "3/3"),
+        (_seen(nodes=joined(1, 2)), "orders-0", "2/3"),
+        (_seen(nodes=joined(0, 1, 2, leader=None)), "", "0/3"),
+        (CUT_OFF, "orders-0", ""),
+        (DOWN, "", "0/3"),
+        (_seen(nodes={}, pods={}), "", "0/3"),
+    ],
+)
+def test_a_leader_is_shown_only_while_one_leads(
+    observed: Observed, leader: str, in_sync: str
+) -> None:
+    """Found: S11. A pod was shown that had not led for minutes; what is unknown is not shown."""
+    found = _status(observed)
+
+    assert (found["leader"], found["votersInSync"]) == (leader, in_sync)
+
+
+def test_a_pod_that_is_being_deleted_is_not_ready_in_the_number_nor_in_the_words() -> None:
+    """Found: S11. READY 2 stood beside `3 of 3 replicas are ready`."""
+    gone = {**pods(0, 1), **pods(2, terminating=True)}
+
+    found = _status(_seen(pods=gone))
+
+    assert found["readyReplicas"] == 2
+    assert _condition(found, "Ready")[:2] == ("False", Reason.REPLICAS_NOT_READY)
+
+
+def test_a_status_without_news_is_written_when_it_gets_old_and_not_before() -> None:
+    """Or nobody could tell a table of now from one that an operator left behind."""
+    before = _status(_seen())
+    later = {**before, "seenAt": "2031-05-06T07:09:08Z"}
+    known = {"since_write_s": 59.0}
+
+    assert not worth_writing(before, later, **known)
+    assert not worth_writing(before, later, **known, seen_every_s=60)
+    assert worth_writing(before, later, **known, seen_every_s=59)
+    assert worth_writing({**before, "seenAt": ""}, later, **known, seen_every_s=60)
+
+
+@pytest.mark.parametrize(
+    ("before", "every_s", "due"),
+    [("", NEVER, True), (NOW, 60, False), ("2031-05-06T07:08:10Z", 60, True)],
+)
+def test_a_clock_that_went_back_holds_up_no_write(before: str, every_s: float, due: bool) -> None:
+    """A status of the future would stay for as long as the clock was wrong."""
+    assert is_due(before, NOW, every_s=every_s) is due
+
+
+@pytest.mark.parametrize("groups", [1, 50, 500, 2000])
+def test_all_groups_share_one_write_a_second(groups: int) -> None:
+    """However many there are; and those written together do not stay together."""
+    every = [seen_every_s(groups, f"uid-{n}") for n in range(groups)]
+
+    assert sum(1 / each for each in every) <= WRITES_A_SECOND * 1.2
+    assert all(each >= 0.75 * LEAST_S for each in every)
+    assert max(every) <= max(LEAST_S, groups) * 1.25
+    assert groups == 1 or max(every) > 1.4 * min(every)
+
+
+def test_the_table_has_what_is_wrong_and_of_when_it_is() -> None:
+    """Found: S11. Without `-o wide`."""
+    crd = yaml.safe_load((ROOT / "crds/brokergroup.yaml").read_text("utf-8"))
+    rows = crd["spec"]["versions"][0]["additionalPrinterColumns"]
+    shown = [row["name"] for row in rows if not row.get("priority")]
+
+    assert shown == [
+        "Replicas",
+        "Ready",
+        "Sync",
+        "Leader",
+        "Available",
+        "Degraded",
+        "Reason",
+        "Valid",
+        "Seen",
+        "Age",
+    ]
