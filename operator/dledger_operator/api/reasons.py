@@ -41,6 +41,7 @@ class Reason(StrEnum):
     DISK_LOST = "DiskLost"
     MEMBER_NOT_CONNECTED = "MemberNotConnected"
     MEMBER_BEHIND = "MemberBehind"
+    TOO_FEW_VOTERS = "TooFewVoters"
     MAJORITY_LOST = "MajorityLost"
     MEMBER_TOO_OLD = "MemberTooOld"
     ALL_DISKS_EMPTY = "AllDisksEmpty"
