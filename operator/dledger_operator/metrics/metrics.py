@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from dledger_operator.api.spec import BrokerGroup, Json
 
@@ -184,6 +184,7 @@ class Metrics:
             registry=registry,
         )
         self.backups = BackupMetrics(registry)
+        ProcessCollector(registry=registry)
         self._certificates: set[tuple[str, str, str]] = set()
         self._shown: dict[tuple[str, str], dict[str, str]] = {}
         self._paces: dict[tuple[str, str], _Pace] = {}

@@ -154,6 +154,11 @@ def _short(facts: Facts) -> Finding:
         return "Unknown", Reason.NODES_UNREACHABLE, why
     if not (facts.overdue or was):
         return "False", Reason.STARTING, _sync_sentence(facts)
+    return _out_of_sync(facts)
+
+
+def _out_of_sync(facts: Facts) -> Finding:
+    """Return what the voters lack that are not in sync, or that there are too few."""
     if facts.margin < 0:
         return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
     members = facts.observed.membership
