@@ -133,6 +133,7 @@ def test_every_metric_is_shown_or_explained() -> None:
     """Nobody looks at what is not on a dashboard; these few are for other uses."""
     asked = " ".join(_queries())
     elsewhere = {
+        "dledger_backup_last_success_timestamp_seconds",
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
