@@ -37,11 +37,12 @@ from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
+from e2e.harness.prometheus import INTERVAL, Prometheus
 from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
 from tests.requests.rocketmq_client import RocketClient, message
-from tests.system.scraping import INTERVAL, Prometheus, ScrapedPod, scrape_config
+from tests.system.scraping import ScrapedPod, scrape_config
 from tests.waiting import eventually_blocking
 
 pytestmark = [pytest.mark.alone, pytest.mark.e2e, pytest.mark.slow]
