@@ -357,6 +357,8 @@ def test_every_query_of_the_dashboards_returns_data_through_a_failover(watched: 
         DEADLINE_S,
     )
     eventually_blocking(watched.group.whole, "the group is whole", DEADLINE_S)
+    (led_for,) = prometheus.query("time() - max(dledger_leader_since_timestamp_seconds)")
+    assert 0 < float(led_for["value"][1]) < 2 * DEADLINE_S
     with contextlib.suppress(AssertionError):
         eventually_blocking(lambda: not _empty(prometheus), "every query returns data", DEADLINE_S)
     assert _empty(prometheus) == []
