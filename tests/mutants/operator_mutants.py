@@ -224,6 +224,14 @@ OPERATOR_MUTANTS = (
         checks=("tests/operator/test_backup_metrics.py",),
     ),
     _mutant(
+        name="a forced leader without its epoch is a majority",
+        file="decisions/forcing.py",
+        old="        if _leads_alone(facts, chosen):\n",
+        new="        if False:\n",
+        why="the operation fails with what it did, and a group of one voter is called well",
+        checks=("tests/operator/test_operations.py",),
+    ),
+    _mutant(
         name="empty disks hide a lost majority",
         file="status/degraded.py",
         old="_majority_lost(facts) or _replaced(facts)",

@@ -91,6 +91,8 @@ def progress(facts: Facts, record: Json) -> Outcome:
     chosen = record["chosen"]
     name, node = chosen["pod"], facts.observed.nodes.get(chosen["pod"])
     if not _is_forced(facts, chosen):
+        if _leads_alone(facts, chosen):
+            return Going(f"{name} leads alone, and begins its epoch")
         if why := _has_majority(facts):
             return Rejected(Reason.MAJORITY_THERE, f"nothing was forced: {why}")
         if node is not None and not _is_as_seen(node, chosen):
@@ -167,6 +169,15 @@ def _is_forced(facts: Facts, chosen: Json) -> bool:
     seen = [node] if node is not None and node.node_id == chosen["nodeId"] else []
     others = (one for one in facts.observed.nodes.values() if one.group_id == facts.group.group_id)
     return any(one.epoch > chosen["epoch"] for one in (*seen, *others))
+
+
+def _leads_alone(facts: Facts, chosen: Json) -> bool:
+    """Whether the chosen one leads as the only voter: nodes tell an epoch once it is committed.
+
+    That is a sync later than leadership, and a status in between is no majority that came back.
+    """
+    voters = [row.member.id for row in facts.observed.membership if row.voter]
+    return facts.leader == chosen["pod"] and voters == [chosen["nodeId"]]
 
 
 def _is_as_seen(node: NodeStatus, chosen: Json) -> bool:
