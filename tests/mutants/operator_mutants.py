@@ -226,8 +226,8 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="a forced leader without its epoch is a majority",
         file="decisions/forcing.py",
-        old="        if _leads_alone(facts, chosen):\n",
-        new="        if False:\n",
+        old="    if _leads_alone(facts, chosen):\n",
+        new="    if False:\n",
         why="the operation fails with what it did, and a group of one voter is called well",
         checks=("tests/operator/test_operations.py",),
     ),
