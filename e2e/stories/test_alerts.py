@@ -128,7 +128,7 @@ def kubectl() -> Path:
 @pytest.fixture
 def proxy(cluster: Cluster, kubectl: Path) -> Iterator[str]:
     """Return an address at which the API server is reached without a certificate."""
-    command = [kubectl, f"--kubeconfig={cluster.kubeconfig}", "proxy", "--port=0"]
+    command = [str(kubectl), f"--kubeconfig={cluster.kubeconfig}", "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().rpartition(" ")[2].strip()
