@@ -1,4 +1,4 @@
-"""One set of names: metrics, docs/catalogue.yaml, the dashboard, the alerts and their runbooks."""
+"""One set of names: metrics, docs/catalogue.yaml, the dashboards, the alerts and their runbooks."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from prometheus_client import CollectorRegistry
 
@@ -21,13 +22,30 @@ from scripts.catalogue import load
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "charts/dledger-operator"
 CATALOGUE = load()
-DASHBOARD = json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
-PANELS = [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
-(RULES,) = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
-ALERTS = {rule["alert"]: rule for rule in RULES["rules"]}
+OF_A_GROUP = "dledger-group"
+DASHBOARDS = {
+    each["uid"]: each
+    for path in sorted((CHART / "monitoring").glob("dashboard*.json"))
+    for each in [json.loads(path.read_text("utf-8"))]
+}
+GROUPS = yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))["groups"]
+RULES = [rule for group in GROUPS for rule in group["rules"]]
+ALERTS = {rule["alert"]: rule for rule in RULES if "alert" in rule}
+RECORDED = {rule["record"] for rule in RULES if "record" in rule}
 OF_EVERY_NODE = ("group", "node")
 OF_EVERY_RUN = ("command",)
-OF_THE_TARGET = {"up", "process_cpu_seconds_total", "process_resident_memory_bytes"}
+OF_THE_TARGET = {
+    "up",
+    "process_cpu_seconds_total",
+    "process_resident_memory_bytes",
+    "process_start_time_seconds",
+}
+
+AWAITED = {
+    "dledger_client_certificate_expiry_timestamp_seconds",
+    "dledger_client_certificate_refused",
+}
+"""Asked for by rules and dashboards; a node has them once it watches the clients' certificate."""
 
 Row = tuple[str, tuple[str, ...], str]
 """Type, labels and meaning of a metric."""
@@ -70,13 +88,18 @@ def _names() -> set[str]:
     return {*_rows(_node_registry()), *_rows(Metrics().registry), *of_a_run}
 
 
+def _panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
+    return [panel for panel in dashboard["panels"] if panel["type"] != "row"]
+
+
 def _queries() -> Iterator[str]:
-    for panel in PANELS:
-        yield from (target["expr"] for target in panel["targets"])
-    for variable in DASHBOARD["templating"]["list"]:
-        if variable["type"] == "query":
-            yield variable["query"]["query"]
-    yield from (rule["expr"] for rule in ALERTS.values())
+    for dashboard in DASHBOARDS.values():
+        for panel in _panels(dashboard):
+            yield from (target["expr"] for target in panel["targets"])
+        for variable in dashboard["templating"]["list"]:
+            if variable["type"] == "query":
+                yield variable["query"]["query"]
+    yield from (rule["expr"] for rule in RULES)
 
 
 def test_the_catalogue_lists_every_metric_of_a_node() -> None:
@@ -99,56 +122,49 @@ def test_the_catalogue_lists_every_metric_of_a_backup_that_runs() -> None:
 def test_every_metric_that_is_asked_for_exists() -> None:
     """A query of a metric that was renamed shows an empty panel, and an alert that never fires."""
     suffixes = r"(?:_bucket|_sum|_count)?$"
-    known = _names()
+    known = _names() | AWAITED
 
     for query in _queries():
         for name in re.findall(r"\b(?:dledger_\w+|process_\w+|up)\b(?=[{\[)\s,-]|$)", query):
             assert name in OF_THE_TARGET or re.sub(suffixes, "", name) in known, query
 
 
-def test_every_metric_of_a_group_is_shown_or_explained() -> None:
-    """Nobody looks at what is not on the dashboard; these few are for other uses."""
+def test_every_metric_is_shown_or_explained() -> None:
+    """Nobody looks at what is not on a dashboard; these few are for other uses."""
     asked = " ".join(_queries())
     elsewhere = {
-        "dledger_client_certificate_expiry_timestamp_seconds",
-        "dledger_client_certificate_refused",
+        "dledger_backup_last_success_timestamp_seconds",
         "dledger_door_processes",
         "dledger_door_restarts_total",
-        "dledger_operator_certificate_expiry_timestamp_seconds",
-        "dledger_operator_group_age_seconds",
-        "dledger_operator_group_ready_replicas",
-        "dledger_operator_groups",
-        "dledger_operator_leading",
         "dledger_operator_managed_elsewhere",
-        "dledger_operator_operations_total",
-        "dledger_operator_writes_total",
-        "dledger_peer_certificate_expiry_timestamp_seconds",
         "dledger_peer_plain_text_accepted",
-        "dledger_storage_new_foreign_bytes",
-        "dledger_storage_own_bytes",
     }
 
     assert {name for name in _names() if name not in asked} == elsewhere
 
 
-# -- the dashboard -----------------------------------------------------------------------------
+# -- the dashboards ----------------------------------------------------------------------------
 
 
-def test_the_dashboard_is_one_that_grafana_imports() -> None:
+def test_each_dashboard_is_one_that_grafana_imports() -> None:
     """A fixed uid, no id, a schema version, and variables that ask for labels."""
-    variables = {variable["name"]: variable for variable in DASHBOARD["templating"]["list"]}
+    assert {*DASHBOARDS} == {OF_A_GROUP, "dledger-fleet", "dledger-operator"}
+    for dashboard in DASHBOARDS.values():
+        variables = {variable["name"]: variable for variable in dashboard["templating"]["list"]}
+        assert dashboard["id"] is None
+        assert dashboard["schemaVersion"] >= 36
+        assert variables["datasource"]["type"] == "datasource"
 
-    assert (DASHBOARD["uid"], DASHBOARD["id"]) == ("dledger-group", None)
-    assert DASHBOARD["schemaVersion"] >= 36
-    assert variables["datasource"]["type"] == "datasource"
+    variables = {each["name"]: each for each in DASHBOARDS[OF_A_GROUP]["templating"]["list"]}
     for name in ("namespace", "group"):
         assert variables[name]["query"]["query"].startswith("label_values(dledger_term")
         assert variables[name]["definition"] == variables[name]["query"]["query"]
 
 
-def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
-    """And asks the chosen data source, for the chosen group."""
-    for panel in PANELS:
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_every_panel_says_what_it_shows_and_in_which_unit(uid: str) -> None:
+    """And asks the chosen data source, for the chosen group where one is chosen."""
+    for panel in _panels(DASHBOARDS[uid]):
         assert panel["title"], panel
         assert panel["description"].endswith("."), panel["title"]
         assert panel["fieldConfig"]["defaults"]["unit"], panel["title"]
@@ -157,21 +173,46 @@ def test_every_panel_says_what_it_shows_and_in_which_unit() -> None:
         for part in (panel, *panel["targets"]):
             assert part["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         for target in panel["targets"]:
-            ours = "dledger_operator_reconcile_seconds" not in target["expr"]
+            of_all = uid != OF_A_GROUP
+            ours = not of_all and "dledger_operator_reconcile_seconds" not in target["expr"]
             chosen = target["expr"].count('namespace="$namespace", group="$group"')
             assert chosen == target["expr"].count("{") if ours else chosen == 0, target["expr"]
 
 
-def test_panels_have_ids_and_places_of_their_own() -> None:
+def test_the_fleet_has_a_column_for_each_question_of_the_night() -> None:
+    """Rows of two queries are one where namespace and group are: no other label may differ."""
+    (table,) = (
+        panel for panel in _panels(DASHBOARDS["dledger-fleet"]) if panel["title"] == "Every group"
+    )
+    merged, organized = table["transformations"]
+    renamed = organized["options"]["renameByName"]
+    shown = [renamed[each] for each in renamed if each not in organized["options"]["excludeByName"]]
+
+    assert merged["id"] == "merge"
+    assert {*shown} == {
+        *("Namespace", "Group", "Asked", "Voters", "In sync", "Margin", "Leader", "Leads for"),
+        *("Why degraded", "Spec refused", "Newest backup", "Certificate days", "Seen"),
+    }
+    for target in table["targets"]:
+        assert (target["format"], target["instant"]) == ("table", True)
+        assert f"Value #{target['refId']}" in renamed
+        assert "by (namespace, group" in target["expr"]
+    styled = [each["matcher"]["options"] for each in table["fieldConfig"]["overrides"]]
+    assert {*styled} <= {*renamed.values()}
+
+
+@pytest.mark.parametrize("uid", DASHBOARDS)
+def test_panels_have_ids_and_places_of_their_own(uid: str) -> None:
     """Grafana would move what overlaps."""
-    ids = [panel["id"] for panel in DASHBOARD["panels"]]
+    panels = DASHBOARDS[uid]["panels"]
+    ids = [panel["id"] for panel in panels]
 
     assert len(set(ids)) == len(ids)
-    for one, other in combinations((panel["gridPos"] for panel in DASHBOARD["panels"]), 2):
+    for one, other in combinations((panel["gridPos"] for panel in panels), 2):
         beside = one["x"] + one["w"] <= other["x"] or other["x"] + other["w"] <= one["x"]
         below = one["y"] + one["h"] <= other["y"] or other["y"] + other["h"] <= one["y"]
         assert beside or below, (one, other)
-    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in PANELS)
+    assert all(panel["gridPos"]["x"] + panel["gridPos"]["w"] <= 24 for panel in panels)
 
 
 # -- the alerts --------------------------------------------------------------------------------
@@ -192,6 +233,21 @@ def test_every_alert_is_worth_being_woken_for() -> None:
 
     assert severities == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
     for name, rule in ALERTS.items():
-        assert rule["for"], name
-        assert "by (namespace, group" in rule["expr"], name
+        assert "for" in rule or "min_over_time" in rule["expr"], name
+        assert re.search(r"(by|on) \(namespace, group", rule["expr"]), name
         assert "{{ $labels.namespace }}" in rule["annotations"]["summary"], name
+
+
+def test_no_alert_is_computed_only_from_what_it_watches() -> None:
+    """What the operator alone says dies with it: it is remembered, or there is an alert of that."""
+    away = ALERTS["DledgerOperatorAway"]["expr"]
+    assert away.startswith("absent(dledger_operator_leading == 1)")
+
+    for name, rule in ALERTS.items():
+        of_nodes = {
+            *re.findall(r"\bdledger_(?!operator|backup)\w+|\bup\b|\bprocess_\w+", rule["expr"])
+        }
+        remembered = {each for each in RECORDED if each in rule["expr"]}
+        assert of_nodes or remembered, name
+    for name in RECORDED:
+        assert any(re.search(rf"{name}(\[| offset)", rule["expr"]) for rule in RULES), name

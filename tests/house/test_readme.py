@@ -88,7 +88,7 @@ EVIDENCE = {
         "tests/pipeline/test_compaction_job.py::test_superseded_messages_of_the_topics_asked_for_are_gone",
     ),
     "Metrics": (
-        "tests/system/test_dashboards.py::test_every_query_of_the_dashboard_returns_data_through_a_failover",
+        "tests/system/test_dashboards.py::test_every_query_of_the_dashboards_returns_data_through_a_failover",
         "tests/monitoring/test_alerts.py::test_each_alert_fires_when_its_story_says_so",
         "tests/house/test_monitoring.py::test_every_alert_has_a_runbook",
     ),

@@ -58,14 +58,16 @@ def test_the_dashboard_needs_no_prometheus_operator() -> None:
     assert any(_is_ours(manifest) for manifest in manifests)
 
 
-def test_the_dashboard_arrives_as_it_is() -> None:
+def test_the_dashboards_arrive_as_they_are() -> None:
     """Helm must not take Grafana's braces for its own."""
     (config,) = (m for m in of_kind("ConfigMap", *ALL_ON) if _is_ours(m))
 
     assert config["metadata"]["labels"]["grafana_dashboard"] == "1"
-    ((name, text),) = config["data"].items()
-    assert name == "dledger-group.json"
-    assert json.loads(text) == json.loads((CHART / "monitoring/dashboard.json").read_text("utf-8"))
+    files = {"group": "dashboard", "fleet": "dashboard-fleet", "operator": "dashboard-operator"}
+    assert {name: json.loads(text) for name, text in config["data"].items()} == {
+        f"dledger-{name}.json": json.loads((CHART / f"monitoring/{file}.json").read_text("utf-8"))
+        for name, file in files.items()
+    }
 
 
 def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read() -> None:
@@ -76,9 +78,23 @@ def test_the_alerts_arrive_as_they_are_with_links_to_where_the_runbooks_are_read
     (moved,) = of_kind("PrometheusRule", *ALL_ON, given)
 
     assert rule["spec"] == yaml.safe_load((CHART / "monitoring/alerts.yaml").read_text("utf-8"))
-    urls = [each["annotations"]["runbook_url"] for each in moved["spec"]["groups"][0]["rules"]]
+    urls = [
+        each["annotations"]["runbook_url"]
+        for group in moved["spec"]["groups"]
+        for each in group["rules"]
+        if "alert" in each
+    ]
     assert urls[0] == "https://wiki.example.com/dledger#dledgernoleader"
-    assert len(urls) == len({*urls}) == 6
+    assert len(urls) == len({*urls}) == 16
+
+
+def test_certificates_that_live_for_days_have_a_line_of_their_own() -> None:
+    """They would be on the alert for ever."""
+    (rule,) = of_kind("PrometheusRule", *ALL_ON, "monitoring.prometheusRule.certificateDays=2")
+
+    rules = [each for group in rule["spec"]["groups"] for each in group["rules"]]
+    (expiring,) = (each for each in rules if each.get("alert") == "DledgerCertificateExpiring")
+    assert expiring["expr"].rstrip().endswith("- time() < 2 * 86400")
 
 
 def test_nodes_are_scraped_where_groups_are_looked_after() -> None:
@@ -111,6 +127,7 @@ def test_monitors_carry_the_labels_that_prometheus_selects_them_by() -> None:
         "dashboards.enable=true",
         "monitoring.podMonitor.interval=often",
         "monitoring.prometheusRule.runbooks=wiki/runbooks.md",
+        "monitoring.prometheusRule.certificateDays=0",
     ],
 )
 def test_a_broken_value_is_refused_by_name(value: str) -> None:

@@ -57,20 +57,36 @@ def test_rounds_that_fail_are_counted_from_zero() -> None:
 def test_a_group_that_is_gone_takes_its_series_along() -> None:
     """Else labels would pile up, and alerts fire for nothing."""
     metrics = Metrics()
-    conditions = [{"type": "Available", "status": "True"}]
+    conditions = [{"type": "Available", "status": "True", "reason": "LeaderElected"}]
 
     _round(metrics, 1)
-    metrics.show(*GROUP, {"readyReplicas": 3, "conditions": conditions})
+    metrics.show(*GROUP, {"readyReplicas": 3, "conditions": conditions}, asked=3)
     metrics.forget(*GROUP)
 
     assert _series_of_groups(metrics.registry) == []
+
+
+def test_a_condition_has_one_reason_at_a_time() -> None:
+    """Or an alert would name what was wrong before."""
+    metrics = Metrics()
+    for status, reason in (("True", "MemberBehind"), ("True", "DiskLost")):
+        row = {"type": "Degraded", "status": status, "reason": reason}
+        metrics.show(*GROUP, {"readyReplicas": 2, "conditions": [row]}, asked=3)
+
+    families = metrics.registry.collect()
+    named = "dledger_operator_group_condition_reason"
+    shown = [s for family in families for s in family.samples if s.name == named]
+    assert [(s.labels["condition"], s.labels["reason"], s.value) for s in shown] == [
+        ("Degraded", "DiskLost", 1)
+    ]
+    assert metrics.registry.get_sample_value("dledger_operator_group_replicas", LABELS) == 3
 
 
 def test_what_was_known_last_stays_with_its_age_while_nobody_looks() -> None:
     """An alert must not stop because the API server does not answer."""
     now_s = [10.0]
     metrics = Metrics(now_s=lambda: now_s[0])
-    metrics.show(*GROUP, {"readyReplicas": 2, "conditions": []})
+    metrics.show(*GROUP, {"readyReplicas": 2, "conditions": []}, asked=3)
     _round(metrics, 10)
     now_s[0] = 70.0
     _round(metrics, 70, succeeded=False)
@@ -85,7 +101,7 @@ def test_the_series_of_all_groups_but_those_that_are_there_go() -> None:
     metrics = Metrics()
     for name in ("orders", "pay"):
         metrics.reconciled("shop", name, started_s=0, ended_s=1, succeeded=True)
-        metrics.show("shop", name, {"readyReplicas": 3, "conditions": []})
+        metrics.show("shop", name, {"readyReplicas": 3, "conditions": []}, asked=3)
     metrics.backups.failed("shop", "gone")
 
     metrics.keep([("shop", "pay")])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dledger.common.status import MemberStatus
 from dledger_operator.api import names
-from dledger_operator.api.brokeroperation import FAILED, SUCCEEDED, BrokerOperation
+from dledger_operator.api.brokeroperation import FAILED, RUNNING, SUCCEEDED, BrokerOperation
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.decisions.actions import LookAgain
 from dledger_operator.decisions.disruptions import (
@@ -331,6 +331,25 @@ def test_a_leader_that_comes_back_before_the_act_ends_the_forcing() -> None:
 
     assert model.done == [] or not _told(model, ForceGroup)
     assert (model.operation.phase, _reason(model.operation)) == (FAILED, "MajorityThere")
+
+
+def test_a_forced_leader_that_has_not_committed_its_epoch_yet_is_no_majority_that_came_back() -> (
+    None
+):
+    """A status comes whenever it is news, so also between the election and the first sync."""
+    model = Model(_force(GROUP_ID))
+    model.lose_majority()
+    while not _told(model, ForceGroup):
+        model.report()
+        model.act()
+    model.epoch = 0
+
+    model.report()
+    assert model.operation.phase == RUNNING
+    model.epoch = 1
+    model.settle()
+
+    assert model.operation.phase == SUCCEEDED
 
 
 def test_time_ends_what_waits_or_runs_but_not_a_confirmed_forcing() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from dledger.common.status import FailoverRecord
+from dledger_operator.api.brokeroperation import RUNNING, BrokerOperation
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.facts import Facts, facts_of
@@ -159,6 +160,18 @@ BEHIND = _seen(
     nodes=joined(0, 1, 2, members=(*members(0, 1), member("id-2", "orders-2", lag=1001)))
 )
 ONE_LEFT = _seen(nodes=joined(0, leader=None), pods=pods(0))
+FORCING = BrokerOperation.parse(
+    {
+        "metadata": {"namespace": "shop", "name": "force", "uid": "1", "creationTimestamp": NOW},
+        "spec": {"group": "orders", "kind": "ForceNewGroup", "forceNewGroup": {"groupId": "x"}},
+        "status": {"phase": RUNNING},
+    }
+)
+FORCED = _seen(
+    nodes=joined(0, members=members(0)),
+    pods={**pods(0), "orders-1": Pod(name="orders-1", trouble="Unschedulable")},
+    operations=(FORCING,),
+)
 TWO_EMPTY = _seen(
     nodes={
         **joined(0, leader=None),
@@ -192,6 +205,13 @@ def test_whose_clock_is_apart_is_told_by_how_much(said: dict[str, int], words: s
     [
         (OLD, CUT_OFF, Reason.MEMBER_NOT_CONNECTED, "2 of 3 voters in sync, writes stop if one"),
         (OLD, BEHIND, Reason.MEMBER_BEHIND, "not in sync: orders-2"),
+        (OLD, FORCED, Reason.TOO_FEW_VOTERS, "1 of 1 voters in sync, writes stop if one more is"),
+        (
+            OLD,
+            FORCED,
+            Reason.TOO_FEW_VOTERS,
+            "3 voters are asked for; not voting: orders-1 (Unschedulable)",
+        ),
         (OLD, LEADERLESS, Reason.MAJORITY_LOST, "0 of 3 voters in sync, 2 are needed"),
         (OLD, ONE_LEFT, Reason.MAJORITY_LOST, "orders-1 (no pod), orders-2 (no pod)"),
         (OLD, TWO_EMPTY, Reason.MAJORITY_LOST, "2 are needed, so writes stopped"),

@@ -268,6 +268,23 @@ def test_messages_never_go_for_room_where_that_is_turned_off() -> None:
     assert keeping.keeper.decision().drop_bytes == 0
 
 
+@pytest.mark.parametrize(
+    ("budget_mib", "percent", "told_mib"),
+    [(0, 85, 870), (512, 50, 256), (4096, 50, 512), (512, 0, None)],
+)
+def test_the_watermark_is_told_in_bytes_of_what_the_node_may_use(
+    budget_mib: int, percent: int, told_mib: int | None
+) -> None:
+    """An alert compares own bytes with it; where messages never go there is none."""
+    keeping = Keeping(config=RoomConfig(budget_bytes=budget_mib * MIB, percent=percent))
+    assert keeping.keeper.watermark_bytes is None
+
+    keeping.keeper.measured(_look(500))
+
+    told = keeping.keeper.watermark_bytes
+    assert (told // MIB if told is not None else None) == told_mib
+
+
 def test_a_write_that_waits_for_room_keeps_users_data_out() -> None:
     """However much is free by another count: until it was written, or nothing waits any more."""
     keeper = Keeping().keeper

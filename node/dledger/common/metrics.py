@@ -59,6 +59,8 @@ class Sample:
         commit_waits_seconds: None unless the node leads.
         clock_apart_seconds: None while too few clocks are heard.
         log_ahead_seconds: None unless the node leads, and while too few clocks are heard.
+        leader_since_timestamp_seconds: None unless the node leads, and has committed an entry.
+        storage_watermark_bytes: None if messages never go for room.
         door_processes: None without them.
         peer_certificate_expiry_timestamp_seconds: None without a certificate.
         peer_plain_text_accepted: None without a certificate.
@@ -71,6 +73,9 @@ class Sample:
     ready: bool = _gauge("1 when clients may be sent to this node")
     term: int = _gauge("Present Raft term; 0 before the node has joined a group")
     has_leader: bool = _gauge("1 when this node knows a leader")
+    leader_since_timestamp_seconds: float | None = _gauge(
+        "On the leader: when it won its election, in Unix seconds"
+    )
     commit_index: int = _gauge("Highest index this node knows to be committed")
     applied_index: int = _gauge("Highest index applied here")
     last_index: int = _gauge("Highest index in the log here")
@@ -104,6 +109,15 @@ class Sample:
     storage_own_bytes: int | None = _gauge("Bytes of the volume that this node's files take")
     storage_new_foreign_bytes: int | None = _gauge(
         "Bytes of the volume that other programs' files took within the last hour"
+    )
+    storage_watermark_bytes: int | None = _gauge(
+        "Bytes that this node's files may take before the oldest messages go; none if they never do"
+    )
+    storage_drop_below_bytes: int | None = _gauge(
+        "Free bytes of the volume below which the oldest messages go, unless they never do"
+    )
+    storage_refuse_below_bytes: int | None = _gauge(
+        "Free bytes of the volume below which this node refuses user data"
     )
     held_request_bytes: int = _gauge(
         "Room that client requests under way or held at this node take; 8 KiB at least for each"

@@ -150,6 +150,10 @@ class DiskRoom:
         """Those of them that came within the last hour."""
         return max(0, self.foreign_bytes - self.settled_bytes)
 
+    def watermark_bytes(self, percent: int) -> int:
+        """Return what own bytes may take before the oldest messages go, if they go for room."""
+        return self.volume_bytes * percent // 100
+
     def asks(self, limits: Limits, *, percent: int, droppable_bytes: int, needed_bytes: int) -> int:
         """Return how many bytes of messages should go; `HOPELESS` if that would make no room.
 
@@ -162,7 +166,7 @@ class DiskRoom:
         lacks = self.free_bytes < needed_bytes
         if not percent:
             return HOPELESS if lacks else 0
-        above_share = self.own_bytes - self.volume_bytes * percent // 100
+        above_share = self.own_bytes - self.watermark_bytes(percent)
         target = max(limits.drop_bytes, needed_bytes)
         short = target - self.free_bytes - self.new_foreign_bytes
         excess = max(0, above_share, short)

@@ -145,6 +145,12 @@ class RoomKeeper:
         return self._disks.get(self._own_id)
 
     @property
+    def watermark_bytes(self) -> int | None:
+        """What this node's files may take before the oldest messages go; None: they never do."""
+        percent = self._config.percent
+        return self.disk.watermark_bytes(percent) if self.disk and percent else None
+
+    @property
     def shortage(self) -> DiskFull | None:
         """Why this member takes no users' data, or could take none: what an operator should know.
 

@@ -189,7 +189,8 @@ def node_sample(
     """Return a node's state as gauges; positions are 0 while it is Unjoined."""
     core = driver.core if driver else None
     leads = core is not None and core.role is Role.LEADER
-    disk = driver.room.disk if driver else None
+    room = driver.room if driver else None
+    disk = room.disk if room else None
     others = [row for row in status.members if row.member.id != status.node_id]
     shown = _mounted(client_certificate)
     is_mounted = client_certificate is not None and client_certificate.is_mounted
@@ -199,6 +200,7 @@ def node_sample(
         ready=status.ready,
         term=status.term,
         has_leader=bool(status.leader_id),
+        leader_since_timestamp_seconds=_led_since_s(status) if leads else None,
         commit_index=status.commit_index,
         applied_index=status.applied_index,
         last_index=status.last_index,
@@ -219,6 +221,9 @@ def node_sample(
         storage_capacity_bytes=status.storage_capacity_bytes,
         storage_own_bytes=disk.own_bytes if disk else None,
         storage_new_foreign_bytes=disk.new_foreign_bytes if disk else None,
+        storage_watermark_bytes=room.watermark_bytes if room else None,
+        storage_drop_below_bytes=room.limits.drop_bytes if room else None,
+        storage_refuse_below_bytes=room.limits.refuse_bytes if room else None,
         held_request_bytes=load.held_request_bytes,
         waiting_polls=load.waiting_polls,
         telemetry_streams=load.telemetry_streams,
@@ -231,6 +236,12 @@ def node_sample(
         client_certificate_expiry_timestamp_seconds=shown.ends_s if shown else None,
         client_certificate_refused=bool(status.client_certificate_fault) if is_mounted else None,
     )
+
+
+def _led_since_s(status: NodeStatus) -> float | None:
+    """Return when this leader was elected; None until its first entry is committed."""
+    record = status.last_failover
+    return record.at_ms / 1000 if record and record.term == status.term else None
 
 
 def _seconds(ms: int | None) -> float | None:

@@ -43,6 +43,7 @@ class Reason(StrEnum):
     MEMBER_NOT_CONNECTED = "MemberNotConnected"
     MEMBER_BEHIND = "MemberBehind"
     NODES_DOWN = "NodesDown"
+    TOO_FEW_VOTERS = "TooFewVoters"
     MAJORITY_LOST = "MajorityLost"
     MEMBER_TOO_OLD = "MemberTooOld"
     ALL_DISKS_EMPTY = "AllDisksEmpty"

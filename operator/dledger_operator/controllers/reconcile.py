@@ -60,6 +60,7 @@ from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_o
 from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
+from dledger_operator.status.backup_history import too_old_from
 from dledger_operator.status.departure import departure_event, last_status
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
@@ -450,9 +451,12 @@ class Reconciler:
         Returns whether the recorded status is up to date.
         """
         before = group.status
-        after = status(self._facts(group, observed), now=self._clock.now())
-        self._metrics.show(group.namespace, group.name, after)
-        self._metrics.backups.show(group, after)
+        facts = self._facts(group, observed)
+        after = status(facts, now=self._clock.now())
+        asked = facts.group.spec.replicas
+        self._metrics.show(group.namespace, group.name, after, asked=asked)
+        too_old_at = too_old_from(facts.group, after.get("backup") or {})
+        self._metrics.backups.show(group, after, too_old_at=too_old_at)
         seen = observed.certificates
         self._metrics.show_certificates(
             group.namespace, group.name, ca=seen.authority_ends_s, peers=seen.peers_end_s

@@ -89,13 +89,9 @@ def loss(name: str, node: NodeStatus) -> str:
 def progress(facts: Facts, record: Json) -> Outcome:
     """Return how far a forced group has come."""
     chosen = record["chosen"]
-    name, node = chosen["pod"], facts.observed.nodes.get(chosen["pod"])
+    name = chosen["pod"]
     if not _is_forced(facts, chosen):
-        if why := _has_majority(facts):
-            return Rejected(Reason.MAJORITY_THERE, f"nothing was forced: {why}")
-        if node is not None and not _is_as_seen(node, chosen):
-            return Rejected(Reason.SURVIVOR_CHANGED, f"{name} has changed since: look again")
-        return Going(f"{name} is to be the group")
+        return _not_forced_yet(facts, chosen)
     fences = [row["pod"] for row in record.get("fenced") or () if _old_claim(facts, row)]
     if fences:
         return Going(f"{name} is the group; disks to be given up: {', '.join(fences)}")
@@ -104,6 +100,18 @@ def progress(facts: Facts, record: Json) -> Outcome:
         return Going(f"{name} leads and takes writes; to join: {', '.join(left)}")
     kept = f"entry {chosen['lastIndex']} of term {chosen['lastTerm']}"
     return Done(f"the group goes on from {name}, {kept}; all {len(facts.asked)} vote")
+
+
+def _not_forced_yet(facts: Facts, chosen: Json) -> Outcome:
+    """Return what is waited for, or why nothing is forced any more."""
+    name, node = chosen["pod"], facts.observed.nodes.get(chosen["pod"])
+    if _leads_alone(facts, chosen):
+        return Going(f"{name} leads alone, and begins its epoch")
+    if why := _has_majority(facts):
+        return Rejected(Reason.MAJORITY_THERE, f"nothing was forced: {why}")
+    if node is not None and not _is_as_seen(node, chosen):
+        return Rejected(Reason.SURVIVOR_CHANGED, f"{name} has changed since: look again")
+    return Going(f"{name} is to be the group")
 
 
 def secure(facts: Facts, record: Json) -> Disruption | Held | None:
@@ -167,6 +175,15 @@ def _is_forced(facts: Facts, chosen: Json) -> bool:
     seen = [node] if node is not None and node.node_id == chosen["nodeId"] else []
     others = (one for one in facts.observed.nodes.values() if one.group_id == facts.group.group_id)
     return any(one.epoch > chosen["epoch"] for one in (*seen, *others))
+
+
+def _leads_alone(facts: Facts, chosen: Json) -> bool:
+    """Whether the chosen one leads as the only voter: nodes tell an epoch once it is committed.
+
+    That is a sync later than leadership, and a status in between is no majority that came back.
+    """
+    voters = [row.member.id for row in facts.observed.membership if row.voter]
+    return facts.leader == chosen["pod"] and voters == [chosen["nodeId"]]
 
 
 def _is_as_seen(node: NodeStatus, chosen: Json) -> bool:

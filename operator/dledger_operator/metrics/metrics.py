@@ -15,7 +15,7 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from dledger_operator.api.spec import BrokerGroup, Json
 
@@ -65,19 +65,27 @@ class BackupMetrics:
             "dledger_backup_age_seconds",
             "Since the newest backup was completed; since the group was created if none was yet.",
         )
+        self._too_old = gauge(
+            "dledger_backup_stale_timestamp_seconds",
+            "From when the newest backup, or having none, is too old for schedule and retention.",
+        )
         self._failures = Counter(
             "dledger_backup_failures_total", "Backups that failed.", _GROUP, registry=registry
         )
         self.shown: set[tuple[str, str]] = set()
 
-    def show(self, group: BrokerGroup, status: Json) -> None:
-        """Show a group that has backups, or a store for them."""
+    def show(self, group: BrokerGroup, status: Json, *, too_old_at: datetime) -> None:
+        """Show a group that has backups, or a store for them.
+
+        *too_old_at*: From when the newest one, or having none, is too old.
+        """
         completed_at = (status.get("backup") or {}).get("completedAt")
         if not completed_at and not group.spec.backup.store.url:
             return
         key = group.namespace, group.name
         self.shown.add(key)
         self._failures.labels(*key)
+        self._too_old.labels(*key).set(too_old_at.timestamp())
         if completed_at:
             self._last_success.labels(*key).set(_unix_s(completed_at))
         since_s = _unix_s(completed_at or group.created_at)
@@ -92,7 +100,7 @@ class BackupMetrics:
         """Drop the series of a group that is gone."""
         if (namespace, group) in self.shown:
             self.shown.discard((namespace, group))
-            for metric in (self._last_success, self._age, self._failures):
+            for metric in (self._last_success, self._age, self._too_old, self._failures):
                 metric.remove(namespace, group)
 
     def _since(self, since_s: float) -> float:
@@ -152,7 +160,16 @@ class Metrics:
             (*_GROUP, "condition"),
             registry=registry,
         )
+        self._reason = Gauge(
+            "dledger_operator_group_condition_reason",
+            "1 for the reason that a condition of a group has now; no series for the others.",
+            (*_GROUP, "condition", "reason"),
+            registry=registry,
+        )
         self._replicas = gauge("dledger_operator_group_ready_replicas", "Ready pods of a group.")
+        self._asked = gauge(
+            "dledger_operator_group_replicas", "Voters that the spec of a group asks for."
+        )
         self._age = gauge(
             "dledger_operator_group_age_seconds",
             "Since a group was last looked at; the other series of it are from then.",
@@ -174,8 +191,9 @@ class Metrics:
             registry=registry,
         )
         self.backups = BackupMetrics(registry)
+        ProcessCollector(registry=registry)
         self._certificates: set[tuple[str, str, str]] = set()
-        self._shown: dict[tuple[str, str], set[str]] = {}
+        self._shown: dict[tuple[str, str], dict[str, str]] = {}
         self._foreign: set[tuple[str, str]] = set()
         self._paces: dict[tuple[str, str], _Pace] = {}
 
@@ -207,12 +225,19 @@ class Metrics:
         self._runaway.labels(*key).set(pace.runaway)
         return pace.runaway and not before
 
-    def show(self, namespace: str, group: str, status: Json) -> None:
-        """Show a group's status."""
+    def show(self, namespace: str, group: str, status: Json, *, asked: int) -> None:
+        """Show a group's status; *asked* is how many voters its spec asks for."""
         self._replicas.labels(namespace, group).set(status["readyReplicas"])
-        self._shown[namespace, group] = {row["type"] for row in status["conditions"]}
+        self._asked.labels(namespace, group).set(asked)
+        before = self._shown.get((namespace, group), {})
+        self._shown[namespace, group] = now = {
+            row["type"]: str(row["reason"]) for row in status["conditions"]
+        }
         for row in status["conditions"]:
             self._condition.labels(namespace, group, row["type"]).set(_VALUES[row["status"]])
+            self._reason.labels(namespace, group, row["type"], row["reason"]).set(1)
+        for kind, reason in before.items() - now.items():
+            self._reason.remove(namespace, group, kind, reason)
 
     def show_elsewhere(self, namespace: str, group: str, *, is_elsewhere: bool) -> None:
         """Show that another operator has a group, and nothing else of it; or no more so."""
@@ -249,11 +274,14 @@ class Metrics:
         if self._paces.pop((namespace, group), None) is not None:
             for metric in (self._rounds, self._errors, self._runaway, self._age):
                 metric.remove(namespace, group)
-        kinds = self._shown.pop((namespace, group), None)
-        for kind in kinds or ():
+        shown = self._shown.pop((namespace, group), None)
+        if shown is None:
+            return
+        for kind, reason in shown.items():
             self._condition.remove(namespace, group, kind)
-        if kinds is not None:
-            self._replicas.remove(namespace, group)
+            self._reason.remove(namespace, group, kind, reason)
+        self._replicas.remove(namespace, group)
+        self._asked.remove(namespace, group)
 
     def _since(self, at_s: float) -> float:
         return max(0.0, self._now_s() - at_s)

@@ -16,6 +16,9 @@ from dledger_operator.observed.observed import Observed
 
 NEAR: Final = 0.75
 """The part of `retention.hours` after which a newest backup is too old: there is time to act."""
+FIRST: Final = timedelta(hours=26)
+"""A new group has a day for its first backup, and two hours for the Job."""
+_NEVER: Final = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def last_backup(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
@@ -64,6 +67,22 @@ def backup_ready(group: BrokerGroup, observed: Observed, *, now: str) -> tuple[s
     if not any(store.url for store in stores) and not any(b.finished for b in observed.backups):
         return "Unknown", Reason.BACKUP_NOT_CONFIGURED, "spec.backup.store is empty"
     return "False", Reason.NO_BACKUP_YET, "no backup of this group was completed yet"
+
+
+def too_old_from(group: BrokerGroup, last: Json) -> datetime:
+    """Return from when the newest backup is too old, by the schedule and by what nodes still keep.
+
+    A group without a backup should have one 26 hours after it was created. The metric of this says
+    what `BackupReady` would say while no operator is there to say it.
+    """
+    told = [_moment(str(last[key])) for key in ("asOf", "completedAt") if last.get(key)]
+    if not told:
+        return _moment(group.created_at) + FIRST if group.created_at else _NEVER
+    as_of, schedule = min(told), group.spec.backup.schedule
+    ends = [as_of + timedelta(hours=NEAR * group.spec.retention.hours)]
+    if schedule and not fault(schedule):
+        ends.append(stale_from(schedule, as_of))
+    return min(ends)
 
 
 def _retention_nears(group: BrokerGroup, last: Json, *, now: str) -> str:

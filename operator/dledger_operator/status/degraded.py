@@ -183,13 +183,27 @@ def _short(facts: Facts) -> Finding:
         return "False", Reason.STARTING, _sync_sentence(facts)
     if not facts.observed.nodes:
         return "True", Reason.NODES_DOWN, f"no node runs: {pods_said(facts, facts.wanted)}"
+    return _out_of_sync(facts)
+
+
+def _out_of_sync(facts: Facts) -> Finding:
+    """Return what the voters lack that are not in sync, or that there are too few."""
     if facts.margin < 0:
         return "True", Reason.MAJORITY_LOST, _sync_sentence(facts)
     members = facts.observed.membership
     cut_off = [row.member.name for row in members if row.voter and not row.connected]
-    is_cut_off = any(name in facts.apart for name in cut_off)
-    reason = Reason.MEMBER_NOT_CONNECTED if is_cut_off else Reason.MEMBER_BEHIND
-    return "True", reason, _sync_sentence(facts)
+    if any(name in facts.apart for name in cut_off):
+        return "True", Reason.MEMBER_NOT_CONNECTED, _sync_sentence(facts)
+    if facts.apart:
+        return "True", Reason.MEMBER_BEHIND, _sync_sentence(facts)
+    return "True", Reason.TOO_FEW_VOTERS, f"{_sync_sentence(facts)}; {_absent_sentence(facts)}"
+
+
+def _absent_sentence(facts: Facts) -> str:
+    """Return who should vote and is no voter, and how many voters are asked for."""
+    voters = {row.member.name for row in facts.observed.membership if row.voter}
+    absent = [name for name in facts.expected if name not in voters]
+    return f"{len(facts.asked)} voters are asked for; not voting: {pods_said(facts, absent)}"
 
 
 def _sync_sentence(facts: Facts) -> str:
