@@ -12,6 +12,7 @@ import tarfile
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BLOBS = "blobs/sha256"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
@@ -86,6 +87,24 @@ def manifest_digest(path: Path) -> str | None:
         member = opened.extractfile("index.json")
         assert member is not None, "an index that is a directory"
         return str(json.load(member)["manifests"][0]["digest"])
+
+
+def config_digest(path: Path) -> str:
+    """Return the digest of the configuration of the one image in an archive, whoever wrote it.
+
+    It is what Kubernetes calls the image's id. Older Dockers write no OCI index.
+    """
+    with tarfile.open(path) as opened:
+        if "manifest.json" in opened.getnames():  # Docker's, in each of its formats
+            return f"sha256:{Path(_member(opened, 'manifest.json')[0]['Config']).stem}"
+        manifest = _member(opened, "index.json")["manifests"][0]["digest"]
+        return str(_member(opened, f"{BLOBS}/{manifest[7:]}")["config"]["digest"])
+
+
+def _member(opened: tarfile.TarFile, name: str) -> Any:
+    member = opened.extractfile(name)
+    assert member is not None, f"{name} is a directory"
+    return json.load(member)
 
 
 def blobs(path: Path) -> set[str]:
