@@ -16,7 +16,7 @@ from tests.house.sources import ROOT
 SHIPPED = ("node/dledger", "operator", "pipeline")
 HOME = "node/dledger/rpc/dial.py"
 MAKING = {"insecure_channel", "secure_channel"}
-CONNECTING = {"create_connection", "open_connection"}
+CONNECTING = {"create_connection", "open_connection", "getaddrinfo"}
 ASKING = {"host_to_ask", "dial", "dial_blocking"}
 
 
