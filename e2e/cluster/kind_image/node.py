@@ -26,7 +26,8 @@ from e2e.cluster.kind_image.places import (
 from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
 
-READY_S = 30.0
+READY_S = 60.0
+DEBIAN = base.Base(BASE_REPOSITORY, PACKAGES)
 _BUILDER = "dledger-e2e-kind-build"
 _CNI_PLUGINS = ("host-local", "loopback", "ptp", "portmap")
 _UNWANTED = (
@@ -40,7 +41,7 @@ _UNWANTED = (
 )
 _SERVICES = ("kubelet.service", "containerd.service", "undo-mount-hacks.service")
 _METADATA = (
-    *("--change", "ENV container=docker", "--change", "STOPSIGNAL SIGRTMIN+3"),
+    *("--change", "ENV container=docker"),
     *("--change", 'ENTRYPOINT ["/usr/local/bin/entrypoint", "/sbin/init"]'),
 )
 
@@ -56,8 +57,7 @@ def provide(places: Places, steps: Steps) -> str:
         return name()
     for program in PROGRAMS:
         golang.ensure(places.layout, program, steps)
-    with steps.step("debootstrap a node (about a minute)"):
-        _bootstrap(places)
+    _unpack(places, steps)
     with steps.step("kind's files, Kubernetes' programs and manifests"):
         pause = _furnish(places)
     with steps.step(f"image {name()} with Kubernetes' images in it"):
@@ -66,16 +66,11 @@ def provide(places: Places, steps: Steps) -> str:
     return name()
 
 
-def _bootstrap(places: Places) -> None:
+def _unpack(places: Places, steps: Steps) -> None:
+    archive = base.archive(places.layout, DEBIAN, steps)
     mounts.delete([places.rootfs])
     places.rootfs.mkdir(parents=True)
-    log = places.top / "debootstrap.log"
-    log.unlink(missing_ok=True)
-    include = f"--include={','.join(PACKAGES)}"
-    run("debootstrap", "--variant=minbase", include, base.SUITE, places.rootfs, log=log)
-    for directory in base.UNREAD:
-        shutil.rmtree(places.rootfs / directory, ignore_errors=True)
-        (places.rootfs / directory).mkdir(parents=True)
+    run("tar", "--extract", "--numeric-owner", "--file", archive, "--directory", places.rootfs)
 
 
 def _furnish(places: Places) -> str:
