@@ -30,6 +30,11 @@ _MOST_CUTS = 8
 """So often a node may have been cut off without being connected again."""
 MANIFESTS = "/etc/kubernetes/manifests"
 API_SERVER = f"{MANIFESTS}/kube-apiserver.yaml"
+NOT_PULLED = "failed to pull image"
+NO_IMAGE = (
+    "Docker cannot pull the nodes' image: name one that it has by KIND_NODE_IMAGE, or run this by "
+    "`python -m e2e.cluster.kind_image run`, which makes one from packages"
+)
 FLAGS = {
     "kube-controller-manager": {"node-monitor-grace-period": "20s", "node-monitor-period": "2s"},
     "kube-apiserver": {
@@ -118,7 +123,12 @@ class KindCluster(KubernetesTools):
         with self._steps.step("kind create cluster"):
             create = ("kind", "create", "cluster", "--name", NAME, "--config", "-")
             options += ["--wait", "180s", "--kubeconfig", str(self.kubeconfig)]
-            run(*create, *options, input=config(), timeout_s=CREATE_TIMEOUT_S)
+            try:
+                run(*create, *options, input=config(), timeout_s=CREATE_TIMEOUT_S)
+            except CommandFailed as failed:
+                if NOT_PULLED not in failed.output:
+                    raise
+                raise MissingPrerequisite(f"{NO_IMAGE}\n{failed}") from failed
         with self._steps.step("shorter grace for lost nodes"):
             self._set_flags(FLAGS)
         with self._steps.step("nodes and DNS ready"):

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from e2e.cluster import docker, golang, kind, oci, tools
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
 from e2e.cluster.interface import Pid
 from e2e.cluster.layout import OUR_IMAGES, Layout
 from e2e.cluster.steps import Steps
@@ -141,6 +141,23 @@ def test_up_creates_the_cluster_once(cluster: kind.KindCluster, recorder: Record
     assert f"--kubeconfig {cluster.kubeconfig}" in create
     assert "--node-monitor-grace-period=20s" in recorder.flags
     assert "--default-unreachable-toleration-seconds=30" in recorder.flags
+
+
+def test_an_image_that_cannot_be_pulled_is_told_with_the_other_way(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An air gap, or a registry's limit: nothing that a second try would mend."""
+
+    def fail(*argv: str | Path, **options: Any) -> str:
+        if "create" in argv:
+            said = 'ERROR: failed to create cluster: failed to pull image "kindest/node:v1"'
+            raise CommandFailed(("kind", "create"), 1, said)
+        return recorder(*argv, **options)
+
+    monkeypatch.setattr(kind, "run", fail)
+
+    with pytest.raises(MissingPrerequisite, match="kind_image run"):
+        cluster.up()
 
 
 def test_nothing_of_the_host_is_changed(cluster: kind.KindCluster, recorder: Recorder) -> None:

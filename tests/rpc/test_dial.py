@@ -8,8 +8,14 @@ import os
 import subprocess
 import sys
 
+import grpc
+import grpc.aio
 import pytest
 
+from dledger.rpc import dial as dialled
+from dledger.rpc.channel import OPTIONS
+from dledger.rpc.mutual_tls import MutualTls
+from e2e.cluster.pki import Authority
 from e2e.harness.swallowing_dns import inside
 from tests.house.sources import ROOT
 
@@ -49,6 +55,32 @@ def test_every_other_connection_asks_for_whole_names_too() -> None:
 
     assert connecting
     assert [path for path in connecting if not _called(path) & ASKING] == []
+
+
+@pytest.mark.parametrize("name", ["", "orders-0"])
+async def test_a_server_is_known_by_the_name_as_it_was_given(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its certificate has no name of the cluster's domain, and need not."""
+    authority, host = Authority("dial"), "orders-0.orders-nodes.ns.svc"
+    pair = authority.issue("node", hosts=("orders-0", host))
+    key, chain = pair.key.encode(), pair.certificate.encode()
+    trusted = authority.pair.certificate.encode()
+    server = grpc.aio.server()
+    credentials = grpc.ssl_server_credentials([(key, chain)], trusted, True)
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    await server.start()
+    monkeypatch.setattr(dialled, "address_to_ask", lambda _: f"localhost:{port}")
+
+    tls = MutualTls(name=name, trusted=trusted, chain=chain, key=key)
+    try:
+        async with dialled.dial(f"{host}:{port}", OPTIONS, tls) as channel:
+            with pytest.raises(grpc.aio.AioRpcError) as refused:
+                await channel.unary_unary("/no.Service/Call")(b"", timeout=10)
+    finally:
+        await server.stop(None)
+
+    assert refused.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
 
 CALLS = """

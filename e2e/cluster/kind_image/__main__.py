@@ -21,6 +21,7 @@ EPILOG = """\
 examples:
   python -m e2e.cluster.kind_image build            Docker, kind, the nodes' image; prints its name
   python -m e2e.cluster.kind_image run make demo CLUSTER=kind
+  python -m e2e.cluster.kind_image run --spark make e2e CLUSTER=kind
   python -m e2e.cluster.kind_image down             end its Docker, with all containers
   python -m e2e.cluster.kind_image purge            that, and delete all that it made
 
@@ -45,6 +46,7 @@ def parser() -> argparse.ArgumentParser:
     ):
         commands.add_parser(name, help=text, description=text)
     runs = commands.add_parser("run", help="run a command that finds this Docker and kind")
+    runs.add_argument("--spark", action="store_true", help="with the image of Spark in Docker")
     runs.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD...")
     return top
 
@@ -71,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         return 0
     environment = environment_of(places, provided)
     os.environ.update(environment)
-    _provide_images(steps)
+    _provide_images(steps, spark=options.spark)
     return subprocess.run(daemon.inside(*options.argv), check=False).returncode
 
 
@@ -101,12 +103,13 @@ def environment_of(places: Places, node_image: str) -> dict[str, str]:
     }
 
 
-def _provide_images(steps: Steps) -> None:
+def _provide_images(steps: Steps, *, spark: bool) -> None:
     """Do what needs the network: the command runs where there is none."""
     layout = default_layout()
     places = Places(layout)
     has = daemon.images(places)
-    for each in (base.NODE, base.SPARK):
+    recipes = (image.NODE, image.WORKLOAD, *((image.SPARK,) if spark else ()))
+    for each in {recipe.base.name: recipe.base for recipe in recipes}.values():
         if each.name not in has:
             archive = base.archive(layout, each, steps)
             with steps.step(f"import {each.name}"):
@@ -114,7 +117,7 @@ def _provide_images(steps: Steps) -> None:
     for program in (golang.HELM, golang.VERSITYGW):
         golang.ensure(layout, program, steps)
     find_kubectl(layout)
-    for recipe in (image.NODE, image.WORKLOAD, image.SPARK):
+    for recipe in recipes:
         image.build(recipe, layout, steps)
 
 

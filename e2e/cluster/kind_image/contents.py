@@ -22,7 +22,7 @@ _PROGRAMS = (
     *("iptables", "iptables-save", "iptables-restore"),
     *("ip6tables", "ip6tables-save", "ip6tables-restore", "conntrack", "ip"),
 )
-_TABLES = "usr/lib/x86_64-linux-gnu/xtables"
+_TABLES = f"usr/lib/{platform.machine()}-linux-gnu/xtables"
 
 
 def wanted(listed: str, pause: str) -> dict[str, list[str]]:
