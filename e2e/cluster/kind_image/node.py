@@ -86,6 +86,7 @@ def _furnish(places: Places) -> str:
             path.unlink()
     with (root / "etc/systemd/journald.conf").open("a") as conf:
         conf.write("ReadKMsg=no\n")
+    (root / "usr/sbin/init").symlink_to("/usr/lib/systemd/systemd")
     run("chroot", root, "systemctl", "enable", *_SERVICES)
     run("chroot", root, "systemctl", "mask", "systemd-binfmt.service")
     (root / "etc/kubernetes/manifests").mkdir(parents=True)
