@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
         choices=KINDS,
         default="auto",
         help="local: on this machine, as root; kind: in Docker; current: kubectl's context, "
-        "never created or deleted; auto (default): kind if Docker and kind are there, else local",
+        "never created or deleted; auto (default): kind if Docker and kind are there, else local; "
+        "up and doctor say which it was and why",
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -57,7 +58,7 @@ def parser() -> argparse.ArgumentParser:
 
     command("up", "start the cluster; at once if it is healthy")
     command("down", "stop the cluster and delete its state")
-    command("purge", "down, and remove cache, routes and the packages we installed")
+    command("purge", "down, and remove what we put on this machine; of kind: in Docker, too")
     command("status", "say what runs").add_argument("--json", action="store_true")
     load = command("load-image", "put an image into every node that does not have it")
     load.add_argument("archive", type=Path, help="an OCI archive")
@@ -82,7 +83,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     if options.command == "doctor":
-        return doctor.main()
+        return doctor.main(options.cluster)
     if options.command == "tools":
         return _build_tools()
     cluster = open_cluster(options.cluster)

@@ -72,15 +72,21 @@ def ensure(layout: Layout, base: Base, steps: Steps) -> None:
     """Make the base image unless it is there."""
     if buildah(layout, "images", "--quiet", base.name, check=False).strip():
         return
-    archive = layout.images / f"{base.name.rpartition(':')[2]}.tar"
-    if not archive.exists():
-        with steps.step(f"debootstrap {SUITE} for {base.repository} (once, about a minute)"):
-            _bootstrap(layout, base, archive)
+    tree = archive(layout, base, steps)
     with steps.step(f"base image {base.name}"):
         container = buildah(layout, "from", "scratch").strip()
-        buildah(layout, "add", "--quiet", container, archive, "/")
+        buildah(layout, "add", "--quiet", container, tree, "/")
         buildah(layout, "config", "--cmd", "/bin/sh", container)
         buildah(layout, "commit", "--quiet", "--rm", container, base.name)
+
+
+def archive(layout: Layout, base: Base, steps: Steps) -> Path:
+    """Return a tar of the base's files, made once."""
+    path = layout.images / f"{base.name.rpartition(':')[2]}.tar"
+    if not path.exists():
+        with steps.step(f"debootstrap {SUITE} for {base.repository} (once, about a minute)"):
+            _bootstrap(layout, base, path)
+    return path
 
 
 def forget() -> None:

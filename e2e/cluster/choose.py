@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import shutil
 
+from e2e.cluster import docker
 from e2e.cluster.current import CurrentCluster
 from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.interface import Cluster
-from e2e.cluster.kind import KindCluster, docker_answers
+from e2e.cluster.kind import KindCluster
 from e2e.cluster.local import LocalCluster
+from e2e.cluster.steps import Steps
 
 KINDS = ("auto", "local", "kind", "current")
 
@@ -18,12 +20,16 @@ def open_cluster(kind: str = "auto") -> Cluster:
 
     Args:
         kind: ``local``, ``kind``, ``current``, or ``auto``: kind where a Docker daemon answers
-            and kind is installed, else local. Never ``current``, which may be anybody's.
+            and kind is installed, else local, which is said with the reason. Never ``current``,
+            which may be anybody's.
 
     Raises:
         MissingPrerequisite: for an unknown kind.
     """
-    chosen = automatic() if kind == "auto" else kind
+    chosen = kind
+    if kind == "auto":
+        chosen, reason = automatic()
+        Steps().say(f"--cluster auto takes {chosen}: {reason}")
     if chosen == "local":
         return LocalCluster()
     if chosen == "kind":
@@ -33,6 +39,10 @@ def open_cluster(kind: str = "auto") -> Cluster:
     raise MissingPrerequisite(f"cluster {kind!r} is none of {', '.join(KINDS)}")
 
 
-def automatic() -> str:
-    """Return ``kind`` or ``local``, by what this machine has."""
-    return "kind" if shutil.which("kind") is not None and docker_answers() else "local"
+def automatic() -> tuple[str, str]:
+    """Return ``kind`` or ``local``, by what this machine has, and why."""
+    if shutil.which("kind") is None:
+        return "local", "kind is not installed"
+    if not docker.answers():
+        return "local", "kind is installed, but no Docker daemon answers"
+    return "kind", "kind is installed, and a Docker daemon answers"

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import golang, network, packages
+from e2e.cluster import docker, golang, network, packages
 from e2e.cluster.choose import automatic
-from e2e.cluster.kind import docker_answers
+from e2e.cluster.current import CurrentCluster
 from e2e.cluster.layout import API_PORT, Layout, default_layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run
@@ -44,8 +44,44 @@ class Finding:
         return f"{verdict} {self.what}: {self.detail}"
 
 
-def findings(layout: Layout) -> Iterator[Finding]:
-    """Look at everything that the local cluster needs, and whether kind would do."""
+def findings(layout: Layout, kind: str = "auto") -> Iterator[Finding]:
+    """Look at everything that a cluster of that kind needs."""
+    chosen = kind
+    if kind == "auto":
+        chosen, reason = automatic()
+        yield Finding("auto", True, f"--cluster auto means {chosen} here: {reason}")
+    looks = {"local": _local, "kind": _kind, "current": _current}
+    yield from looks[chosen](layout)
+
+
+def _kind(layout: Layout) -> Iterator[Finding]:
+    """Docker has the nodes and their network, so it takes neither root nor routes of this host."""
+    yield _memory()
+    yield _disk(layout)
+    there = docker.answers()
+    detail = "answers" if there else "start Docker (see: docker info), or use --cluster local"
+    yield Finding("Docker daemon", there, detail)
+    found = shutil.which("kind")
+    yield Finding("kind", found is not None, found or "https://kind.sigs.k8s.io")
+    if docker.builder() == docker.DOCKER:
+        has = docker.builds()
+        missing = (
+            f"install docker-buildx-plugin, or set {docker.BUILDER_ENV}={docker.BUILDAH} (root)"
+        )
+        yield Finding("Docker's BuildKit", has, "there" if has else missing)
+    else:
+        yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
+    yield from _programs(layout, (golang.HELM, golang.KUBECTL))
+
+
+def _current(layout: Layout) -> Iterator[Finding]:
+    cluster = CurrentCluster(layout)
+    ready = sum(cluster.nodes_ready().values())
+    detail = f"{ready} nodes ready by {cluster.kubeconfig}"
+    yield Finding("cluster", ready > 0, detail if ready else f"none answers: {cluster.kubeconfig}")
+
+
+def _local(layout: Layout) -> Iterator[Finding]:
     yield Finding("system", platform.system() == "Linux", f"{platform.system()}, Linux is needed")
     root = os.geteuid() == 0
     yield Finding("root", root, "yes" if root else "run as root (sudo), or use --cluster kind")
@@ -53,11 +89,8 @@ def findings(layout: Layout) -> Iterator[Finding]:
     yield _disk(layout)
     yield _packages(layout, "cluster", packages.missing(packages.CLUSTER_PACKAGES))
     yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
-    yield from _programs(layout)
+    yield from _programs(layout, (*golang.CLUSTER_PROGRAMS, golang.HELM))
     yield from _addresses(layout)
-    docker = docker_answers()
-    yield Finding("Docker daemon", docker, "answers" if docker else "only for kind", fatal=False)
-    yield Finding("auto", True, f"--cluster auto means {automatic()} here")
 
 
 def _memory() -> Finding:
@@ -82,8 +115,8 @@ def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
     return Finding(f"Debian packages ({use})", not absent, detail, fatal=fatal)
 
 
-def _programs(layout: Layout) -> Iterator[Finding]:
-    for program in (*golang.CLUSTER_PROGRAMS, golang.HELM):
+def _programs(layout: Layout, programs: Iterable[golang.Program]) -> Iterator[Finding]:
+    for program in programs:
         path = golang.built(layout, program)
         detail = str(path) if path.exists() else "up will build it, minutes the first time"
         yield Finding(program.name, path.exists(), detail, fatal=False)
@@ -103,9 +136,9 @@ def _addresses(layout: Layout) -> Iterator[Finding]:
     yield Finding(f"port {API_PORT}", up or free, detail)
 
 
-def main() -> int:
+def main(kind: str = "auto") -> int:
     """Print all findings; 2 if one is fatal. Raises ClusterError."""
-    found = list(findings(default_layout()))
+    found = list(findings(default_layout(), kind))
     for each in found:
         print(each.line())
     return 2 if any(each.fatal and not each.ok for each in found) else 0

@@ -62,6 +62,11 @@ KUBECTL = Program("kubectl", "kubernetes", "k8s.io/kubernetes/cmd/kubectl")
 ETCD = Program("etcd", "etcd", "go.etcd.io/etcd/server/v3")
 COREDNS = Program("coredns", "coredns")
 PAUSE = Program("pause", "pause")
+# What a node image of kind's takes beside those, and kind itself (`kind_image`).
+KUBEADM = Program("kubeadm", "kubeadm", "k8s.io/kubernetes/cmd/kubeadm")
+KIND = Program("kind", "kind", "sigs.k8s.io/kind")
+CRICTL = Program("crictl", "crictl", "sigs.k8s.io/cri-tools/cmd/crictl")
+KINDNODE = Program("kindnode", "kindnode")
 HELM = Program("helm", "helm", "helm.sh/helm/v3/cmd/helm")
 # Without the plugins that find what to scrape, most of its dependencies: targets are named in the
 # configuration or in files. Its pages are left out, too; queries are asked over HTTP.
@@ -111,7 +116,7 @@ def required_version(go_mod: str, module: str) -> str:
 def linker_flags(program: Program, go_mod: str) -> str:
     """Return the linker's flags; Kubernetes learns its version by them."""
     flags = ["-s", "-w"]
-    if program.module == "kubernetes":
+    if program.module in ("kubernetes", "kubeadm"):
         version = required_version(go_mod, "k8s.io/kubernetes")
         major, minor, _ = version.lstrip("v").split(".", 2)
         values = {"gitVersion": version, "gitMajor": major, "gitMinor": minor}

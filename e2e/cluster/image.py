@@ -12,18 +12,26 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import base, lock, packages, wheels
+from e2e.cluster import base, docker, lock, packages, wheels
+from e2e.cluster.docker import DOCKER, builder
 from e2e.cluster.errors import ClusterError, MissingPrerequisite, exit_code
-from e2e.cluster.kind import docker_answers
-from e2e.cluster.layout import Layout, default_layout
+from e2e.cluster.layout import (
+    NODE_IMAGE,
+    SPARK_IMAGE,
+    WORKLOAD_IMAGE,
+    Layout,
+    default_layout,
+)
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
 
 KEPT_ARCHIVES = 2
+BASE_ENV, SPARK_BASE_ENV = "DLEDGER_IMAGE_BASE", "DLEDGER_SPARK_IMAGE_BASE"
+"""Name an image that Docker has or can pull, to build on instead of the Dockerfile's base."""
 MAX_ATTEMPTS = 5
 
 
@@ -60,19 +68,19 @@ class Recipe:
 
 
 NODE = Recipe(
-    repository="dledger.io/dledger",
+    repository=NODE_IMAGE,
     files=("Dockerfile",),
     base=base.NODE,
     make_dependencies=wheels.make_dependencies,
 )
 SPARK = Recipe(
-    repository="dledger.io/dledger-spark",
+    repository=SPARK_IMAGE,
     files=("Dockerfile.spark", "pipeline/image/entrypoint.sh"),
     base=base.SPARK,
     make_dependencies=wheels.make_spark_packages,
 )
 WORKLOAD = Recipe(
-    repository="dledger.io/dledger-workload",
+    repository=WORKLOAD_IMAGE,
     files=("Dockerfile.workload",),
     base=base.NODE,
     make_dependencies=wheels.make_sdk,
@@ -97,9 +105,9 @@ def describe(recipe: Recipe, base_name: str, root: Path = wheels.ROOT) -> Image:
 def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | None = None) -> Image:
     """Return the image of the present sources, built if it is not yet."""
     layout, steps = layout or default_layout(), steps or Steps()
-    docker = docker_answers()
+    by_docker = builder() == DOCKER
     below = build(recipe.adds_to, layout, steps) if recipe.adds_to else None
-    on_the_base = docker_base(recipe) if docker else recipe.base.name
+    on_the_base = docker_base(recipe) if by_docker else buildahs_base(recipe)
     base_name = below.name if below else on_the_base
     with lock.held(wheels.ROOT / "build" / "image.lock", steps):
         image = describe(recipe, base_name)
@@ -115,7 +123,7 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
             *("--file", recipe.files[0]),
             *build_arguments(recipe, base_name, dependencies, image.name),
         ]
-        if docker:
+        if by_docker:
             _provide_to_docker(below)
             _by_docker(image, arguments, partial, steps)
         else:
@@ -126,8 +134,26 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
     return image
 
 
+def chosen_base(recipe: Recipe, environment: Mapping[str, str] = os.environ) -> str:
+    """Return the base that the environment names for a recipe; Spark's may be another one."""
+    general = environment.get(BASE_ENV, "")
+    return (environment.get(SPARK_BASE_ENV, "") or general) if recipe is SPARK else general
+
+
+def buildahs_base(recipe: Recipe) -> str:
+    """Return the base that buildah builds on. Raises MissingPrerequisite if another is named."""
+    if chosen_base(recipe):
+        raise MissingPrerequisite(
+            f"{BASE_ENV} and {SPARK_BASE_ENV} are for Docker; buildah makes its bases by "
+            "debootstrap, from the Debian that this machine installs packages from"
+        )
+    return recipe.base.name
+
+
 def docker_base(recipe: Recipe, root: Path = wheels.ROOT) -> str:
-    """Return the base that a recipe's Dockerfile names, by its digest."""
+    """Return the base that the environment, or else a recipe's Dockerfile by its digest, names."""
+    if chosen := chosen_base(recipe):
+        return chosen
     lines = (root / recipe.files[0]).read_text().splitlines()
     return next(line.removeprefix("ARG BASE=") for line in lines if line.startswith("ARG BASE="))
 
@@ -157,6 +183,8 @@ def _by_docker(image: Image, arguments: Sequence[str], out: Path, steps: Steps) 
         environment = {"DOCKER_BUILDKIT": "1"}
         run("docker", "build", "-t", image.name, *arguments, ".", cwd=wheels.ROOT, env=environment)
         run("docker", "save", "--output", out, image.name)
+        repository = image.name.rpartition(":")[0]
+        docker.forget_images(name for name in docker.images([repository]) if name != image.name)
 
 
 def _provide_to_docker(below: Image | None) -> None:

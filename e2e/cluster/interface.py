@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+
+class Pid(NamedTuple):
+    """A process: its id on this machine, or on a node that has processes of its own."""
+
+    number: int
+    node: str = ""
 
 
 class Cluster(Protocol):
@@ -62,13 +69,13 @@ class Cluster(Protocol):
     def start_api_server(self) -> None:
         """Bring the API server back; returns when it is ready again."""
 
-    def container_pids(self, namespace: str, pod: str) -> list[int]:
-        """Return this machine's process ids in a pod's first container, its first process first.
+    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
+        """Return the processes of a pod's first container, its first process first.
 
         Asks the API server; the ids stay good while it is away.
         """
 
-    def kill_pid(self, pid: int, signal: int = 9) -> None:
+    def kill_pid(self, pid: Pid, signal: int = 9) -> None:
         """Send a signal to a process that `container_pids` named; gone already is no error."""
 
     def alias_image(self, name: str, alias: str) -> None:

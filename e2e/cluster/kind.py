@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import shutil
 from collections.abc import Collection, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from e2e.cluster import api, lock, oci
+from e2e.cluster import api, docker, lock, oci
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
-from e2e.cluster.layout import POD_RANGE, SERVICE_RANGE, STORAGE_CLASS, Layout, default_layout
-from e2e.cluster.render import Manifest, to_yaml
+from e2e.cluster.interface import Pid
+from e2e.cluster.layout import OUR_IMAGES, POD_RANGE, SERVICE_RANGE, Layout, default_layout
+from e2e.cluster.render import to_yaml
 from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
-from e2e.cluster.tools import KubernetesTools
+from e2e.cluster.tools import KubernetesTools, first_container_id
 
 NAME = "dledger-e2e"
 CONTROL_PLANE = f"{NAME}-control-plane"
@@ -27,10 +28,28 @@ CREATE_TIMEOUT_S = 600.0
 API_TIMEOUT_S = 120.0
 _MOST_CUTS = 8
 """So often a node may have been cut off without being connected again."""
-DOCKER_TIMEOUT_S = 10.0
 MANIFESTS = "/etc/kubernetes/manifests"
-CONTROLLER_MANAGER = f"{MANIFESTS}/kube-controller-manager.yaml"
 API_SERVER = f"{MANIFESTS}/kube-apiserver.yaml"
+NOT_PULLED = "failed to pull image"
+NO_IMAGE = (
+    "Docker cannot pull the nodes' image: name one that it has by KIND_NODE_IMAGE, or run this by "
+    "`python -m e2e.cluster.kind_image run`, which makes one from packages"
+)
+FLAGS = {
+    "kube-controller-manager": {"node-monitor-grace-period": "20s", "node-monitor-period": "2s"},
+    "kube-apiserver": {
+        "default-not-ready-toleration-seconds": "30",
+        "default-unreachable-toleration-seconds": "30",
+    },
+}
+LIST_PIDS = """
+for each in $(grep -l "$1" /proc/[0-9]*/cgroup 2>/dev/null); do
+  each=${each%/cgroup}
+  inner=$(sed -n 's/^NSpid:.*[[:blank:]]//p' "$each/status" 2>/dev/null) || continue
+  test -z "$inner" || echo "${each#/proc/} $inner"
+done
+"""
+"""The processes of container $1: their ids in the node, and in the container."""
 API_SERVER_ASIDE = "/etc/kubernetes/kube-apiserver.yaml.stopped"
 
 
@@ -53,19 +72,6 @@ def config() -> str:
     )
 
 
-def storage_class() -> Manifest:
-    """A class by the same name as the local cluster's, from the provisioner that kind brings."""
-    return {
-        "apiVersion": "storage.k8s.io/v1",
-        "kind": "StorageClass",
-        "metadata": {"name": STORAGE_CLASS},
-        "provisioner": "rancher.io/local-path",
-        "volumeBindingMode": "WaitForFirstConsumer",
-        "reclaimPolicy": "Delete",
-        "allowVolumeExpansion": True,
-    }
-
-
 def with_flags(manifest: str, component: str, flags: Mapping[str, str]) -> str:
     """Return a static pod's YAML with flags added to, or changed in, the command *component*."""
     pod = yaml.safe_load(manifest)
@@ -76,23 +82,6 @@ def with_flags(manifest: str, component: str, flags: Mapping[str, str]) -> str:
     added = [f"--{name}={value}" for name, value in flags.items()]
     pod["spec"]["containers"][0]["command"] = [*kept, *added]
     return to_yaml(pod)
-
-
-def host_routes(node_list: dict[str, Any]) -> list[list[str]]:
-    """``ip`` commands by which this machine reaches pods and services, from a NodeList."""
-    nodes = node_list["items"]
-    worker = next(each for each in nodes if each["metadata"]["name"] != CONTROL_PLANE)
-    pods = [_route(node["spec"]["podCIDR"], _address(node)) for node in nodes]
-    return [*pods, _route(SERVICE_RANGE, _address(worker))]
-
-
-def _route(destination: str, gateway: str) -> list[str]:
-    return ["ip", "route", "replace", destination, "via", gateway]
-
-
-def _address(node: dict[str, Any]) -> str:
-    addresses = node["status"]["addresses"]
-    return next(str(each["address"]) for each in addresses if each["type"] == "InternalIP")
 
 
 class KindCluster(KubernetesTools):
@@ -130,37 +119,37 @@ class KindCluster(KubernetesTools):
     def _create(self) -> None:
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
         chosen = os.environ.get("KIND_NODE_IMAGE")
-        image = ["--image", chosen] if chosen else []
+        options = ["--image", chosen] if chosen else []
         with self._steps.step("kind create cluster"):
             create = ("kind", "create", "cluster", "--name", NAME, "--config", "-")
-            options = ("--wait", "180s", "--kubeconfig", str(self.kubeconfig), *image)
-            run(*create, *options, input=config(), timeout_s=CREATE_TIMEOUT_S)
-        with self._steps.step("storage class, shorter grace for lost nodes"):
-            self.kubectl("apply", "-f", "-", input=to_yaml(storage_class()))
-            self._set_flags(
-                CONTROLLER_MANAGER,
-                "kube-controller-manager",
-                {"node-monitor-grace-period": "20s", "node-monitor-period": "2s"},
-            )
-            seconds = {"default-not-ready-toleration-seconds": "30"}
-            seconds["default-unreachable-toleration-seconds"] = "30"
-            self._set_flags(API_SERVER, "kube-apiserver", seconds)
+            options += ["--wait", "180s", "--kubeconfig", str(self.kubeconfig)]
+            try:
+                run(*create, *options, input=config(), timeout_s=CREATE_TIMEOUT_S)
+            except CommandFailed as failed:
+                if NOT_PULLED not in failed.output:
+                    raise
+                raise MissingPrerequisite(f"{NO_IMAGE}\n{failed}") from failed
+        with self._steps.step("shorter grace for lost nodes"):
+            self._set_flags(FLAGS)
         with self._steps.step("nodes and DNS ready"):
             until("the cluster to be ready", self.is_up, timeout_s=API_TIMEOUT_S, interval_s=1.0)
-        self._route_host()
 
-    def _set_flags(self, path: str, component: str, flags: Mapping[str, str]) -> None:
-        changed = with_flags(self._in_node(CONTROL_PLANE, "cat", path), component, flags)
-        # A write in place could be read half done: the kubelet watches the directory.
-        aside = f"/etc/kubernetes/{component}.yaml.new"
-        run("docker", "exec", "-i", CONTROL_PLANE, "tee", aside, input=changed)
-        self._in_node(CONTROL_PLANE, "mv", aside, path)
-        until(
-            f"{component} to run with its new flags",
-            lambda: self._runs_with(flags),
-            timeout_s=API_TIMEOUT_S,
-            interval_s=0.5,
-        )
+    def _set_flags(self, components: Mapping[str, Mapping[str, str]]) -> None:
+        """Give components of the control plane their flags: all at once, for one restart."""
+        for component, flags in components.items():
+            path = f"{MANIFESTS}/{component}.yaml"
+            changed = with_flags(self._in_node(CONTROL_PLANE, "cat", path), component, flags)
+            # A write in place could be read half done: the kubelet watches the directory.
+            run("docker", "exec", "-i", CONTROL_PLANE, "tee", _aside(component), input=changed)
+        moves = [f"mv {_aside(each)} {MANIFESTS}/{each}.yaml" for each in components]
+        self._in_node(CONTROL_PLANE, "sh", "-c", " && ".join(moves))
+        for component, flags in components.items():
+            until(
+                f"{component} to run with its new flags",
+                partial(self._runs_with, flags),
+                timeout_s=API_TIMEOUT_S,
+                interval_s=0.5,
+            )
 
     def _runs_with(self, flags: Mapping[str, str]) -> bool:
         """Say whether a process of the control plane has these flags, whole word by whole word."""
@@ -168,16 +157,6 @@ class KindCluster(KubernetesTools):
             CONTROL_PLANE, "sh", "-c", "cat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' '\\n'; true"
         ).splitlines()
         return all(f"--{name}={value}" in words for name, value in flags.items())
-
-    def _route_host(self) -> None:
-        if platform.system() != "Linux":
-            self._steps.say("pod addresses can be reached in the cluster only, not from here")
-            return
-        sudo = [] if os.geteuid() == 0 else ["sudo", "-n"]
-        with self._steps.step("routes from this machine to pods and services"):
-            nodes = json.loads(self.kubectl("get", "nodes", "-o", "json"))
-            for command in host_routes(nodes):
-                run(*sudo, *command)
 
     def is_up(self) -> bool:
         """See `Cluster.is_up`."""
@@ -190,7 +169,6 @@ class KindCluster(KubernetesTools):
                 *("-o", "jsonpath={.status.readyReplicas}"),
                 timeout_s=15,
             )
-            self.kubectl("get", "storageclass", STORAGE_CLASS, timeout_s=15)
         except CommandFailed:
             return False
         return sum(nodes.values()) == 1 + WORKERS and dns.strip() not in ("", "0")
@@ -202,15 +180,24 @@ class KindCluster(KubernetesTools):
         return self.described(up=self.is_up(), nodes=nodes, state="Docker containers")
 
     def down(self) -> None:
-        """See `Cluster.down`. The host's routes go with Docker's bridge, or are replaced."""
-        require_tools()
+        """See `Cluster.down`."""
+        _require_docker()
         with lock.held(self._lock, self._steps):
             self._delete()
 
     def purge(self) -> None:
         """See `Cluster.purge`."""
         self.down()
-        shutil.rmtree(self.layout.cache, ignore_errors=True)
+        with self._steps.step("remove our images, kind's network unless used, and what we keep"):
+            docker.forget_images(docker.images(OUR_IMAGES))
+            if not clusters():
+                run("docker", "network", "rm", "kind", check=False)
+            shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
+        self._lock.unlink(missing_ok=True)
+        self._steps.say(
+            f"left: Docker's build cache and the nodes' image, which others may use, and "
+            f"{self.layout.cache}, which a local cluster's purge removes"
+        )
 
     def _delete(self) -> None:
         if NAME in clusters():
@@ -220,18 +207,34 @@ class KindCluster(KubernetesTools):
 
     def load_image(self, archive: Path, name: str, nodes: Collection[str] | None = None) -> None:
         """See `Cluster.load_image`. The control plane runs none of it."""
-        wanted = oci.manifest_digest(archive)
+        wanted = oci.config_digest(archive)
         chosen = workers() if nodes is None else nodes
-        behind = [each for each in chosen if self._digest(each, name) != wanted or not wanted]
+        behind = [each for each in chosen if wanted not in self._image_ids(each, name)]
         if not behind:
             return
         with self._steps.step(f"load {name} into {len(behind)} nodes"):
             into = ("--nodes", ",".join(behind))
             run("kind", "load", "image-archive", archive, "--name", NAME, *into)
 
-    def _digest(self, node: str, name: str) -> str | None:
-        listing = self._in_node(node, "ctr", "-n", "k8s.io", "images", "ls", f"name=={name}")
-        return oci.listed_digest(listing, name)
+    def _image_ids(self, node: str, name: str) -> list[str]:
+        """Return the ids, which are the digests of their configurations, of images by a name."""
+        listing = self._in_node(node, "crictl", "images", "--output", "json", name)
+        found = json.loads(listing or "{}").get("images", [])
+        return [str(each["id"]) for each in found if name in each.get("repoTags", [])]
+
+    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
+        """See `Cluster.container_pids`: as the node knows them, which is a container itself."""
+        described = json.loads(self.kubectl("get", "pod", "-n", namespace, pod, "-o", "json"))
+        node, container = described["spec"]["nodeName"], first_container_id(described)
+        listed = self._in_node(node, "sh", "-c", LIST_PIDS, "sh", container)
+        found = sorted(tuple(map(int, line.split()[::-1])) for line in listed.splitlines())
+        if not found:
+            raise ClusterError(f"{namespace}/{pod}: no process of {container[:12]} on {node}")
+        return [Pid(number, node) for _, number in found]
+
+    def kill_pid(self, pid: Pid, signal: int = 9) -> None:
+        """See `Cluster.kill_pid`: by its node, so that neither root nor its /proc is needed."""
+        self._in_node(pid.node, "sh", "-c", f"kill -{signal} {pid.number} 2>/dev/null; true")
 
     def stop_api_server(self) -> None:
         """See `Cluster.stop_api_server`: its kubelet stops what has no manifest."""
@@ -307,25 +310,24 @@ def clusters() -> list[str]:
 
 
 def require_tools() -> None:
-    """Raise MissingPrerequisite unless kind and docker are there."""
+    """Raise MissingPrerequisite unless kind and docker are there, and images can be built."""
+    _require_docker()
+    if docker.builder() == docker.DOCKER:
+        docker.require_builds()
+
+
+def _require_docker() -> None:
     for tool, where in (
         ("docker", "https://docs.docker.com/engine/install/"),
         ("kind", "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"),
     ):
         if shutil.which(tool) is None:
             raise MissingPrerequisite(f"{tool} is not installed: {where}; or use --cluster local")
-    if not docker_answers():
+    if not docker.answers():
         raise MissingPrerequisite(
             "no Docker daemon answers (see: docker info); start it, or use --cluster local"
         )
 
 
-def docker_answers() -> bool:
-    """Say whether there is a Docker daemon."""
-    if shutil.which("docker") is None:
-        return False
-    try:
-        run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=DOCKER_TIMEOUT_S)
-    except CommandFailed:
-        return False
-    return True
+def _aside(component: str) -> str:
+    return f"/etc/kubernetes/{component}.yaml.new"

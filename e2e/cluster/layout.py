@@ -21,6 +21,10 @@ ETCD_PEER_PORT = 12380
 CGROUP = "dledger-e2e"
 NETWORK = "dledger-e2e"
 STORAGE_CLASS = "local"
+NODE_IMAGE = "dledger.io/dledger"
+SPARK_IMAGE = "dledger.io/dledger-spark"
+WORKLOAD_IMAGE = "dledger.io/dledger-workload"
+OUR_IMAGES = (NODE_IMAGE, SPARK_IMAGE, WORKLOAD_IMAGE)
 VOLUMES_PER_NODE = 12
 
 

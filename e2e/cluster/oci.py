@@ -9,14 +9,16 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 BLOBS = "blobs/sha256"
 LAYER = "application/vnd.oci.image.layer.v1.tar"
 CONFIG = "application/vnd.oci.image.config.v1+json"
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+SEARCH_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
@@ -45,35 +47,55 @@ def archive(name: str, program: bytes, *, machine: str) -> bytes:
         program: a statically linked executable.
         machine: the architecture as the kernel names it.
     """
-    layer = Blob(LAYER, _tar({"program": program}, mode=0o755))
-    config = _json(
-        CONFIG,
-        {
-            "architecture": ARCHITECTURES.get(machine, machine),
-            "os": "linux",
-            "config": {"Entrypoint": ["/program"]},
-            "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
-        },
-    )
-    manifest = _json(
-        MANIFEST,
-        {
-            "schemaVersion": 2,
-            "mediaType": MANIFEST,
-            "config": config.descriptor(),
-            "layers": [layer.descriptor()],
-        },
-    )
-    files = {f"{BLOBS}/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
-    return _tar({**files, **_index(name, manifest)}, mode=0o644)
+    return several([([name], program_layer(program), ["/program"])], machine=machine)
 
 
-def _index(name: str, manifest: Blob) -> dict[str, bytes]:
+def program_layer(program: bytes) -> bytes:
+    """Return a layer that has only *program*, at ``/program``."""
+    return _tar({"program": program}, mode=0o755)
+
+
+def several(images: Sequence[tuple[Sequence[str], bytes, Sequence[str]]], *, machine: str) -> bytes:
+    """Return an OCI archive of images of one layer each.
+
+    Args:
+        images: for each its names, its layer (a tar) and what it runs; nothing: it is told what.
+        machine: the architecture as the kernel names it.
+    """
+    files: dict[str, bytes] = {}
+    listed: list[dict[str, object]] = []
+    for names, tar, entry in images:
+        layer = Blob(LAYER, tar)
+        config = _json(
+            CONFIG,
+            {
+                "architecture": ARCHITECTURES.get(machine, machine),
+                "os": "linux",
+                "config": {"Entrypoint": list(entry)} if entry else {"Env": [SEARCH_PATH]},
+                "rootfs": {"type": "layers", "diff_ids": [layer.digest]},
+            },
+        )
+        manifest = _json(
+            MANIFEST,
+            {
+                "schemaVersion": 2,
+                "mediaType": MANIFEST,
+                "config": config.descriptor(),
+                "layers": [layer.descriptor()],
+            },
+        )
+        files |= {f"{BLOBS}/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
+        listed += [_named(name, manifest) for name in names]
+    return _tar({**files, **_index(listed)}, mode=0o644)
+
+
+def _named(name: str, manifest: Blob) -> dict[str, object]:
     names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
-    index = {
-        "schemaVersion": 2,
-        "manifests": [{**manifest.descriptor(), "annotations": names}],
-    }
+    return {**manifest.descriptor(), "annotations": names}
+
+
+def _index(manifests: Sequence[Mapping[str, object]]) -> dict[str, bytes]:
+    index = {"schemaVersion": 2, "manifests": list(manifests)}
     layout = b'{"imageLayoutVersion":"1.0.0"}'
     return {"index.json": json.dumps(index).encode(), "oci-layout": layout}
 
@@ -86,6 +108,24 @@ def manifest_digest(path: Path) -> str | None:
         member = opened.extractfile("index.json")
         assert member is not None, "an index that is a directory"
         return str(json.load(member)["manifests"][0]["digest"])
+
+
+def config_digest(path: Path) -> str:
+    """Return the digest of the configuration of the one image in an archive, whoever wrote it.
+
+    It is what Kubernetes calls the image's id. Older Dockers write no OCI index.
+    """
+    with tarfile.open(path) as opened:
+        if "manifest.json" in opened.getnames():  # Docker's, in each of its formats
+            return f"sha256:{Path(_member(opened, 'manifest.json')[0]['Config']).stem}"
+        manifest = _member(opened, "index.json")["manifests"][0]["digest"]
+        return str(_member(opened, f"{BLOBS}/{manifest[7:]}")["config"]["digest"])
+
+
+def _member(opened: tarfile.TarFile, name: str) -> Any:
+    member = opened.extractfile(name)
+    assert member is not None, f"{name} is a directory"
+    return json.load(member)
 
 
 def blobs(path: Path) -> set[str]:

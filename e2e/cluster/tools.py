@@ -13,6 +13,7 @@ from typing import Any
 
 from e2e.cluster import api, golang, processes
 from e2e.cluster.errors import ClusterError, CommandFailed
+from e2e.cluster.interface import Pid
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
@@ -114,7 +115,7 @@ class KubernetesTools:
             "cache": str(self.layout.cache),
         }
 
-    def container_pids(self, namespace: str, pod: str) -> list[int]:
+    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
         """See `Cluster.container_pids`."""
         described = self.kubectl("get", "pod", "-n", namespace, pod, "-o", "json")
         container = first_container_id(json.loads(described))
@@ -124,14 +125,14 @@ class KubernetesTools:
                 f"{namespace}/{pod}: no process of container {container[:12]} on this machine; "
                 "do the nodes run elsewhere, in a virtual machine for instance?"
             )
-        return found
+        return [Pid(number) for number in found]
 
-    def kill_pid(self, pid: int, signal: int = 9) -> None:
+    def kill_pid(self, pid: Pid, signal: int = 9) -> None:
         """See `Cluster.kill_pid`. Asks sudo where the process is another user's."""
         try:
-            processes.send(pid, signal)
+            processes.send(pid.number, signal)
         except PermissionError:
-            run("sudo", "-n", "kill", f"-{signal}", str(pid))
+            run("sudo", "-n", "kill", f"-{signal}", str(pid.number))
 
     def diagnostics(self, dest: Path) -> None:
         """See `Cluster.diagnostics`."""

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from dledger.common.dns import OF_THE_SYSTEM, VARIABLE
 from e2e.cluster import Cluster, ClusterError
 from e2e.cluster.image import NODE, SPARK, Image
 from e2e.harness import waiting
@@ -430,7 +431,11 @@ def client_pod(
         "name": "workload",
         "image": image,
         "command": list(command),
-        "env": [{"name": "HOME", "value": "/tmp"}],  # noqa: S108 - the pod's own emptyDir
+        "env": [
+            {"name": "HOME", "value": "/tmp"},  # noqa: S108 - the pod's own emptyDir
+            # As docs/clients.md advises: the SDK's import comes before ours, which would set it.
+            {"name": VARIABLE, "value": OF_THE_SYSTEM},
+        ],
         "volumeMounts": [
             {"name": "program", "mountPath": "/workload"},
             {"name": "tmp", "mountPath": "/tmp"},  # noqa: S108

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import __main__ as command_line
-from e2e.cluster import choose, lock, packages, wheels
+from e2e.cluster import choose, docker, lock, packages, wheels
 from e2e.cluster.current import CurrentCluster, kubeconfig_path
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, TimedOut
 from e2e.cluster.kind import KindCluster
@@ -101,15 +101,15 @@ def test_each_kind_opens_its_cluster_without_starting_it(kind: str, expected: ty
     assert isinstance(choose.open_cluster(kind), expected)
 
 
-@pytest.mark.parametrize(("docker", "kind"), [(True, "kind"), (False, "local")])
+@pytest.mark.parametrize(("there", "kind"), [(True, "kind"), (False, "local")])
 def test_auto_is_kind_only_where_a_docker_daemon_answers(
-    docker: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+    there: bool, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A docker program without a daemon is no Docker."""
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/kind")
-    monkeypatch.setattr(choose, "docker_answers", lambda: docker)
+    monkeypatch.setattr(docker, "answers", lambda: there)
 
-    assert choose.automatic() == kind
+    assert choose.automatic()[0] == kind
 
 
 def test_the_current_cluster_is_never_touched(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import golang, kind, oci, tools
-from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import Layout
+from e2e.cluster import docker, golang, kind, oci, tools
+from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
+from e2e.cluster.interface import Pid
+from e2e.cluster.layout import OUR_IMAGES, Layout
 from e2e.cluster.steps import Steps
 
 NODES = [f"{kind.NAME}-control-plane", *kind.workers()]
@@ -36,6 +39,11 @@ def node(name: str, number: int) -> dict[str, Any]:
     }
 
 
+POD = {
+    "metadata": {"name": "orders-0"},
+    "spec": {"nodeName": f"{kind.NAME}-worker2", "containers": [{"name": "node"}]},
+    "status": {"containerStatuses": [{"name": "node", "containerID": "containerd://abc"}]},
+}
 NODE_LIST = {"items": [node(name, number) for number, name in enumerate(NODES)]}
 
 
@@ -46,7 +54,9 @@ class Recorder:
         self.commands: list[list[str]] = []
         self.inputs: list[str | None] = []
         self.running = False
-        self.image_listing = ""
+        self.image_id = ""
+        self.images: list[str] = []
+        self.pids = ""
         self.flags: list[str] = []
 
     def __call__(self, *argv: str | Path, input: str | None = None, **_: object) -> str:  # noqa: A002
@@ -62,7 +72,7 @@ class Recorder:
 
     def _answer(self, line: str) -> str:
         answers: list[tuple[str, Callable[[], str]]] = [
-            ("kind get clusters", lambda: kind.NAME if self.running else "No kind clusters found."),
+            ("kind get clusters", lambda: kind.NAME if self.running else ""),
             ("get nodes", lambda: json.dumps(NODE_LIST)),
             ("get deployment", lambda: "2"),
             ("cat /etc/kubernetes/manifests/kube-apiserver.yaml", lambda: STATIC_POD),
@@ -71,10 +81,17 @@ class Recorder:
                 lambda: STATIC_POD.replace("kube-apiserver", "kube-controller-manager"),
             ),
             ("cat /proc/[0-9]*/cmdline", lambda: "\n".join(self.flags)),
-            ("images ls", lambda: self.image_listing),
+            ("crictl images", self._images),
+            ("docker images", lambda: "\n".join(self.images)),
+            ("get pod", lambda: json.dumps(POD)),
+            ("/proc/[0-9]*/cgroup", lambda: self.pids),
             ("/readyz", lambda: "ok"),
         ]
         return next((answer() for part, answer in answers if part in line), "")
+
+    def _images(self) -> str:
+        named = {"id": self.image_id, "repoTags": ["example.org/x:1"]}
+        return json.dumps({"images": [named] if self.image_id else []})
 
     def lines(self, *parts: str) -> list[str]:
         """The command lines that contain all parts, in order."""
@@ -88,8 +105,10 @@ def recorder(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     monkeypatch.setattr(kind, "run", recorder)
     monkeypatch.setattr(tools, "run", recorder)
+    monkeypatch.setattr(docker, "run", recorder)
     monkeypatch.setattr(tools, "find_kubectl", lambda _: Path("kubectl"))
     monkeypatch.setattr(kind, "require_tools", lambda: None)
+    monkeypatch.setattr(kind, "_require_docker", lambda: None)
     monkeypatch.delenv("KIND_NODE_IMAGE", raising=False)
     return recorder
 
@@ -112,19 +131,101 @@ def test_config_has_three_workers_in_three_zones() -> None:
     assert len(set(zones)) == 3
 
 
-def test_up_creates_the_cluster_once(
-    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_up_creates_the_cluster_once(cluster: kind.KindCluster, recorder: Recorder) -> None:
     """The second `up` finds it healthy and changes nothing."""
-    monkeypatch.setattr("platform.system", lambda: "Linux")
     cluster.up()
     cluster.up()
 
     (create,) = recorder.lines("kind create cluster")
     assert f"--name {kind.NAME}" in create
     assert f"--kubeconfig {cluster.kubeconfig}" in create
-    assert len(recorder.lines("ip route replace")) == len(NODES) + 1
     assert "--node-monitor-grace-period=20s" in recorder.flags
+    assert "--default-unreachable-toleration-seconds=30" in recorder.flags
+
+
+def test_an_image_that_cannot_be_pulled_is_told_with_the_other_way(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An air gap, or a registry's limit: nothing that a second try would mend."""
+
+    def fail(*argv: str | Path, **options: Any) -> str:
+        if "create" in argv:
+            said = 'ERROR: failed to create cluster: failed to pull image "kindest/node:v1"'
+            raise CommandFailed(("kind", "create"), 1, said)
+        return recorder(*argv, **options)
+
+    monkeypatch.setattr(kind, "run", fail)
+
+    with pytest.raises(MissingPrerequisite, match="kind_image run"):
+        cluster.up()
+
+
+def test_nothing_of_the_host_is_changed(cluster: kind.KindCluster, recorder: Recorder) -> None:
+    """No routes, no sudo: whoever may use Docker may have the cluster, wherever its bridge is."""
+    cluster.up()
+
+    assert {words[0] for words in recorder.commands} <= {"kind", "docker", "kubectl"}
+
+
+def test_the_control_plane_is_restarted_once_for_all_flags(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """A restart takes half a minute: all manifests change at once, then they are waited for."""
+    cluster.up()
+
+    lines = [" ".join(words) for words in recorder.commands]
+    (moved,) = [number for number, line in enumerate(lines) if " mv " in line]
+    asked = [number for number, line in enumerate(lines) if "/cmdline" in line]
+    assert lines[moved].count("mv ") == len(kind.FLAGS) == 2
+    assert asked
+    assert moved < min(asked)
+
+
+def test_a_process_is_found_and_killed_by_its_node(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """This machine's /proc is another one's where Docker is in a virtual machine, or rootless."""
+    recorder.pids = "900 12\n812 1\n"
+
+    found = cluster.container_pids("ns", "orders-0")
+    cluster.kill_pid(found[0])
+
+    assert found == [Pid(812, f"{kind.NAME}-worker2"), Pid(900, f"{kind.NAME}-worker2")]
+    (killed,) = recorder.lines("kill -9 812")
+    assert killed.startswith(f"docker exec {kind.NAME}-worker2 ")
+    recorder.pids = ""
+    with pytest.raises(ClusterError, match="no process"):
+        cluster.container_pids("ns", "orders-0")
+
+
+def test_purge_takes_what_is_ours_and_nothing_else(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """The cache is the local cluster's, too, with what its purge restores the machine by."""
+    others = cluster.layout.packages
+    others.write_text("[]")
+    ours = [f"{name}:0.1.0-{number}" for number, name in enumerate(OUR_IMAGES)]
+    recorder.images = [*ours, "postgres:17", f"{OUR_IMAGES[0]}-of-somebody:1"]
+    recorder.running = False
+
+    cluster.purge()
+
+    removed = [line.split()[-1] for line in recorder.lines("docker image rm")]
+    assert removed == ours
+    assert recorder.lines("docker network rm kind")
+    assert others.exists()
+    assert not cluster.kubeconfig.parent.exists()
+
+
+def test_purge_leaves_the_network_of_another_cluster(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of kind's clusters have the same one."""
+    monkeypatch.setattr(kind, "clusters", lambda: ["somebodys"])
+
+    cluster.purge()
+
+    assert recorder.lines("network rm") == []
 
 
 def test_down_deletes_only_a_cluster_that_is_there(
@@ -142,12 +243,12 @@ def test_down_deletes_only_a_cluster_that_is_there(
 def test_image_is_loaded_into_the_workers_that_lack_it(
     cluster: kind.KindCluster, recorder: Recorder, tmp_path: Path
 ) -> None:
-    """Not at all when every worker has that digest."""
+    """Not at all when every worker has that image."""
     archive = tmp_path / "image.tar"
     archive.write_bytes(oci.archive("example.org/x:1", b"program", machine="x86_64"))
 
     cluster.load_image(archive, "example.org/x:1")
-    recorder.image_listing = f"example.org/x:1 oci {oci.manifest_digest(archive)} 1 MiB"
+    recorder.image_id = oci.config_digest(archive)
     cluster.load_image(archive, "example.org/x:1")
 
     (load,) = recorder.lines("kind load image-archive")
@@ -166,6 +267,23 @@ def test_an_image_for_one_node_is_loaded_into_that_node_only(
     (load,) = recorder.lines("kind load image-archive")
     assert load.endswith(f"--nodes {cluster.heavy_node}")
     assert cluster.heavy_node in kind.workers()
+
+
+def test_an_archive_of_an_older_docker_is_loaded_once_too(
+    cluster: kind.KindCluster, recorder: Recorder, tmp_path: Path
+) -> None:
+    """It has no OCI index; its image's id is in the name of the configuration's file."""
+    archive = tmp_path / "image.tar"
+    listed = json.dumps([{"Config": "abc.json", "RepoTags": ["example.org/x:1"]}]).encode()
+    with tarfile.open(archive, "w") as opened:
+        entry = tarfile.TarInfo("manifest.json")
+        entry.size = len(listed)
+        opened.addfile(entry, io.BytesIO(listed))
+    recorder.image_id = "sha256:abc"
+
+    cluster.load_image(archive, "example.org/x:1")
+
+    assert recorder.lines("kind load") == []
 
 
 def test_api_server_is_stopped_and_started_by_its_manifest(
@@ -194,14 +312,6 @@ def test_flags_are_not_given_to_another_component() -> None:
     """Should kubeadm ever wrap the command, we stop rather than break its manifest."""
     with pytest.raises(ClusterError, match="expected the command kubelet"):
         kind.with_flags(STATIC_POD, "kubelet", {})
-
-
-def test_host_reaches_every_nodes_pods_and_services_through_a_worker() -> None:
-    """As it does on the local cluster."""
-    commands = kind.host_routes(NODE_LIST)
-
-    assert commands[1] == ["ip", "route", "replace", "10.244.1.0/24", "via", "172.18.0.3"]
-    assert commands[-1][3:] == ["10.96.0.0/16", "via", "172.18.0.3"]
 
 
 def test_first_container_is_the_one_the_spec_lists_first() -> None:

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Final, Protocol, Self, cast
 
-import grpc.aio
-
 from dledger.rpc.channel import OPTIONS
+from dledger.rpc.dial import dial
 
 _METHOD: Final = "/dledger.v1.Ledger/Produce"
 
@@ -40,7 +39,7 @@ class GrpcConnection:
     """A connection that has its own gRPC channel."""
 
     def __init__(self, address: str) -> None:
-        self._channel = grpc.aio.insecure_channel(address, options=OPTIONS)
+        self._channel = dial(address, OPTIONS)
 
     async def __aenter__(self) -> Self:
         return self

@@ -22,6 +22,7 @@ import grpc.aio
 
 from dledger.calls.caller import LINE_KEY
 from dledger.common.backoff import Backoff
+from dledger.common.dns import host_to_ask
 from dledger.common.herd import Herd
 from dledger.door.contract import Cancel, Code, Failed, Headers, Pairs
 from dledger.errors import DledgerError, Unavailable
@@ -167,7 +168,7 @@ class RelayLinks:
         offer, link = Offer.decode(offered), _Link()
         host, port = self._address(leader.address, offer.port)
         transport, _ = await asyncio.get_running_loop().create_connection(
-            lambda: link.end.link, host, port, **connecting(self._tls, leader.name)
+            lambda: link.end.link, host_to_ask(host), port, **connecting(self._tls, leader.name)
         )
         transport.write(offer.token)
         link.methods = {path: number for number, path in enumerate(offer.methods)}

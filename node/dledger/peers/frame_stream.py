@@ -12,6 +12,7 @@ import socket
 from typing import Final, cast
 
 from dledger.common.backoff import Backoff
+from dledger.common.dns import host_to_ask
 from dledger.peers.framing import prefix
 from dledger.peers.outbox import Outbox
 from dledger.peers.replication_port import ConnectToken
@@ -81,7 +82,7 @@ class FrameStream:
                     secure = connecting(self._tls, self._name)
                     await loop.create_connection(
                         lambda s=sender: s,  # type: ignore[misc]
-                        host,
+                        host_to_ask(host),
                         connect_token.port,
                         **secure,
                     )

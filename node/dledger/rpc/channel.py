@@ -14,6 +14,7 @@ import grpc.aio
 
 from dledger.common.limits import MAX_ANSWER_BYTES, MAX_PEER_FRAME_BYTES
 from dledger.errors import DledgerError, InvalidArgument, NotServed, Unavailable
+from dledger.rpc.dial import dial
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, error_named, error_of_code
 from dledger.rpc.metadata import by_key
 from dledger.rpc.mutual_tls import MutualTls
@@ -94,11 +95,7 @@ class Channel:
     ) -> None:
         self.address = address
         self.timeout_s = timeout_s
-        chosen = options(max_answer_bytes)
-        if tls is None:
-            self.channel = grpc.aio.insecure_channel(address, options=chosen)
-        else:
-            self.channel = tls.dial(address, chosen)
+        self.channel = dial(address, options(max_answer_bytes), tls)
 
     async def __aenter__(self) -> Self:
         return self

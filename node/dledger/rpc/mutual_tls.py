@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any, Final
 
 import grpc
-import grpc.aio
 
+from dledger.common.dns import host_to_ask
 from dledger.errors import InvalidArgument
 
 REQUIRED: Final = "required"
@@ -30,7 +30,7 @@ DIRECTORY_ENV: Final = "DLEDGER_PEER_TLS_DIR"
 _TRUSTED: Final = "ca.crt"
 _MODE: Final = "mode"
 _GROUP: Final = "group"
-_NAME_OPTION: Final = "grpc.ssl_target_name_override"
+NAME_OPTION: Final = "grpc.ssl_target_name_override"
 _PROBE_S: Final = 2.0
 _NOT_TLS: Final = frozenset({"WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL"})
 
@@ -58,11 +58,7 @@ class MutualTls:
 
     def options(self, chosen: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
         """Return a gRPC channel's options with the one that pins the member's name."""
-        return (*chosen, (_NAME_OPTION, self.name)) if self.name else tuple(chosen)
-
-    def dial(self, address: str, chosen: Sequence[tuple[str, Any]]) -> grpc.aio.Channel:
-        """Return a channel to ``HOST:PORT`` with these options."""
-        return grpc.aio.secure_channel(address, self.credentials(), options=self.options(chosen))
+        return (*chosen, (NAME_OPTION, self.name)) if self.name else tuple(chosen)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +137,8 @@ def speaks_tls(address: str) -> bool | None:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)
+        there = (host_to_ask(host.strip("[]")), int(port))
+        connection = socket.create_connection(there, _PROBE_S)
     except (OSError, ValueError):
         return None
     with connection:

@@ -24,6 +24,7 @@ from cryptography import x509
 
 from dledger.rpc.callers import Group, group_of
 from dledger.rpc.channel import PEER_OPTIONS
+from dledger.rpc.dial import dial
 from dledger.rpc.mutual_tls import (
     BOTH,
     REQUIRED,
@@ -172,7 +173,7 @@ class PeerTls:
 
     def dial(self, address: str, name: str) -> grpc.aio.Channel:
         """Return a channel to the member *name* at ``HOST:PORT``, with what is in use now."""
-        return self._loaded.identity.to(name).dial(address, PEER_OPTIONS)
+        return dial(address, PEER_OPTIONS, self._loaded.identity.to(name))
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """Return credentials that ask every caller for a certificate, and follow the directory."""
@@ -254,7 +255,7 @@ class PeerChannel:
         if tls is not None:
             self._state, self._is_plain = tls.state, tls.is_plain(self.name)
         if tls is None or self._is_plain:
-            return grpc.aio.insecure_channel(self.address, options=PEER_OPTIONS)
+            return dial(self.address, PEER_OPTIONS)
         return tls.dial(self.address, self.name)
 
     def _current(self) -> grpc.aio.Channel:

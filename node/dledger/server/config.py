@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from dledger.common import defaults
+from dledger.common.dns import host_to_ask
 from dledger.common.words import check_group_id
 from dledger.errors import InvalidArgument
 
@@ -301,7 +302,8 @@ def resolve(host: str, *, wait_s: float, sleep: Callable[[float], None] = time.s
     end_s = time.monotonic() + wait_s
     while True:
         try:
-            found = socket.getaddrinfo(host, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
+            asked = host_to_ask(host)
+            found = socket.getaddrinfo(asked, None, family=socket.AF_INET, type=socket.SOCK_STREAM)
             return str(found[0][4][0])
         except OSError as error:
             if time.monotonic() >= end_s:

@@ -21,6 +21,7 @@ from dledger.broker.topics import MAX_TOPICS
 from dledger.checks.names import is_name
 from dledger.errors import CorruptRecord, DledgerError
 from dledger.rpc.channel import in_words
+from dledger.rpc.dial import dial_blocking
 from dledger.rpc.error_table import ARGUMENT_KEY, ERROR_KEY, TRANSIENT
 from dledger.rpc.messages import same_fields
 from dledger.rpc.metadata import by_key
@@ -118,9 +119,7 @@ def _channel(address: str) -> Any:
     """
     identity = identity_from(os.environ)
     tls = None if identity is None else identity.way(address, "")
-    if tls is None:
-        return grpc.insecure_channel(address, options=_OPTIONS)
-    return grpc.secure_channel(address, tls.credentials(), options=tls.options(_OPTIONS))
+    return dial_blocking(address, _OPTIONS, tls)
 
 
 class ExportClient:

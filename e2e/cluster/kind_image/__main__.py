@@ -1,0 +1,125 @@
+"""``python -m e2e.cluster.kind_image``: kind where no image can be pulled, from packages alone."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+
+from e2e.cluster import base, golang, image, mounts, packages
+from e2e.cluster.errors import MissingPrerequisite, exit_code
+from e2e.cluster.kind_image import daemon, node
+from e2e.cluster.kind_image.places import Places
+from e2e.cluster.layout import default_layout
+from e2e.cluster.local import require_root
+from e2e.cluster.steps import Steps
+from e2e.cluster.tools import find_kubectl
+
+EPILOG = """\
+examples:
+  python -m e2e.cluster.kind_image build            Docker, kind, the nodes' image; prints its name
+  python -m e2e.cluster.kind_image run make demo CLUSTER=kind
+  python -m e2e.cluster.kind_image run --spark make e2e CLUSTER=kind
+  python -m e2e.cluster.kind_image down             end its Docker, with all containers
+  python -m e2e.cluster.kind_image purge            that, and delete all that it made
+
+Needs root, Linux, and Debian's packages, PyPI and Go modules, but no registry of images.
+exit codes: of run, its command's; else 0 done, 1 failed, 2 usage, or something is missing
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line's grammar."""
+    top = argparse.ArgumentParser(
+        prog="python -m e2e.cluster.kind_image",
+        description="kind where no image can be pulled: Docker and nodes from packages alone.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("build", "have Docker run and the nodes' image in it"),
+        ("down", "end Docker and its containers"),
+        ("purge", "down, and delete what was made"),
+    ):
+        commands.add_parser(name, help=text, description=text)
+    runs = commands.add_parser("run", help="run a command that finds this Docker and kind")
+    runs.add_argument("--spark", action="store_true", help="with the image of Spark in Docker")
+    runs.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD...")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    options = parser().parse_args(argv)
+    return exit_code(lambda: _run(options))
+
+
+def _run(options: argparse.Namespace) -> int:
+    require_root()
+    places, steps = Places(default_layout()), Steps()
+    if options.command in ("down", "purge"):
+        daemon.stop(places, steps)
+        if options.command == "purge":
+            mounts.delete([places.top])
+        return 0
+    if options.command == "run" and not options.argv:
+        raise MissingPrerequisite("run what? For instance: run make demo CLUSTER=kind")
+    provided = provide(places, steps)
+    if options.command == "build":
+        print(provided)
+        return 0
+    environment = environment_of(places, provided)
+    os.environ.update(environment)
+    _provide_images(steps, spark=options.spark)
+    return subprocess.run(daemon.inside(*options.argv), check=False).returncode
+
+
+def provide(places: Places, steps: Steps) -> str:
+    """Have Docker run with the nodes' image; return its name."""
+    packages.ensure(places.layout, {**packages.CLUSTER_PACKAGES, **packages.IMAGE_PACKAGES}, steps)
+    daemon.provide_program(places, steps)
+    daemon.start(places, steps)
+    provided = node.provide(places, steps)
+    places.path.mkdir(exist_ok=True)
+    client = places.docker_program / "usr" / "bin" / "docker"
+    for name, target in (("docker", client), ("kind", golang.built(places.layout, golang.KIND))):
+        link = places.path / name
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+    return provided
+
+
+def environment_of(places: Places, node_image: str) -> dict[str, str]:
+    """Return what a command is told of this Docker, and of the image to make nodes of."""
+    return {
+        "DOCKER_HOST": f"unix://{places.socket}",
+        "KIND_NODE_IMAGE": node_image,
+        "PATH": f"{places.path}:{os.environ.get('PATH', packages.SYSTEM_PATH)}",
+        image.BASE_ENV: base.NODE.name,
+        image.SPARK_BASE_ENV: base.SPARK.name,
+    }
+
+
+def _provide_images(steps: Steps, *, spark: bool) -> None:
+    """Do what needs the network: the command runs where there is none."""
+    layout = default_layout()
+    places = Places(layout)
+    has = daemon.images(places)
+    recipes = (image.NODE, image.WORKLOAD, *((image.SPARK,) if spark else ()))
+    for each in {recipe.base.name: recipe.base for recipe in recipes}.values():
+        if each.name not in has:
+            archive = base.archive(layout, each, steps)
+            with steps.step(f"import {each.name}"):
+                daemon.docker(places, "import", archive, each.name)
+    for program in (golang.HELM, golang.VERSITYGW):
+        golang.ensure(layout, program, steps)
+    find_kubectl(layout)
+    for recipe in recipes:
+        image.build(recipe, layout, steps)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

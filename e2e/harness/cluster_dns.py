@@ -1,0 +1,92 @@
+"""A cluster whose DNS forwards into the void: what is not the cluster's is asked, never answered.
+
+As behind a firewall, in an air-gapped cluster, or while the upstream DNS is down. The forwarder is
+a pod that reads queries and sends nothing back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from e2e.cluster import Cluster
+from e2e.harness.waiting import HarnessError
+from e2e.harness.world import PYTHON, Namespace, eventually, restricted_pod
+
+SINK: Final = "dns-sink"
+_PORT: Final = 5300
+_READS: Final = f"""
+import socket
+at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+at.bind(("0.0.0.0", {_PORT}))
+while True:
+    at.recvfrom(4096)
+"""
+_LOOKS: Final = """
+import socket, sys, time
+began_s = time.monotonic()
+try:
+    socket.getaddrinfo("nowhere.example.", 80)
+except OSError:
+    pass
+print(time.monotonic() - began_s)
+"""
+_SYSTEM: Final = "kube-system"
+_FORWARDS: Final = re.compile(r"^\s*(forward|loop)\b[^{\n]*(\{[^}]*\})?\n", re.MULTILINE)
+_ROLLOUT_S: Final = 120.0
+
+
+def forwarding_to(corefile: str, address: str) -> str:
+    """Return CoreDNS' configuration with everything beyond the cluster asked for at *address*."""
+    kept = _FORWARDS.sub("", corefile)
+    head, closing, tail = kept.rpartition("}")
+    if not closing:
+        raise HarnessError(f"no server block in CoreDNS' configuration:\n{corefile}")
+    return f"{head}    forward . {address}\n{closing}{tail}"
+
+
+@contextmanager
+def swallowing_dns(namespace: Namespace, image: str) -> Iterator[None]:
+    """Have the cluster's DNS forward to a pod of *namespace* that is silent; undo it at the end."""
+    cluster = namespace.cluster
+    before = cluster.kubectl(
+        "-n", _SYSTEM, "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"
+    )
+    container = {"name": "sink", "image": image, "command": [PYTHON, "-c", _READS]}
+    namespace.apply(restricted_pod(SINK, container, []))
+    address = eventually("the silent DNS has an address", lambda: _address(namespace), 60)
+    _configure(cluster, forwarding_to(before, f"{address}:{_PORT}"))
+    try:
+        yield
+    finally:
+        _configure(cluster, before)
+
+
+def seconds_of_a_lookup_beyond(namespace: Namespace) -> float:
+    """Return how long a pod waits for the address of a name that is not the cluster's."""
+    return float(namespace.kubectl("exec", SINK, "--", PYTHON, "-c", _LOOKS))
+
+
+def _address(namespace: Namespace) -> str:
+    pod = namespace.get("pod", SINK) or {}
+    return str(pod.get("status", {}).get("podIP", ""))
+
+
+def _configure(cluster: Cluster, corefile: str) -> None:
+    """Give CoreDNS a configuration, and wait until every one of its pods has read it."""
+    manifest = {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "coredns", "namespace": _SYSTEM},
+        "data": {"Corefile": corefile},
+    }
+    cluster.kubectl("replace", "-f", "-", input=json.dumps(manifest))
+    listed = cluster.kubectl("-n", _SYSTEM, "get", "deployment,daemonset", "-o", "name").split()
+    ours = [each for each in listed if each.endswith("/coredns")]
+    cluster.kubectl("-n", _SYSTEM, "rollout", "restart", *ours)
+    for each in ours:
+        limit = f"--timeout={_ROLLOUT_S:.0f}s"
+        cluster.kubectl("-n", _SYSTEM, "rollout", "status", each, limit, timeout_s=_ROLLOUT_S + 10)

@@ -1,0 +1,164 @@
+"""What a node image of kind's is made of where none can be pulled; read without Docker."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tarfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import yaml
+
+from e2e.cluster import golang, oci
+from e2e.cluster.errors import MissingPrerequisite
+from e2e.cluster.kind_image import __main__ as command_line
+from e2e.cluster.kind_image import contents, daemon, node, places
+
+LISTED = """\
+registry.k8s.io/kube-apiserver:v1.34.4
+registry.k8s.io/kube-proxy:v1.34.4
+registry.k8s.io/coredns/coredns:v1.12.1
+registry.k8s.io/pause:3.10.1
+registry.k8s.io/etcd:3.6.5-0
+"""
+
+
+def test_each_image_that_kubeadm_asks_for_is_one_of_ours() -> None:
+    """And the pause image that the runtime asks for, which is another version."""
+    names = contents.wanted(LISTED, "registry.k8s.io/pause:3.10")
+
+    assert names == {
+        "pause": ["registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10.1"],
+        "coredns": ["registry.k8s.io/coredns/coredns:v1.12.1"],
+        "kubernetes": [
+            contents.AGENT,
+            "registry.k8s.io/kube-apiserver:v1.34.4",
+            "registry.k8s.io/kube-proxy:v1.34.4",
+            "registry.k8s.io/etcd:3.6.5-0",
+        ],
+    }
+
+
+def test_an_archive_has_every_image_by_each_of_its_names() -> None:
+    """Names of one image have one manifest, and a node keeps its layer once."""
+    layer = oci.program_layer(b"program")
+    made = oci.several([(["a:1", "b:1"], layer, []), (["c:1"], layer, ["/program"])], machine="x")
+
+    with tarfile.open(fileobj=BytesIO(made)) as opened:
+        member = opened.extractfile("index.json")
+        assert member is not None
+        listed = json.load(member)["manifests"]
+        blobs = [each for each in opened.getnames() if each.startswith(oci.BLOBS)]
+
+    digests = {each["annotations"]["io.containerd.image.name"]: each["digest"] for each in listed}
+    assert digests["a:1"] == digests["b:1"] != digests["c:1"]
+    assert len(blobs) == 1 + 2 + 2
+
+
+def test_what_a_program_needs_of_a_debian_is_found_through_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Alternatives are absolute links, directories are merged, and libraries are links, too."""
+    for path in ("usr/sbin/xtables-multi", "usr/lib/x86_64-linux-gnu/libx.so.1.2"):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).touch(0o755)
+    (tmp_path / "etc/alternatives").mkdir(parents=True)
+    for link, target in (
+        ("lib", "usr/lib"),
+        ("sbin", "usr/sbin"),
+        ("usr/sbin/iptables", "/etc/alternatives/iptables"),
+        ("etc/alternatives/iptables", "/usr/sbin/xtables-multi"),
+        ("usr/lib/x86_64-linux-gnu/libx.so.1", "libx.so.1.2"),
+    ):
+        (tmp_path / link).symlink_to(target)
+    says = "libx.so.1 => /lib/x86_64-linux-gnu/libx.so.1 (0x0000)"
+    monkeypatch.setattr(contents, "run", lambda *_, **__: says)
+
+    found = {str(path) for path in contents.needed(tmp_path)}
+
+    assert {
+        "usr/sbin/iptables",
+        "etc/alternatives/iptables",
+        "usr/sbin/xtables-multi",
+        "usr/lib/x86_64-linux-gnu/libx.so.1",
+        "usr/lib/x86_64-linux-gnu/libx.so.1.2",
+        "lib",
+    } <= found
+
+
+def test_capabilities_that_a_machine_does_not_give_are_named() -> None:
+    """Bit 24 of the bounding set is CAP_SYS_RESOURCE (capability.h)."""
+    assert daemon.capabilities_lacking("CapEff:\t0\nCapBnd:\t000001fffeffffff\n", 40) == [
+        "CAP_SYS_RESOURCE"
+    ]
+    assert daemon.capabilities_lacking("CapBnd:\t000001ffffffffff\n", 40) == []
+
+
+def test_the_wrapper_takes_them_out_of_what_docker_asks_for(tmp_path: Path) -> None:
+    """And runs the real one with the same words."""
+    fake = tmp_path / "bin" / "runc"
+    fake.parent.mkdir()
+    fake.write_text('#!/bin/sh\necho "$@"\n')
+    fake.chmod(0o755)
+    script = tmp_path / "wrapper"
+    script.write_text(daemon.wrapper(["CAP_SYS_RESOURCE", "CAP_BPF"]))
+    config = tmp_path / "config.json"
+    config.write_text('["CAP_CHOWN","CAP_SYS_RESOURCE","CAP_BPF","CAP_KILL"]')
+
+    ran = subprocess.run(
+        ["sh", script, "create", "--bundle", tmp_path, "id"],
+        env={"PATH": f"{fake.parent}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert ran.stdout == f"create --bundle {tmp_path} id\n"
+    assert config.read_text() == '["CAP_CHOWN","CAP_KILL"]'
+
+
+def test_containers_of_a_node_have_kinds_hook_and_no_limits() -> None:
+    """As kind's Dockerfile makes of what the runtime prints."""
+    spec = json.loads(node.runtime_spec('{"process": {"rlimits": [1], "cwd": "/"}}'))
+
+    assert spec["process"] == {"cwd": "/"}
+    assert spec["hooks"]["createContainer"] == [{"path": "/kind/bin/mount-product-files.sh"}]
+    assert node.pause_image('x\n  sandbox_image = "registry/pause:3.10"\n') == "registry/pause:3.10"
+    with pytest.raises(ValueError, match="sandbox_image"):
+        node.pause_image("")
+
+
+def test_the_nodes_run_the_kubernetes_of_the_local_cluster() -> None:
+    """And kubeadm is of the same version, from a module of its own."""
+    go_mod = (golang.MODULES / golang.KUBEADM.module / "go.mod").read_text()
+
+    assert golang.required_version(go_mod, "k8s.io/kubernetes") == node.version()
+    assert f"gitVersion={node.version()}" in golang.linker_flags(golang.KUBEADM, go_mod)
+    for program in places.PROGRAMS:
+        assert (golang.MODULES / program.module / "go.mod").exists()
+
+
+def test_manifests_name_the_image_that_a_node_has() -> None:
+    """Nothing is pulled, and the class is the default one."""
+    *_, agent = yaml.safe_load_all(contents.network())
+    (storage_class,) = yaml.safe_load_all(contents.storage())
+    (container,) = agent["spec"]["template"]["spec"]["containers"]
+
+    assert (container["image"], container["imagePullPolicy"]) == (contents.AGENT, "Never")
+    assert storage_class["provisioner"] in (golang.MODULES / "kindnode/main.go").read_text()
+
+
+def test_run_wants_a_command_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exit code 2 each, before anything is made."""
+    monkeypatch.setattr(command_line, "provide", lambda *_: pytest.fail("something was made"))
+    monkeypatch.setattr(command_line, "require_root", lambda: None)
+    assert command_line.main(["run"]) == 2
+
+    def refuse() -> None:
+        raise MissingPrerequisite("as root")
+
+    monkeypatch.setattr(command_line, "require_root", refuse)
+    assert command_line.main(["build"]) == 2
