@@ -118,7 +118,7 @@ def _tls(name: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "reasons",
     [
-        pytest.param(WAITING[-5:-2], id="some"),
+        pytest.param((*WAITING[-2:], "ErrImagePull"), id="some"),
         pytest.param(WAITING, id="all", marks=pytest.mark.long),
     ],
 )
