@@ -107,6 +107,7 @@ def test_ctrl_c_while_spark_starts_ends_its_jvm() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.found
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may start a program as another user")
 def test_spark_starts_for_a_user_that_the_system_does_not_know(tmp_path: Path) -> None:
