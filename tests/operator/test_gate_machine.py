@@ -636,7 +636,7 @@ class Cared(RuleBasedStateMachine):
             left = self._sound(votes=True) - {action.pod}
             assert left <= stand, "a disk is given up with a voter on its way"
             assert 2 * len(left) > len(self._voters()), "no majority left"
-            self._none_learns()
+            self._none_learns(but=action.pod)
         self.claims[action.pod] = self._new_claim()
         if action.pod in self.pods:
             self._delete(action.pod)
