@@ -91,8 +91,8 @@ OPERATOR_MUTANTS = (
     _mutant(
         name="marks whatever version of a group there is",
         file="controllers/claims.py",
-        old="{**group.status, \"operator\": self.mark}, only_if=version\n",
-        new="{**group.status, \"operator\": self.mark}, only_if=\"\"\n",
+        old='{**group.status, "operator": self.mark}, only_if=version\n',
+        new='{**group.status, "operator": self.mark}, only_if=""\n',
         why="of two that see a new group, both found it",
         checks=(_OWNERSHIP,),
     ),

@@ -397,4 +397,4 @@ async def test_a_group_that_is_held_in_deletion_says_by_whom(story: Story) -> No
 
 
 async def _is_gone(story: Story) -> bool:
-    return await story.get("bg", "orders") == {}
+    return bool(await story.get("bg", "orders") == {})
