@@ -59,7 +59,7 @@ def refused(facts: Facts, name: str) -> str:
     return f"it was refused: {said}" if said else ""
 
 
-def _uncertified(facts: Facts, name: str) -> str:
+def _certificate_held(facts: Facts, name: str) -> str:
     lacks = name in facts.observed.certificates.lacking
     return "its certificate is not made yet: it could not start" if lacks else ""
 
@@ -69,7 +69,7 @@ def _restart_held(facts: Facts, name: str) -> str:
 
     A group of one is down meanwhile, which nothing can change.
     """
-    if why := refused(facts, name) or _uncertified(facts, name):
+    if why := refused(facts, name) or _certificate_held(facts, name):
         return why
     if not facts.leader:
         return "no leader answers that a majority follows"
