@@ -87,7 +87,7 @@ class ClientCertificate:
         if self.is_mounted:
             self.refresh()
         else:
-            self.shown = _dated(self_signed(name, host))
+            self.shown = _with_dates(self_signed(name, host))
 
     def refresh(self) -> None:
         """Take what is in the files if it is sound; on any thread, two `stat` calls as a rule.
@@ -136,7 +136,7 @@ class ClientCertificate:
     def _read(self) -> None:
         self._mounted, self._unreadable = None, ""
         try:
-            self._mounted = _dated(read_pair(*self._files))
+            self._mounted = _with_dates(read_pair(*self._files))
         except (OSError, ValueError) as error:
             self._unreadable = str(error)
 
@@ -176,7 +176,7 @@ def _said(unix_s: float) -> str:
     return datetime.datetime.fromtimestamp(unix_s, datetime.UTC).strftime(_DAY)
 
 
-def _dated(pair: Pair) -> Shown:
+def _with_dates(pair: Pair) -> Shown:
     """Return a pair with its dates. Raises ValueError if it has none that can be read."""
     leaf = x509.load_pem_x509_certificates(pair.chain)[0]
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc

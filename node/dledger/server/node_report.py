@@ -85,7 +85,7 @@ def node_status(
     core = driver.core if driver else None
     refused = driver.writes_refused if driver else None
     apart_ms = (driver.dating.apart_ms or 0) if driver else 0
-    shown = _mounted(facts.client_certificate)
+    shown = _file_shown(facts.client_certificate)
     return NodeStatus(
         node_id=facts.node_id,
         name=facts.name,
@@ -124,7 +124,7 @@ def node_status(
     )
 
 
-def _mounted(certificate: ClientCertificate | None) -> Shown | None:
+def _file_shown(certificate: ClientCertificate | None) -> Shown | None:
     """Return what clients are shown, if it is of a file."""
     return certificate.shown if certificate and certificate.is_mounted else None
 
@@ -192,7 +192,7 @@ def node_sample(
     room = driver.room if driver else None
     disk = room.disk if room else None
     others = [row for row in status.members if row.member.id != status.node_id]
-    shown = _mounted(client_certificate)
+    shown = _file_shown(client_certificate)
     is_mounted = client_certificate is not None and client_certificate.is_mounted
     return Sample(
         role=status.role,

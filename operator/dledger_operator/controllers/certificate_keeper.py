@@ -253,7 +253,7 @@ class CertificateKeeper:
             self._view.mode, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls
         )
 
-    def _told(self, wanted: _Wanted, step: Course) -> dict[str, bytes | None]:
+    def _words(self, wanted: _Wanted, step: Course) -> dict[str, bytes | None]:
         """Return what nodes and clients are told beside certificates; None: no such file."""
         group = group_of(wanted.group).encode() if step.is_bound else None
         return {"mode": self._mode(wanted).encode(), "group": group}
@@ -292,7 +292,7 @@ class CertificateKeeper:
         if found is None or not bundle:
             return []  # no authority is known: pods wait for their Secret
         changed = {place_of(group.name, holder)[0] for holder in step.issue}
-        own, told = names.authority(group.name), self._told(wanted, step)
+        own, told = names.authority(group.name), self._words(wanted, step)
         for name in names.own_secrets(group.name):
             files = found.files.get(name, {})
             if name == own:
@@ -311,7 +311,7 @@ class CertificateKeeper:
         bundle = _bundle(held, step)
         files: dict[str, dict[str, bytes]] = {name: {} for name in names.own_secrets(group.name)}
         for name in names.own_secrets(group.name)[1:]:
-            told = {key: text for key, text in self._told(wanted, step).items() if text}
+            told = {key: text for key, text in self._words(wanted, step).items() if text}
             files[name] |= {"ca.crt": bundle, **told}
         pairs = dict(held.pairs)
         for holder in step.issue:

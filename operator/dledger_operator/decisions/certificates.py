@@ -120,7 +120,7 @@ class Held:
         return frozenset(leaf.signer for leaf in self.leaves.values() if leaf.signer)
 
     @property
-    def proved(self) -> frozenset[str]:
+    def known_to_nodes(self) -> frozenset[str]:
         """The authorities that running nodes are known to trust: certificates in use are of them.
 
         What is in the peers' Secret decides. Without it, others show what was in use if they are
@@ -257,7 +257,7 @@ def _signer(
     if target is not None and _is_settled(held, target, since, SETTLE_S):
         return target
     for one in reversed(keyed):
-        if one.fingerprint in held.proved:
+        if one.fingerprint in held.known_to_nodes:
             return one
     if not held.trusted:
         return keyed[0] if keyed else None  # nothing runs; or the one that all had before
@@ -268,7 +268,7 @@ def _signer(
 def _is_settled(held: Held, one: Authority, since: Since, settle_s: float) -> bool:
     """Whether every node trusts an authority: it was trusted before anything was signed by it."""
     print_ = one.fingerprint
-    return print_ in held.proved or since.trusted_s.get(print_, 0.0) >= settle_s
+    return print_ in held.known_to_nodes or since.trusted_s.get(print_, 0.0) >= settle_s
 
 
 def _is_due(leaf: Leaf | None, signer: Authority, target: Authority | None, now_s: float) -> bool:

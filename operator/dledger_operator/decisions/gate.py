@@ -126,7 +126,7 @@ def _restart_held(facts: Facts, name: str) -> str:
     """
     if facts.voters == 2:
         return "writes would stop: two voters cannot do without one"
-    if why := unmountable(facts, name) or _uncertified(facts, name):
+    if why := unmountable(facts, name) or _certificate_held(facts, name):
         return why
     if why := _under_way(facts, frozenset({name})):
         return why
@@ -198,7 +198,7 @@ def _under_way(facts: Facts, but: frozenset[str] = frozenset()) -> str:
     return ""
 
 
-def _uncertified(facts: Facts, name: str) -> str:
+def _certificate_held(facts: Facts, name: str) -> str:
     lacks = name in facts.observed.certificates.lacking
     return "its certificate is not made yet: it could not start" if lacks else ""
 
