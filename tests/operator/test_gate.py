@@ -108,6 +108,11 @@ def test_a_transfer_needs_a_majority_on_its_feet_and_no_more() -> None:
     assert held(two, HandOver("orders-1")) == "1 of 3 voters stand, no majority"
 
 
+def test_a_leader_never_hands_over_to_one_that_has_left() -> None:
+    """An operation may outlast the member that it names: its pod runs on for a while."""
+    assert held(_facts(3, 5, _rows(0, 1, 2)), HandOver("orders-3")) == "no voter: orders-3"
+
+
 @pytest.mark.parametrize("act", [Restart("orders-0"), GiveUp(frozenset({"orders-0"}))])
 def test_no_pod_ends_that_could_not_start_again(act: Act) -> None:
     """While a Secret is missing, those that run go on running."""

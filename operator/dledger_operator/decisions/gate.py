@@ -140,6 +140,8 @@ def _hand_over_held(facts: Facts, to: str) -> str:
     """
     if why := _under_way(facts) or _waited_for(facts, {to}):
         return why
+    if to not in facts.in_sync:
+        return f"no voter: {to}"
     stand, voters = len(standing(facts)), len(_voters(facts))
     return "" if 2 * stand > voters else f"{stand} of {voters} voters stand, no majority"
 
