@@ -18,7 +18,7 @@ from dledger_operator.decisions.gate import (
     Replace,
     Restart,
     Spare,
-    held,
+    hold,
     standing,
 )
 from dledger_operator.decisions.scaling import scaling
@@ -68,13 +68,13 @@ def _with(observed: Observed, ordinal: int, **changes: Any) -> Observed:
 )
 def test_every_act_waits_for_the_voter_that_it_relies_on(facts: Facts, why: str, act: Act) -> None:
     """By the same sentence, which names who and what of it; the leader finds three in sync."""
-    assert held(facts, act) == why
+    assert hold(facts, act) == why
 
 
 @pytest.mark.parametrize("act", EACH.values(), ids=list(EACH))
 def test_a_sound_group_lets_every_act_pass(act: Act) -> None:
     """One at a time."""
-    assert held(facts_of(bootstrapped(), converged(bootstrapped())), act) == ""
+    assert hold(facts_of(bootstrapped(), converged(bootstrapped())), act) == ""
 
 
 @pytest.mark.parametrize("act", EACH.values(), ids=list(EACH))
@@ -82,7 +82,7 @@ def test_every_act_waits_while_a_member_learns(act: Act) -> None:
     """One comes or goes at a time, and no pod is restarted meanwhile."""
     facts = _facts(5, 5, _rows(0, 1, 2, learners=(3,)))
 
-    assert held(facts, act) == "another change of the members is under way: orders-3"
+    assert hold(facts, act) == "another change of the members is under way: orders-3"
 
 
 def test_all_who_are_waited_for_are_named() -> None:
@@ -90,13 +90,13 @@ def test_all_who_are_waited_for_are_named() -> None:
     facts = _seen(1, terminating=True)
     facts = facts_of(bootstrapped(), _with(facts.observed, 2, ready=False))
 
-    assert held(facts, Enter()) == "being deleted: orders-1; not ready: orders-2"
+    assert hold(facts, Enter()) == "being deleted: orders-1; not ready: orders-2"
     assert standing(facts) == {"orders-0"}
 
 
 def test_what_goes_that_is_no_members_waits_for_none() -> None:
     """A pod whose member has left, or its claim."""
-    assert held(_seen(1, terminating=True), Spare()) == ""
+    assert hold(_seen(1, terminating=True), Spare()) == ""
 
 
 def test_a_transfer_needs_a_majority_on_its_feet_and_no_more() -> None:
@@ -104,8 +104,13 @@ def test_a_transfer_needs_a_majority_on_its_feet_and_no_more() -> None:
     one, two = _seen(0, lag=5000), _seen(0, ready=False)
     two = facts_of(bootstrapped(), _with(two.observed, 2, terminating=True))
 
-    assert held(one, HandOver("orders-1")) == ""
-    assert held(two, HandOver("orders-1")) == "1 of 3 voters stand, no majority"
+    assert hold(one, HandOver("orders-1")) == ""
+    assert hold(two, HandOver("orders-1")) == "1 of 3 voters stand, no majority"
+
+
+def test_a_leader_never_hands_over_to_one_that_has_left() -> None:
+    """An operation may outlast the member that it names: its pod runs on for a while."""
+    assert hold(_facts(3, 5, _rows(0, 1, 2)), HandOver("orders-3")) == "no voter: orders-3"
 
 
 @pytest.mark.parametrize("act", [Restart("orders-0"), GiveUp(frozenset({"orders-0"}))])
@@ -114,8 +119,8 @@ def test_no_pod_ends_that_could_not_start_again(act: Act) -> None:
     absent = {("ConfigMap", "orders-config"): "does not exist"}
     facts = facts_of(bootstrapped(), replace(converged(bootstrapped()), absent=absent))
 
-    assert held(facts, act) == "ConfigMap orders-config does not exist; the operator makes it again"
-    assert held(facts, Enter()) == ""
+    assert hold(facts, act) == "ConfigMap orders-config does not exist; the operator makes it again"
+    assert hold(facts, Enter()) == ""
 
 
 def _ending(facts: Facts, ordinal: int) -> Facts:

@@ -57,8 +57,8 @@ def test_one_group_has_the_turn_until_it_is_whole() -> None:
     turns.at(A, Stage.NONE)
 
     assert turns.woken == [B]
-    assert turns.told(B) == ""
-    assert turns.told(C) == "waits for sre-b/shop: one group is rolled out at a time"
+    assert turns.tell(B) == ""
+    assert turns.tell(C) == "waits for sre-b/shop: one group is rolled out at a time"
 
 
 def test_what_waits_for_something_of_its_own_takes_no_turn() -> None:
@@ -78,12 +78,12 @@ def test_the_first_that_halts_halts_all() -> None:
     turns.at(A, Stage.HALTED, has_begun=True)
     turns.now_s += 10 * PASSES_ON_S
 
-    assert turns.told(B) == "waits for sre-a/pay, whose rollout is halted"
+    assert turns.tell(B) == "waits for sre-a/pay, whose rollout is halted"
     turns.at(A, Stage.READY, has_begun=True)
-    assert turns.told(B) == "waits for sre-a/pay: one group is rolled out at a time"
+    assert turns.tell(B) == "waits for sre-a/pay: one group is rolled out at a time"
     turns.at(A, Stage.HALTED, has_begun=True)
     turns.forget(A)
-    assert (turns.told(B), turns.woken) == ("", [B])
+    assert (turns.tell(B), turns.woken) == ("", [B])
 
 
 def test_a_group_that_gets_no_further_goes_to_the_end_of_the_line() -> None:
@@ -94,10 +94,10 @@ def test_a_group_that_gets_no_further_goes_to_the_end_of_the_line() -> None:
     turns.at(C, Stage.READY)
     turns.at(A, Stage.WAITS, has_begun=True)
     turns.now_s += PASSES_ON_S - 1
-    assert turns.told(B)
+    assert turns.tell(B)
     turns.now_s += 1
 
-    assert turns.told(B) == ""
+    assert turns.tell(B) == ""
     turns.at(A, Stage.READY, has_begun=True)
     turns.at(B, Stage.NONE)
     assert turns.woken == [B, A], "it has begun, and comes before one that has not"
@@ -110,7 +110,7 @@ def test_a_group_whose_rounds_fail_keeps_the_turn_no_longer() -> None:
     turns.at(B, Stage.READY)
     turns.now_s += PASSES_ON_S
 
-    assert turns.told(B) == ""
+    assert turns.tell(B) == ""
 
 
 def test_a_new_operator_goes_on_with_the_group_that_has_begun() -> None:
@@ -140,7 +140,7 @@ def test_what_is_recorded_counts_until_a_group_is_looked_at(reason: str, said: s
 
     assert turns.at(B, Stage.READY) == said
     turns.at(A, Stage.NONE)
-    assert turns.told(B) == ""
+    assert turns.tell(B) == ""
 
 
 def _facts(observed: Observed, *, turn: str = "", **recorded: Any) -> Facts:

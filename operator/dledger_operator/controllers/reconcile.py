@@ -202,7 +202,7 @@ class Reconciler:
             return
         observed = await self._observe(group)
         # Once a minute a round goes on in any case: backups get old without anything else changing.
-        turn = self._rollout_turns.told((group.namespace, group.name))
+        turn = self._rollout_turns.tell((group.namespace, group.name))
         seen = self.body, observed, f"{self._clock.now()[:_MINUTE]} {turn}"
         if self._memory.at_rest and seen[0] is self._memory.seen[0] and seen == self._memory.seen:
             return

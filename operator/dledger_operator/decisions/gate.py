@@ -1,6 +1,6 @@
 """Whether a group can bear an act now: the one gate of all that costs it some safety. Pure.
 
-Restarts, rollouts, operations, changes of the members and replacements of lost disks ask `held`,
+Restarts, rollouts, operations, changes of the members and replacements of lost disks ask `hold`,
 and nothing else says whether they may. A voter *stands* if the leader finds it in sync, its node
 answers the operator, and its pod is ready and not being deleted: one that ends still answers for
 its drain, and is in sync until the very end. An act waits for each voter that it relies on to
@@ -69,23 +69,23 @@ class Spare:
 Act = Restart | HandOver | Enter | GiveUp | Replace | Leave | Spare
 
 
-def held(facts: Facts, act: Act) -> str:
+def hold(facts: Facts, act: Act) -> str:
     """Return why an act has to wait, and for whom; empty if it may be done now."""
     match act:
         case Restart(pod):
-            why = _unsettled(facts) or _restart_held(facts, pod)
+            why = _tell_unsettled(facts) or _restart_held(facts, pod)
         case HandOver(to):
-            why = _unsettled(facts) or _hand_over_held(facts, to)
+            why = _tell_unsettled(facts) or _hand_over_held(facts, to)
         case Enter():
-            why = _unsettled(facts) or _under_way(facts) or _waited_for(facts, _voters(facts))
+            why = _tell_unsettled(facts) or _under_way(facts) or _waited_for(facts, _voters(facts))
         case GiveUp(members) | Replace(members):
             missing = mounts_missing(facts) if isinstance(act, GiveUp) else ""
-            why = _majority_lost(facts, members) or _unsettled(facts) or missing
+            why = _majority_lost(facts, members) or _tell_unsettled(facts) or missing
             why = why or _replacement_held(facts, members)
         case Leave(member):
-            why = _unsettled(facts) or _leave_held(facts, member)
+            why = _tell_unsettled(facts) or _leave_held(facts, member)
         case Spare():
-            why = _unsettled(facts)
+            why = _tell_unsettled(facts)
         case unknown:
             assert_never(unknown)
     return why
@@ -102,7 +102,7 @@ def refused(facts: Facts, name: str) -> str:
     return f"it was refused: {said}" if said else ""
 
 
-def _unsettled(facts: Facts) -> str:
+def _tell_unsettled(facts: Facts) -> str:
     """Return why a group is not to be touched at all; empty if it may be."""
     leader = facts.observed.leader
     reasons = (
@@ -144,6 +144,8 @@ def _hand_over_held(facts: Facts, to: str) -> str:
     """
     if why := _under_way(facts) or _waited_for(facts, {to}):
         return why
+    if to not in facts.in_sync:
+        return f"no voter: {to}"
     stand, voters = len(standing(facts)), len(_voters(facts))
     return "" if 2 * stand > voters else f"{stand} of {voters} voters stand, no majority"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dledger_operator.api import names
 from dledger_operator.decisions.disruptions import Held, ReplaceClaim
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.gate import GiveUp, held, refused
+from dledger_operator.decisions.gate import GiveUp, hold, refused
 from dledger_operator.decisions.membership import given_up, lost_disks, out_of_order
 
 
@@ -38,6 +38,6 @@ def lost_disk(facts: Facts) -> ReplaceClaim | Held | None:
         return None
     if facts.voters == 1 and name not in facts.entering:
         return Held(name, "its disk is the group: restore it from a backup, under another name")
-    if why := refused(facts, name) or held(facts, GiveUp(out_of_order(facts))):
+    if why := refused(facts, name) or hold(facts, GiveUp(out_of_order(facts))):
         return Held(name, why)
     return found

@@ -12,7 +12,7 @@ from dledger_operator.api import names
 from dledger_operator.decisions.bootstrap_state import Bootstrapped
 from dledger_operator.decisions.disruptions import Held, ReplaceClaim, ReplaceMember
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.gate import Replace, held
+from dledger_operator.decisions.gate import Replace, hold
 from dledger_operator.observed.observed import Volume
 
 
@@ -27,9 +27,9 @@ def replacement(facts: Facts) -> ReplaceMember | Held | None:
     pod = next((name for name in replaced if name not in facts.leaving), "")
     if not pod:
         return None
-    if why := unfit(facts, pod) or held(facts, Replace(out_of_order(facts))):
+    if why := unfit(facts, pod) or hold(facts, Replace(out_of_order(facts))):
         return Held(pod, why)
-    assert observed.leader is not None  # noqa: S101 - `held` has seen it
+    assert observed.leader is not None  # noqa: S101 - `hold` has seen it
     return ReplaceMember(
         pod=pod,
         member_id=observed.nodes[pod].node_id,

@@ -19,7 +19,7 @@ from dledger_operator.decisions.disruptions import Disruption, Held
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.forcing import ADVICE, Confirmation, begin_force, secure
 from dledger_operator.decisions.forcing import progress as force_progress
-from dledger_operator.decisions.gate import GiveUp, HandOver, held, refused
+from dledger_operator.decisions.gate import GiveUp, HandOver, hold, refused
 from dledger_operator.decisions.membership import given_up
 from dledger_operator.decisions.outcomes import Begun, Done, Going, Outcome, Rejected, Waits
 from dledger_operator.decisions.restarts import hand_over, remaining, restart_next
@@ -179,7 +179,7 @@ def _transfer(operation: BrokerOperation, facts: Facts) -> Disruption | Held | N
     target = operation.spec.transfer_leader.to
     if facts.leader == target:
         return None
-    if why := refused(facts, facts.leader) or held(facts, HandOver(target)):
+    if why := refused(facts, facts.leader) or hold(facts, HandOver(target)):
         return Held(target, why)
     return hand_over(facts, f"BrokerOperation {operation.name}", to=target)
 
@@ -230,7 +230,7 @@ def _begin_replace(operation: BrokerOperation, facts: Facts) -> Outcome:
     volume = facts.observed.volumes.get(claim)
     if volume is None or not volume.uid:
         return Waits(Reason.OPERATION_HELD, f"there is no claim {claim}")
-    if why := held(facts, GiveUp(frozenset({name}))):
+    if why := hold(facts, GiveUp(frozenset({name}))):
         return Waits(Reason.OPERATION_HELD, why)
     row = {"pod": name, "nodeId": ids[0], "claim": claim, "claimUid": volume.uid}
     return Begun({"member": {**row, "volume": volume.volume}})
@@ -262,7 +262,7 @@ def _replace(operation: BrokerOperation, facts: Facts) -> Disruption | Held | No
     found = given_up(facts, name, volume)
     if found is None:
         return None
-    if why := held(facts, GiveUp(frozenset({name}))) or refused(facts, name):
+    if why := hold(facts, GiveUp(frozenset({name}))) or refused(facts, name):
         return Held(name, why)
     if name == facts.leader:
         return hand_over(facts, f"BrokerOperation {operation.name}")

@@ -11,7 +11,7 @@ from collections.abc import Collection
 
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.gate import Restart, held, refused, standing
+from dledger_operator.decisions.gate import Restart, hold, refused, standing
 
 
 def remaining(facts: Facts, uids: Collection[str]) -> list[str]:
@@ -37,7 +37,7 @@ def restart_next(facts: Facts, uids: Collection[str], reason: str) -> Disruption
     if not left:
         return None
     name = left[0]
-    if why := refused(facts, name) or held(facts, Restart(name)):
+    if why := refused(facts, name) or hold(facts, Restart(name)):
         return Held(name, why)
     if name == facts.leader and facts.voters > 1:
         return hand_over(facts, reason)

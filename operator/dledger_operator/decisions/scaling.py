@@ -23,7 +23,7 @@ from dledger_operator.decisions.disruptions import (
 )
 from dledger_operator.decisions.extent import highest
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.gate import Enter, Leave, Spare, held, refused, standing
+from dledger_operator.decisions.gate import Enter, Leave, Spare, hold, refused, standing
 from dledger_operator.decisions.membership import given_up, unfit
 from dledger_operator.decisions.restarts import hand_over
 from dledger_operator.observed.observed import Volume
@@ -51,7 +51,7 @@ def _retire(facts: Facts) -> RetirePods | Held | None:
     if asked <= stay:
         return None
     pod, uid = names.pod(group.name, asked - 1), built["metadata"].get("uid", "")
-    if why := held(facts, Spare()) or refused(facts, pod):
+    if why := hold(facts, Spare()) or refused(facts, pod):
         return Held(pod, why)
     return RetirePods(pod=pod, stateful_set=group.name, uid=uid, pods=stay)
 
@@ -68,7 +68,7 @@ def _enter(facts: Facts) -> AddMember | ReplaceClaim | Held | None:
             return _give_up(facts, pod, volume)
         if node is None or node.group_id:
             continue
-        if why := unfit(facts, pod) or held(facts, Enter()):
+        if why := unfit(facts, pod) or hold(facts, Enter()):
             return Held(pod, why)
         return _add(facts, pod, node.node_id)
     return None
@@ -86,7 +86,7 @@ def _disk(node: NodeStatus | None, volume: Volume) -> tuple[str, ...]:
 
 def _add(facts: Facts, pod: str, member_id: str) -> AddMember:
     leader = facts.observed.leader
-    assert leader is not None  # noqa: S101 - `held` has seen it
+    assert leader is not None  # noqa: S101 - `hold` has seen it
     return AddMember(
         pod=pod,
         member_id=member_id,
@@ -98,7 +98,7 @@ def _add(facts: Facts, pod: str, member_id: str) -> AddMember:
 
 def _give_up(facts: Facts, name: str, volume: Volume) -> ReplaceClaim | Held | None:
     """Return the end of a claim whose disk has left the group, which its pod cannot join with."""
-    if why := held(facts, Spare()) or refused(facts, name):
+    if why := hold(facts, Spare()) or refused(facts, name):
         return Held(name, why)
     return given_up(facts, name, volume)
 
@@ -110,10 +110,10 @@ def _leave(facts: Facts) -> RemoveMember | TransferLeader | Held | None:
     rows = {row.member.name: row for row in facts.observed.membership}
     stand = standing(facts)
     name = min(facts.leaving, key=lambda one: (rows[one].voter, one in stand))
-    if why := held(facts, Leave(name)) or refused(facts, name):
+    if why := hold(facts, Leave(name)) or refused(facts, name):
         return Held(name, why)
     leader = facts.observed.leader
-    assert leader is not None  # noqa: S101 - `held` has seen it
+    assert leader is not None  # noqa: S101 - `hold` has seen it
     if name == leader[0]:
         staying = [one for one in facts.asked if one in stand]
         return hand_over(facts, LEAVES, to=staying[0]) if staying else Held(name, "none stays")

@@ -106,7 +106,7 @@ class RolloutTurns:
         self._pass_on(asking=key)
         return self._said(key)
 
-    def told(self, key: Key) -> str:
+    def tell(self, key: Key) -> str:
         """Return what a group would be told now, if nothing of it has changed."""
         self._pass_on(asking=None)
         return self._said(key)
@@ -145,14 +145,14 @@ class RolloutTurns:
 
     def _next(self) -> Key | None:
         """Return whose turn comes: those that have begun first, then as they came."""
-        if self._halted() or self._under_way():
+        if self._find_halted() or self._under_way():
             return None
         ready = [key for key, found in self._stages.items() if found is Stage.READY]
         if self._monotonic_s() < self._settled_s:
             ready = [key for key in ready if key in self._begun]
         return min(ready, key=lambda key: key not in self._begun, default=None)
 
-    def _halted(self) -> list[Key]:
+    def _find_halted(self) -> list[Key]:
         return [key for key, found in self._stages.items() if found is Stage.HALTED]
 
     def _under_way(self) -> list[Key]:
@@ -162,7 +162,7 @@ class RolloutTurns:
     def _said(self, key: Key) -> str:
         if self._stages.get(key) is not Stage.READY:
             return ""
-        if stopped := self._halted():
+        if stopped := self._find_halted():
             return f"waits for {'/'.join(stopped[0])}, whose rollout is halted"
         if key == self._holder:
             return ""
