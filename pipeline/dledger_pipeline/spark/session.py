@@ -158,7 +158,7 @@ def _check_java() -> None:
 def name_user() -> None:
     """Give Spark a name and a home for a user that the system has none for.
 
-    Java's own are then ``?``, which Spark takes for a path, and Hadoop asks the system for the name.
+    Java's own are then ``?``, which Spark takes for a path; Hadoop asks the system for the name.
     """
     try:
         pwd.getpwuid(os.getuid())
