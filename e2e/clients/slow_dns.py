@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dledger.client import Client
 from dledger.common.dns import OF_THE_SYSTEM, VARIABLE
@@ -40,7 +40,7 @@ _COMMAND_S: Final = 90.0
 _INSIDE: Final = "--inside"
 
 
-async def measured(language: str, command: Sequence[str], work: Path) -> dict[str, float | str]:
+async def measure(language: str, command: Sequence[str], work: Path) -> dict[str, float | str]:
     """Return the seconds of each step of one client, or what it failed with."""
     took: dict[str, float | str] = {}
     async with running(work / "group", (f"advertise_host={NODE}",), nodes=1) as group:
@@ -50,7 +50,7 @@ async def measured(language: str, command: Sequence[str], work: Path) -> dict[st
         where = {"endpoints": [f"orders:{port}"], "tls": False, "topic": "slow"}
         resolver = {VARIABLE: os.environ.get(_RESOLVER, _ITS_OWN)}
         async with driver(command, work / f"{language}.log", resolver) as client_process:
-            steps = {
+            steps: dict[str, dict[str, Any]] = {
                 "producer": {"name": "p", **where},
                 "send": {"producer": "p", "topic": "slow", "text": "one"},
                 "simple": {"name": "c", "group": "g", "await_s": 5, **where},
@@ -69,7 +69,7 @@ async def measured(language: str, command: Sequence[str], work: Path) -> dict[st
 
 def _measure_inside(language: str, command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
-        print(json.dumps(asyncio.run(measured(language, command, Path(work)))))
+        print(json.dumps(asyncio.run(measure(language, command, Path(work)))))
     return 0
 
 

@@ -21,7 +21,7 @@ WORDS: Final = frozenset({"NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS", 
 """What a reader fills in."""
 _PATIENCE_S: Final = 660.0
 """Longer than any command of the page waits."""
-_BLOCK: Final = re.compile(r"^( *)```\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
+_BLOCK: Final = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 
 
 def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
@@ -36,7 +36,8 @@ def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
     if found is None:
         raise KeyError(section)
     part = text[found.start(1) : found.end(1)]
-    return [[*_commands(textwrap.dedent(block))] for _, block in _BLOCK.findall(part)]
+    found_blocks = _BLOCK.findall(part)
+    return [[*_commands(textwrap.dedent(text))] for kind, text in found_blocks if not kind]
 
 
 def _hidden(text: str) -> str:
@@ -63,7 +64,7 @@ def _is_complete(command: str) -> bool:
     return (checked.returncode, checked.stderr) == (0, "") and not command.endswith("\\\n")
 
 
-def filled(command: str, words: Mapping[str, str]) -> str:
+def fill_in(command: str, words: Mapping[str, str]) -> str:
     """Return a command with the reader's words filled in. Raises KeyError for one without."""
     pattern = r"\b(" + "|".join(sorted(WORDS, key=len, reverse=True)) + r")\b"
     return re.sub(pattern, lambda word: words[word[0]], command)
@@ -89,7 +90,7 @@ class Reader:
         Raises:
             AssertionError: One failed.
         """
-        script = "\n".join(filled(each, {**self.words, **words}) for each in commands)
+        script = "\n".join(fill_in(each, {**self.words, **words}) for each in commands)
         done = subprocess.run(
             ["bash", "-euo", "pipefail", "-c", script],
             env={

@@ -85,7 +85,7 @@ def _in_seconds(rules: dict[str, Any]) -> dict[str, Any]:
     return rules
 
 
-def _scraped(namespace: str, address: str) -> list[dict[str, Any]]:
+def _describe_targets(namespace: str, address: str) -> list[dict[str, Any]]:
     """Return what finds the three nodes and the operator behind a proxy of the API server."""
     nodes = [
         {
@@ -144,7 +144,7 @@ def night(
         pytest.skip("cordons machines and stops the operator, which others may need")
     group = namespace.run_group()
     rules = _in_seconds(yaml.safe_load(RULES.read_text("utf-8")))
-    prometheus = Prometheus(tmp_path, _scraped(namespace.name, proxy), rules)
+    prometheus = Prometheus(tmp_path, _describe_targets(namespace.name, proxy), rules)
     words = {"NS": namespace.name, "GROUP": "orders", "OPERATOR_NS": OPERATOR_NAMESPACE}
     reader = Reader(kubectl=kubectl, kubeconfig=cluster.kubeconfig, words=words)
     made = Night(group, prometheus, reader)
@@ -160,7 +160,7 @@ def night(
         scale_operator(cluster, 1)
 
 
-def _cordoned(told: str) -> str:
+def _list_cordoned(told: str) -> str:
     """Return the machine that `kubectl get nodes` shows as out of use."""
     return next(line.split()[0] for line in told.splitlines() if "SchedulingDisabled" in line)
 
@@ -188,7 +188,7 @@ def test_three_alerts_fire_and_their_runbooks_end_them(
     (*looks, uncordon), over = blocks("DledgerQuorumAtRisk")
     told = night.reader.follow(looks)
     assert re.search(rf"{follower} .*Pending", told), told
-    night.reader.follow([uncordon], MACHINE=_cordoned(told))
+    night.reader.follow([uncordon], MACHINE=_list_cordoned(told))
     night.reader.follow(over)
     night.wait_quiet()
 
@@ -240,7 +240,7 @@ def test_a_lost_majority_is_forced_by_its_runbook_and_too_few_voters_are_told(
     nodes, one = uncordon
     for _ in machines:
         told = night.reader.follow([nodes])
-        night.reader.follow([one], MACHINE=_cordoned(told))
+        night.reader.follow([one], MACHINE=_list_cordoned(told))
     night.reader.follow(over, POD=survivor)
     night.reader.follow(succeeded)
     night.wait_quiet()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness.runbook import PAGE, WORDS, blocks, filled
+from e2e.harness.runbook import PAGE, WORDS, blocks, fill_in
 from scripts.catalogue import load
 
 ALERTS = [one.name for one in load().alerts]
@@ -22,7 +22,7 @@ def test_each_runbook_has_commands_that_a_shell_can_read(alert: str) -> None:
 
     assert bool(found) == (alert not in WITHOUT_COMMANDS)
     for command in found:
-        text = re.sub(r"<<-?'?END'?\n.*", "", filled(command, FILLED_IN), flags=re.DOTALL)
+        text = re.sub(r"<<-?'?END'?\n.*", "", fill_in(command, FILLED_IN), flags=re.DOTALL)
         left = {*re.findall(r"\b[A-Z][A-Z_]{1,}\b(?!:)", text)} - {
             "OOM",
             "NAME",
@@ -56,7 +56,7 @@ def test_a_command_is_one_until_the_shell_finds_it_complete(tmp_path: Path) -> N
 
 def test_only_the_readers_words_are_filled_in() -> None:
     """Not what merely holds one."""
-    told = filled("-n NS get DNS GROUP-0 data-GROUP-1 OPERATOR_NS", {**FILLED_IN, "NS": "shop"})
+    told = fill_in("-n NS get DNS GROUP-0 data-GROUP-1 OPERATOR_NS", {**FILLED_IN, "NS": "shop"})
 
     assert told == "-n shop get DNS <group>-0 data-<group>-1 <operator_ns>"
     assert PAGE.is_file()

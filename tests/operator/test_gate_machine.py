@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from dledger.common.status import MemberStatus, NodeStatus
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Manifest
@@ -47,7 +47,8 @@ from dledger_operator.resources import desired
 from dledger_operator.resources.wish import wish
 from dledger_operator.status.conditions import conditions
 from dledger_operator.status.operation_status import operation_status
-from tests.operator.samples import FRESH_ID, GROUP_ID, NOW, PLATFORM, bootstrapped, member, node
+from tests.operator.answering import Answering
+from tests.operator.samples import FRESH_ID, NOW, PLATFORM, bootstrapped
 
 STEP_S: Final = 2.0
 MOST: Final = 5
@@ -120,7 +121,7 @@ def _ordinal(name: str) -> int:
     return names.ordinal("orders", name)
 
 
-class Cared(RuleBasedStateMachine):
+class Cared(Answering, RuleBasedStateMachine):
     """A group, its kubelets, its faults, its user, and the operator's rounds."""
 
     @initialize(
@@ -426,27 +427,6 @@ class Cared(RuleBasedStateMachine):
         heard = (name for name in self.pods if self._runs(name) and name not in self.silent)
         self.answers.append({name: self._answer(name) for name in heard})
         self.history.append(dict(self.pods))
-
-    def _answer(self, name: str) -> NodeStatus:
-        claim = self.claims[name]
-        if not claim.is_joined:
-            return node(claim.node_id, name=name, told_group_id=GROUP_ID)
-        follows = self.leader and name not in self.cut_off
-        return node(
-            claim.node_id,
-            name=name,
-            group_id=GROUP_ID,
-            term=self.term,
-            role="leader" if name == self.leader else "follower",
-            leader_id=self.claims[self.leader].node_id if follows else "",
-            ready=True,
-            members=tuple(self._row(*each) for each in self.members.items()),
-        )
-
-    def _row(self, node_id: str, who: tuple[str, bool]) -> MemberStatus:
-        name, voter = who
-        there = name not in self.cut_off and self._carries(node_id, name)
-        return member(node_id, name, voter=voter, connected=there, lag=0 if there else 5000)
 
     # The operator.
 

@@ -25,7 +25,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from dledger.common.status import MemberStatus, NodeStatus
+from dledger.common.status import NodeStatus
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.decisions.actions import (
@@ -53,14 +53,12 @@ from dledger_operator.observed.observed import Observed, Pod, Ref, Volume, ref_o
 from dledger_operator.resources import desired
 from dledger_operator.resources.statefulset import pods_asked
 from dledger_operator.status.conditions import conditions
+from tests.operator.answering import Answering
 from tests.operator.samples import (
     FRESH_ID,
-    GROUP_ID,
     NOW,
     PLATFORM,
     bootstrapped,
-    member,
-    node,
 )
 
 STEP_S = 2.0
@@ -107,7 +105,7 @@ def _ordinal(name: str) -> int:
     return names.ordinal("orders", name)
 
 
-class Scaler(RuleBasedStateMachine):
+class Scaler(Answering, RuleBasedStateMachine):
     """A group, its faults, its user, and the operator's rounds."""
 
     @initialize(replicas=st.sampled_from([3, 5, 1]))
@@ -352,27 +350,6 @@ class Scaler(RuleBasedStateMachine):
                 claims=dict(self.claims),
             )
         )
-
-    def _answer(self, name: str) -> NodeStatus:
-        claim = self.claims[name]
-        if not claim.is_joined:
-            return node(claim.node_id, name=name, told_group_id=GROUP_ID)
-        follows = self.leader and name not in self.cut_off
-        return node(
-            claim.node_id,
-            name=name,
-            group_id=GROUP_ID,
-            term=self.term,
-            role="leader" if name == self.leader else "follower",
-            leader_id=self.claims[self.leader].node_id if follows else "",
-            ready=True,
-            members=tuple(self._row(*each) for each in self.members.items()),
-        )
-
-    def _row(self, node_id: str, who: tuple[str, bool]) -> MemberStatus:
-        name, voter = who
-        there = name not in self.cut_off and self._carries(node_id, name)
-        return member(node_id, name, voter=voter, connected=there, lag=0 if there else 5000)
 
     # The operator.
 

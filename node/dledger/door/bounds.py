@@ -80,8 +80,8 @@ class Bounds:
     all_refusals: tuple[int, int] = (2_000, 1_000)  # 0.1 ms each
     apart_refusals: tuple[int, int] = (64, 8)  # the methods that are known
     idle_bytes: tuple[int, int] = (1 << 20, 256 << 10)  # 15,000 frames a second, 1 us each
-    all_idle_bytes: tuple[int, int] = (2 << 20, 512 << 10)
-    apart_idle_bytes: tuple[int, int] = (64 << 10, 8 << 10)
+    all_idle_bytes: tuple[int, int] = (2 << 20, 512 << 10)  # 3 % of a core
+    apart_idle_bytes: tuple[int, int] = (64 << 10, 8 << 10)  # windows of a slow reader
     stream_window_bytes: int = 64 << 10  # nearly all requests whole; with all streams 16 MiB
     frame_bytes: int = 256 << 10  # as much as is read at once
     wide_window_bytes: int = 1 << 20  # a batch on its way, one that is read, and two between
