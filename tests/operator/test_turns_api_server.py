@@ -95,6 +95,7 @@ async def test_groups_are_rolled_out_one_after_the_other_and_halt_together(
         assert await two.condition("Progressing") == "True/WaitingForTurn"
         assert started == []
 
+        two.nodes.elect(0)  # the played leader always hands over to the second
         await one.kubectl("annotate", "bg", "orders", f"{names.TURN_ANNOTATION}=none")
         await settled(two, deadline_s=300)
         assert started == [other] * 3
