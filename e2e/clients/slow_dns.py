@@ -40,7 +40,7 @@ _COMMAND_S: Final = 90.0
 _INSIDE: Final = "--inside"
 
 
-async def measured(language: str, command: Sequence[str], work: Path) -> dict[str, float | str]:
+async def measure(language: str, command: Sequence[str], work: Path) -> dict[str, float | str]:
     """Return the seconds of each step of one client, or what it failed with."""
     took: dict[str, float | str] = {}
     async with running(work / "group", (f"advertise_host={NODE}",), nodes=1) as group:
@@ -69,7 +69,7 @@ async def measured(language: str, command: Sequence[str], work: Path) -> dict[st
 
 def _measure_inside(language: str, command: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as work:
-        print(json.dumps(asyncio.run(measured(language, command, Path(work)))))
+        print(json.dumps(asyncio.run(measure(language, command, Path(work)))))
     return 0
 
 

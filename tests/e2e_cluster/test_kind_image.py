@@ -28,7 +28,7 @@ registry.k8s.io/etcd:3.6.5-0
 
 def test_each_image_that_kubeadm_asks_for_is_one_of_ours() -> None:
     """And the pause image that the runtime asks for, which is another version."""
-    names = contents.wanted(LISTED, "registry.k8s.io/pause:3.10")
+    names = contents.names_by_image(LISTED, "registry.k8s.io/pause:3.10")
 
     assert names == {
         "pause": ["registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10.1"],
@@ -77,7 +77,7 @@ def test_what_a_program_needs_of_a_debian_is_found_through_links(
     says = "libx.so.1 => /lib/x86_64-linux-gnu/libx.so.1 (0x0000)"
     monkeypatch.setattr(contents, "run", lambda *_, **__: says)
 
-    found = {str(path) for path in contents.needed(tmp_path)}
+    found = {str(path) for path in contents.find_needed(tmp_path)}
 
     assert {
         "usr/sbin/iptables",

@@ -25,7 +25,7 @@ _PROGRAMS = (
 _TABLES = f"usr/lib/{platform.machine()}-linux-gnu/xtables"
 
 
-def wanted(listed: str, pause: str) -> dict[str, list[str]]:
+def names_by_image(listed: str, pause: str) -> dict[str, list[str]]:
     """Return the names that each of our images gets: by what it is, from what kubeadm lists.
 
     Args:
@@ -57,7 +57,7 @@ def _kubernetes(layout: Layout, rootfs: Path) -> bytes:
     """Return a layer with every program that a static pod or a DaemonSet starts by name."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as opened:
-        for path in sorted(needed(rootfs)):
+        for path in sorted(find_needed(rootfs)):
             opened.add(rootfs / path, arcname=str(path), recursive=False)
         main = golang.built(layout, golang.KUBERNETES)
         opened.add(main, arcname="usr/local/bin/kubernetes")
@@ -70,7 +70,7 @@ def _kubernetes(layout: Layout, rootfs: Path) -> bytes:
     return out.getvalue()
 
 
-def needed(rootfs: Path) -> set[Path]:
+def find_needed(rootfs: Path) -> set[Path]:
     """Return paths below a Debian: what kube-proxy runs, with links and libraries."""
     found: set[Path] = set()
     for name in _PROGRAMS:
