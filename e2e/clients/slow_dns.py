@@ -19,7 +19,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from dledger.client import Client
 from dledger.common.dns import OF_THE_SYSTEM, VARIABLE
@@ -50,7 +50,7 @@ async def measure(language: str, command: Sequence[str], work: Path) -> dict[str
         where = {"endpoints": [f"orders:{port}"], "tls": False, "topic": "slow"}
         resolver = {VARIABLE: os.environ.get(_RESOLVER, _ITS_OWN)}
         async with driver(command, work / f"{language}.log", resolver) as client_process:
-            steps = {
+            steps: dict[str, dict[str, Any]] = {
                 "producer": {"name": "p", **where},
                 "send": {"producer": "p", "topic": "slow", "text": "one"},
                 "simple": {"name": "c", "group": "g", "await_s": 5, **where},
