@@ -85,11 +85,11 @@ def several(images: Sequence[tuple[Sequence[str], bytes, Sequence[str]]], *, mac
             },
         )
         files |= {f"{BLOBS}/{each.digest[7:]}": each.data for each in (layer, config, manifest)}
-        listed += [_rename(name, manifest) for name in names]
+        listed += [_descriptor(name, manifest) for name in names]
     return _tar({**files, **_index(listed)}, mode=0o644)
 
 
-def _rename(name: str, manifest: Blob) -> dict[str, object]:
+def _descriptor(name: str, manifest: Blob) -> dict[str, object]:
     names = {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
     return {**manifest.descriptor(), "annotations": names}
 

@@ -28,7 +28,7 @@ registry.k8s.io/etcd:3.6.5-0
 
 def test_each_image_that_kubeadm_asks_for_is_one_of_ours() -> None:
     """And the pause image that the runtime asks for, which is another version."""
-    names = contents.list_wanted(LISTED, "registry.k8s.io/pause:3.10")
+    names = contents.names_by_image(LISTED, "registry.k8s.io/pause:3.10")
 
     assert names == {
         "pause": ["registry.k8s.io/pause:3.10", "registry.k8s.io/pause:3.10.1"],

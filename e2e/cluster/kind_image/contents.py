@@ -25,7 +25,7 @@ _PROGRAMS = (
 _TABLES = f"usr/lib/{platform.machine()}-linux-gnu/xtables"
 
 
-def list_wanted(listed: str, pause: str) -> dict[str, list[str]]:
+def names_by_image(listed: str, pause: str) -> dict[str, list[str]]:
     """Return the names that each of our images gets: by what it is, from what kubeadm lists.
 
     Args:

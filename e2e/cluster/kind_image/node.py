@@ -167,7 +167,7 @@ def _commit(places: Places, pause: str) -> None:
     listed = run(kubeadm, "config", "images", "list", "--kubernetes-version", version())
     images = places.top / f"images.{os.getpid()}.tar"
     images.write_bytes(
-        contents.archive(places.layout, places.rootfs, contents.list_wanted(listed, pause))
+        contents.archive(places.layout, places.rootfs, contents.names_by_image(listed, pause))
     )
     daemon.docker(places, "rm", "--force", "--volumes", _BUILDER, check=False)
     # containerd keeps its content in /var, which must not be a volume: then it is not committed.
