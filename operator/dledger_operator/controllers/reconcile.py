@@ -276,6 +276,7 @@ class Reconciler:
     async def _let_go(self, group: BrokerGroup) -> None:
         """Forget what was known of a group, and tell whose it is. Raises ApiError."""
         self.facts, self._memory = None, _Memory()
+        self._rollout_turns.forget((group.namespace, group.name))
         await self._nodes.poll({})
         await self._claims.tell_elsewhere(group)
 
