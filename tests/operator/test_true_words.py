@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -182,7 +183,7 @@ async def test_a_claim_that_was_brought_back_is_told_which_labels_it_lacks() -> 
 def _of_runbooks(kind: str) -> dict[str, Any]:
     """Return the manifest of that kind that is in the runbooks, for a group `orders` in `shop`."""
     text = (ROOT / "docs/runbooks.md").read_text("utf-8")
-    blocks = [part.partition("```")[0] for part in text.split("```yaml\n")[1:]]
+    blocks = re.findall(r"(?:```yaml|<<END)\n(.*?)^(?:```|END)$", text, re.DOTALL | re.MULTILINE)
     made = [
         yaml.safe_load(block.replace("GROUP", "orders").replace("NS", "shop")) for block in blocks
     ]
