@@ -200,7 +200,9 @@ class SimCall:
         return bytes(item)
 
     async def answer(self, process: Process, message: bytes) -> None:
-        """Send an answer once there is room for it."""
+        """Send an answer once there is room for it; what is killed says nothing while it ends."""
+        if process.loop.is_closed():
+            return
         while self._to_client.is_full:
             room = process.loop.create_future()
             self._to_client.when_room(partial(process.loop.run, _finish, room))

@@ -56,7 +56,7 @@ _SETTLED_S: Final = 0.05
 AT_MOST: Final = {
     "SendMessage alone, at the leader": 388,
     "32 at once, a message": 85,
-    "ReceiveMessage of one": 606,
+    "ReceiveMessage of one": 610,
     "AckMessage": 354,
     "one append, at a follower": 223,
     "an idle leader, a second": 2_049,

@@ -229,8 +229,8 @@ OPERATOR_MUTANTS = (
     ),
     _mutant(
         name="a pod is restarted though its Secret is missing",
-        file="decisions/restarts.py",
-        old=" or unmountable(facts, name)",
+        file="decisions/gate.py",
+        old="unmountable(facts, name) or ",
         new="",
         why="a healthy pod goes, and hangs when it comes back",
         checks=(_STARTS,),

@@ -26,7 +26,7 @@ POISON_MUTANTS = (
     Mutant(
         name="a batch's packed bodies are stored as they come",
         file="services/producing.py",
-        old="            await self._unpacking.check(packed, self._host)\n",
+        old="            await self._unpacking.check(packed, self._host, may_refuse=False)\n",
         new="            pass\n",
         why="the native door lets in what the other refuses",
         checks=(_PACKED,),
@@ -58,7 +58,7 @@ POISON_MUTANTS = (
     Mutant(
         name="whoever asked first is looked into first",
         file="requests/unpacking.py",
-        old="self._lines.setdefault(host, deque())",
+        old="self._lines.setdefault(address, deque())",
         new='self._lines.setdefault("", deque())',
         why="one client's bodies, made to take long, delay everybody's",
         checks=(_PACKED,),

@@ -400,7 +400,8 @@ async def full_rooms(server: str) -> Answers:
                 calls = [
                     good(rpc, "its connection's share of the room is taken")
                     for rpc in GOOD
-                    if rpc not in ("Telemetry", "Ledger/Produce", "Topics/ListTopics")
+                    if rpc
+                    not in ("Telemetry", "ReceiveMessage", "Ledger/Produce", "Topics/ListTopics")
                     and rpc not in asked.LATER
                 ]
                 await asyncio.gather(
