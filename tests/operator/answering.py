@@ -1,4 +1,4 @@
-"""What the nodes of a machine of rules answer the operator, by what is true of them."""
+"""The group of a machine of rules: who votes and carries what, and what its nodes answer."""
 
 from __future__ import annotations
 
@@ -19,16 +19,43 @@ class _Claim(Protocol):
 
 
 class Answering:
-    """The part of a machine that answers; it keeps the facts."""
+    """The part of a machine that is the group; the machine keeps the facts, and says who runs."""
 
     claims: Mapping[str, _Claim]
     members: dict[str, tuple[str, bool]]
     cut_off: set[str]
     leader: str
     term: int
+    made: int
+
+    def _runs(self, name: str) -> bool:
+        raise NotImplementedError
+
+    def _in_sync(self) -> list[str]:
+        raise NotImplementedError
+
+    def _new(self, what: str) -> str:
+        self.made += 1
+        return f"{what}-{self.made}"
 
     def _carries(self, node_id: str, name: str) -> bool:
-        raise NotImplementedError
+        """Whether a pod runs with this member's disk."""
+        claim = self.claims.get(name)
+        is_its = claim is not None and claim.node_id == node_id and claim.is_joined
+        return is_its and self._runs(name)
+
+    def _voters(self) -> list[str]:
+        return [name for name, voter in self.members.values() if voter]
+
+    def _has_majority(self) -> bool:
+        return 2 * len(self._in_sync()) > len(self._voters())
+
+    def _promote(self) -> None:
+        if not self._has_majority():
+            return
+        for node_id, (name, _) in list(self.members.items()):
+            if name not in self.cut_off and self._carries(node_id, name):
+                self.members[node_id] = name, True
 
     def _answer(self, name: str) -> NodeStatus:
         claim = self.claims[name]

@@ -337,10 +337,6 @@ class Cared(Answering, RuleBasedStateMachine):
     def _name(self, at: int) -> str:
         return sorted(self.pods)[at % len(self.pods)]
 
-    def _new(self, what: str) -> str:
-        self.made += 1
-        return f"{what}-{self.made}"
-
     def _new_claim(self) -> Claim:
         return Claim(self._new("claim"), self._new("node"))
 
@@ -387,28 +383,9 @@ class Cared(Answering, RuleBasedStateMachine):
         pod = self.pods.get(name)
         return pod is not None and pod.runs and self.claims[name].node_id not in self.removed
 
-    def _carries(self, node_id: str, name: str) -> bool:
-        """Whether a pod runs with this member's disk."""
-        claim = self.claims.get(name)
-        is_its = claim is not None and claim.node_id == node_id and claim.is_joined
-        return is_its and self._runs(name)
-
-    def _voters(self) -> list[str]:
-        return [name for name, voter in self.members.values() if voter]
-
     def _in_sync(self) -> list[str]:
         rows = self.members.items()
         return [n for i, (n, v) in rows if v and n not in self.cut_off and self._carries(i, n)]
-
-    def _has_majority(self) -> bool:
-        return 2 * len(self._in_sync()) > len(self._voters())
-
-    def _promote(self) -> None:
-        if not self._has_majority():
-            return
-        for node_id, (name, _) in list(self.members.items()):
-            if name not in self.cut_off and self._carries(node_id, name):
-                self.members[node_id] = name, True
 
     def _pass(self) -> None:
         """Let two seconds pass, the group settle, and what is seen be remembered."""

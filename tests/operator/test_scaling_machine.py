@@ -280,10 +280,6 @@ class Scaler(Answering, RuleBasedStateMachine):
         self.cut_off, self.silent, self.going = set(), set(), set()
         self.paused, self.lease_s = False, 0.0
 
-    def _new(self, what: str) -> str:
-        self.made += 1
-        return f"{what}-{self.made}"
-
     def _run_set(self) -> None:
         """Make and delete pods as the StatefulSet says; claims are kept."""
         count = self.children[SET]["spec"]["replicas"]
@@ -303,29 +299,10 @@ class Scaler(Answering, RuleBasedStateMachine):
     def _runs(self, name: str) -> bool:
         return name in self.pods and self.claims[name].node_id not in self.removed
 
-    def _carries(self, node_id: str, name: str) -> bool:
-        """Whether a pod runs with this member's disk."""
-        claim = self.claims.get(name)
-        is_its = claim is not None and claim.node_id == node_id and claim.is_joined
-        return is_its and self._runs(name)
-
-    def _voters(self) -> list[str]:
-        return [name for name, voter in self.members.values() if voter]
-
     def _in_sync(self) -> list[str]:
         rows = self.members.items()
         found = (n for i, (n, v) in rows if v and n not in self.cut_off and self._carries(i, n))
         return sorted(found)
-
-    def _has_majority(self) -> bool:
-        return 2 * len(self._in_sync()) > len(self._voters())
-
-    def _promote(self) -> None:
-        if not self._has_majority():
-            return
-        for node_id, (name, _) in list(self.members.items()):
-            if name not in self.cut_off and self._carries(node_id, name):
-                self.members[node_id] = name, True
 
     def _pass(self) -> None:
         """Let the group settle, two seconds pass, and what is seen be remembered."""
