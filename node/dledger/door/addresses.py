@@ -7,7 +7,7 @@ stranger nothing. A bucket outlives the connections of its address, of the newes
 from __future__ import annotations
 
 from collections import OrderedDict
-from typing import Final
+from typing import Final, TypeAlias
 
 from dledger.common.shares import address_of
 from dledger.common.token_bucket import TokenBucket
@@ -28,26 +28,27 @@ class _Rate:
         apart: The same of each address, when these are used up.
     """
 
-    __slots__ = ("_apart", "_known", "_together")
+    __slots__ = ("_apart", "_together")
 
     def __init__(self, together: tuple[int, int], apart: tuple[int, int]) -> None:
         self._together, self._apart = bucket(together), apart
-        self._known: OrderedDict[str, TokenBucket] = OrderedDict()
 
-    def owe(self, name: str, now_s: float, tokens: int = 1) -> bool:
-        """Take tokens for an address; return True, and take none, if it may have no more now."""
+    def owe(self, apart: _Apart, now_s: float, tokens: int = 1) -> bool:
+        """Take tokens for the address that *apart* is of; return True if it may have none now."""
         if not self._together.owe(now_s, 0):
             self._together.owe(now_s, tokens)
             return False
-        own = self._known.get(name)
+        own = apart.get(self)
         if own is None:
-            own = self._known[name] = bucket(self._apart)
-            if len(self._known) > _KNOWN:
-                self._known.popitem(last=False)
+            own = apart[self] = bucket(self._apart)
         if own.owe(now_s, 0):
             return True
         own.owe(now_s, tokens)
         return False
+
+
+_Apart: TypeAlias = dict[_Rate, TokenBucket]
+"""What an address has of its own where something is used up."""
 
 
 class Address:
@@ -57,10 +58,11 @@ class Address:
         name: As `shares.address_of` has it.
     """
 
-    __slots__ = ("_all", "_arrivals", "_idle_bytes", "_refusals", "name")
+    __slots__ = ("_all", "_apart", "_arrivals", "_idle_bytes", "_refusals", "name")
 
     def __init__(self, name: str, bounds: Bounds, together: Addresses) -> None:
         self.name, self._all = name, together
+        self._apart: _Apart = {}
         self._arrivals = bucket(bounds.arrivals)
         self._refusals = bucket(bounds.refusals)
         self._idle_bytes = bucket(bounds.idle_bytes)
@@ -69,11 +71,11 @@ class Address:
         """Count a new connection; return False if it may not come now."""
         if self.owes(now_s) or not self._arrivals.take(now_s):
             return False
-        return not self._all.arrivals.owe(self.name, now_s)
+        return not self._all.arrivals.owe(self._apart, now_s)
 
     def may_be_refused(self, now_s: float) -> bool:
         """Count a call that has no handler, or no sound headers; return False if of a flood."""
-        return self._refusals.take(now_s) and not self._all.refusals.owe(self.name, now_s)
+        return self._refusals.take(now_s) and not self._all.refusals.owe(self._apart, now_s)
 
     def may_idle(self, size_bytes: int, now_s: float) -> bool:
         """Count bytes of frames without an effect; return False if they are a flood.
@@ -82,7 +84,7 @@ class Address:
         """
         if self.owes(now_s) or self._idle_bytes.owe(now_s, size_bytes):
             return False
-        return not self._all.idle_bytes.owe(self.name, now_s, size_bytes)
+        return not self._all.idle_bytes.owe(self._apart, now_s, size_bytes)
 
     def owes(self, now_s: float) -> bool:
         """Whether it has sent more of these than it may."""
