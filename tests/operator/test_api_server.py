@@ -335,6 +335,26 @@ async def test_a_paused_group_is_only_watched(story: Story) -> None:
     await story.up(paused=False)
 
 
+async def test_a_group_that_is_held_in_deletion_says_by_whom(story: Story) -> None:
+    """Found: S12. It goes as soon as the finalizer does."""
+    await story.up()
+    hold = json.dumps({"metadata": {"finalizers": ["example.com/audit"]}})
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", hold)
+
+    await story.kubectl("delete", "bg", "orders", "--wait=false")
+    await story.until_condition("Progressing", "True/Terminating")
+
+    assert "held by finalizers: example.com/audit;" in await story.message("Progressing")
+    assert await story.condition("Available") == "Unknown/Terminating"
+    release = json.dumps({"metadata": {"finalizers": None}})
+    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", release)
+    await eventually_async(lambda: _is_gone(story), "the group is gone")
+
+
+async def _is_gone(story: Story) -> bool:
+    return bool(await story.get("bg", "orders") == {})
+
+
 async def test_the_operator_comes_back_with_the_api_server(
     server: ApiServer, operator: Operator, story: Story
 ) -> None:
@@ -361,7 +381,10 @@ async def test_the_operator_comes_back_with_the_api_server(
 async def test_a_second_operator_waits_and_takes_over(
     server: ApiServer, operator: Operator, story: Story
 ) -> None:
-    """The first lets go of the Lease when it stops; the second founds the group it left."""
+    """The first lets go of the Lease when it stops; the second founds the group it left.
+
+    It is the last here: none acts for tests after it.
+    """
     await eventually_async(functools.partial(leading, operator, 1), "the first acts")
     second = Operator(server, "second")
     await eventually_async(functools.partial(leading, second, 0), "the second waits")
@@ -378,23 +401,3 @@ async def test_a_second_operator_waits_and_takes_over(
 def _versions(listed: list[dict[str, Any]]) -> dict[tuple[str, str], str]:
     metadata = [(item["kind"], item["metadata"]) for item in listed]
     return {(kind, each["name"]): each["resourceVersion"] for kind, each in metadata}
-
-
-async def test_a_group_that_is_held_in_deletion_says_by_whom(story: Story) -> None:
-    """Found: S12. It goes as soon as the finalizer does."""
-    await story.up()
-    hold = json.dumps({"metadata": {"finalizers": ["example.com/audit"]}})
-    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", hold)
-
-    await story.kubectl("delete", "bg", "orders", "--wait=false")
-    await story.until_condition("Progressing", "True/Terminating")
-
-    assert "held by finalizers: example.com/audit;" in await story.message("Progressing")
-    assert await story.condition("Available") == "Unknown/Terminating"
-    release = json.dumps({"metadata": {"finalizers": None}})
-    await story.kubectl("patch", "bg", "orders", "--type=merge", "-p", release)
-    await eventually_async(lambda: _is_gone(story), "the group is gone")
-
-
-async def _is_gone(story: Story) -> bool:
-    return bool(await story.get("bg", "orders") == {})

@@ -444,14 +444,18 @@ class Scaler(Answering, RuleBasedStateMachine):
 
     def _may_change(self, leader: str, *, leaving: str = "") -> None:
         """Assert what holds before each change of the members."""
-        assert leader == self.leader
-        assert self._has_majority(), "no majority before"
+        self._may_ask(leader)
         learning = {
             n
             for i, (n, votes) in self.members.items()
             if not votes and self._carries(i, n) and _ordinal(n) < self._least_spec()
         }
         assert not learning - {leaving}, "two changes at once"
+
+    def _may_ask(self, leader: str) -> None:
+        """Assert what holds before a leader is asked for any change."""
+        assert leader == self.leader
+        assert self._has_majority(), "no majority before"
 
     def _least_spec(self) -> int:
         """Return the least that the operator may believe to be asked for."""
@@ -476,7 +480,10 @@ class Scaler(Answering, RuleBasedStateMachine):
                 return  # another claim by now
             claim = self.claims[action.pod] = replace(claim, mark=action.member_id)
         name, votes = self.members[action.member_id]
-        self._may_change(action.leader, leaving=name)
+        if votes:
+            self._may_change(action.leader, leaving=name)
+        else:
+            self._may_ask(action.leader)  # it has no say: it may go while another one learns
         assert name == action.pod
         assert name != self.leader, "the leader without a transfer"
         assert _ordinal(name) >= facts.group.spec.replicas, "it is asked for"
