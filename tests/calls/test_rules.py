@@ -142,7 +142,7 @@ async def test_it_sees_whose_a_call_is_at_each_door(at: int) -> None:
 
     assert len(callers) >= 4
     assert {caller.host for caller in callers} == {"ipv4:127.0.0.1"}
-    assert {caller.kept[b"x-mq-client-id"] for caller in callers} == {b"client-1"}
+    assert {caller.fields[b"x-mq-client-id"] for caller in callers} == {b"client-1"}
     assert {caller.language for caller in callers} == {"PYTHON"}
     assert all(now_s + 1 < caller.deadline_s < now_s + 60 for caller in callers)
 

@@ -112,7 +112,8 @@ class Seen:
             stream.send_now(b"." * size)
             self.sent.append(each)
 
-    async def _talk(self, _: Headers, stream: Stream) -> None:
+    async def _talk(self, headers: Headers, stream: Stream) -> None:
+        self.headers.append(headers)
         with self._noting("bidi"):
             async for message in stream:
                 self.read.append(message)

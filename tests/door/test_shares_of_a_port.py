@@ -135,7 +135,21 @@ async def test_a_call_keeps_only_headers_that_somebody_reads() -> None:
         await client.flush()
 
         assert await client.status(stream) == (0, b"")
-        assert set(port.seen.headers[0].pairs) == {(b":path", b"/t/Echo"), *kept}
+        assert port.seen.headers[0].fields == {b":path": b"/t/Echo", **dict(kept)}
+
+
+@pytest.mark.parametrize("path", ["/t/Echo", "/t/Talk"])
+async def test_a_call_that_waits_keeps_no_usual_header_either(path: str) -> None:
+    """One that has come whole has them while it is served, and nobody is told of them."""
+    async with door(QUICK) as port, raw_client(port.port) as client:
+        (waits,) = await opened(client, path, [b""])
+        client.h2.send_data(waits, prefixed(0), end_stream=True)
+        await client.flush()
+
+        assert await client.status(waits) == (0, b"")
+        seen = port.seen.headers
+        assert [b"te" in each.fields for each in seen] == [True, False]
+        assert all({name for name, _ in each.pairs} == {b":path"} for each in seen)
 
 
 @pytest.mark.found

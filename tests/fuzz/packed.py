@@ -116,9 +116,9 @@ class KeptHeaders(Target):
         more = [name for name in kept.keys() - read.keys() if not name.startswith(_BEGIN)]
         if more:
             raise Broken(f"what nobody reads is kept: {min(more)!r}")
-        size = sum(len(name) + len(value) for name, value in kept.items())
+        size = sum(len(name) + len(value) for name, value in headers.fields.items())
         if size > headers.size_bytes or headers.size_bytes > self._bounds.kept_header_bytes:
-            raise Broken(f"{size} bytes are kept and {headers.size_bytes} counted")
+            raise Broken(f"{size} bytes are there and {headers.size_bytes} counted")
 
 
 _BEGIN: Final = (b"autho", b"x-mq-")

@@ -70,7 +70,7 @@ class Streams:
             forwarded=False,
             deadline_s=1e9,
             host=peer.rpartition(":")[0],
-            kept={},
+            fields={},
         )
         task = asyncio.get_running_loop().create_task(self.telemetry.serve(caller, _Silent()))
         self._open.append(task)

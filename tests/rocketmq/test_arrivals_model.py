@@ -121,7 +121,7 @@ class World(PartOfEngine):
             has_telemetry=True,
             through=None if number is None else NodeId("n1"),
             passing_on=number,
-            kept={},
+            fields={},
             prove=prove,
         )
 

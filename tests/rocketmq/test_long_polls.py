@@ -121,7 +121,7 @@ class _World(PartOfEngine):
             address=address,
         )
         caller = Caller(
-            client_id="", peer="", tls=False, forwarded=False, deadline_s=math.inf, kept={}
+            client_id="", peer="", tls=False, forwarded=False, deadline_s=math.inf, fields={}
         )
         task = self.loop.create_task(self.receiver._poll(poll, caller))
         self.polls.append((task, command))

@@ -159,7 +159,9 @@ async def test_a_request_that_is_given_up_takes_nobody_with_it(
 
 
 def _caller(client_id: str = "client-1") -> Caller:
-    return Caller(client_id=client_id, peer="", tls=False, forwarded=False, deadline_s=inf, kept={})
+    return Caller(
+        client_id=client_id, peer="", tls=False, forwarded=False, deadline_s=inf, fields={}
+    )
 
 
 async def _sent_at_once(group: MemoryGroup, *numbers: int) -> list[Any]:

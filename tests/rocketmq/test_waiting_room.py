@@ -96,7 +96,7 @@ class _World(PartOfEngine):
             host=asks["host"],
             line=asks["line"],
             since_s=self.loop.now_s,
-            kept={},
+            fields={},
         )
         raw = request.SerializeToString() if asks["raw"] is None else asks["raw"]
         self.tasks[number] = self.loop.create_task(self._serve(number, raw, caller))

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.door.contract import Arrival, Headers
+from dledger.door.contract import Arrival, Headers, kept_of
 from dledger.types import NodeId
 
 FORWARDED_KEY: Final = "x-dledger-forwarded"
@@ -49,8 +49,8 @@ class Caller:
         passing_on: The number with which that follower will confirm that it passed the response on.
         since_s: Event-loop time at which the call came to the node that its client asked; of a
             forwarded call as the follower says.
-        kept: Of what came with the call, what is read (`contract.kept_of`), also by the leader if
-            it is forwarded; of a batch, what came with its first call.
+        fields: Of what came with the call at least what is read (`contract.kept_of`), also by the
+            leader if it is forwarded; of a batch, what came with its first call.
         prove: Has something told whether this call's answers arrive. None: a follower can, or it is
             no stream.
     """
@@ -67,7 +67,7 @@ class Caller:
     through: NodeId | None = None
     passing_on: int | None = None
     since_s: float = 0.0
-    kept: Mapping[bytes, bytes]
+    fields: Mapping[bytes, bytes]
     prove: Callable[[Arrival], None] | None = None
 
     @classmethod
@@ -85,11 +85,11 @@ class Caller:
         *runs_telemetry*(client id, peer) says whether the client's Telemetry stream uses that
         connection; for a forwarded call what the follower sent says so.
         """
-        kept = headers.to_keep
-        client_id = kept.get(_CLIENT_ID, b"").decode("ascii", "ignore")
+        fields = headers.fields
+        client_id = fields.get(_CLIENT_ID, b"").decode("ascii", "ignore")
         now_s, deadline_s = asyncio.get_running_loop().time(), answer_by_s(headers.deadline_s)
         if peer_port:
-            return cls._forwarded(headers, client_id, deadline_s, now_s, kept)
+            return cls._forwarded(headers, client_id, deadline_s, now_s, fields)
         peer = headers.peer
         return cls(
             client_id=client_id,
@@ -102,7 +102,7 @@ class Caller:
             connection=peer,
             line=peer,
             since_s=now_s,
-            kept=kept,
+            fields=fields,
             prove=prove,
         )
 
@@ -113,7 +113,7 @@ class Caller:
         client_id: str,
         deadline_s: float,
         now_s: float,
-        kept: Mapping[bytes, bytes],
+        fields: Mapping[bytes, bytes],
     ) -> Caller:
         """Return the caller of a call that a follower forwarded, by what that has added."""
         through, number = headers.text(THROUGH_KEY), _number_in(headers, PASSING_ON_KEY)
@@ -130,25 +130,25 @@ class Caller:
             through=NodeId(through) if through else None,
             passing_on=number,
             since_s=now_s - waited_ms / 1000,
-            kept=kept,
+            fields=fields,
         )
 
     @property
     def request_id(self) -> str:
         """The SDK's id for this request; empty if it sent none."""
-        return self.kept.get(_REQUEST_ID, b"").decode("ascii", "ignore")
+        return self.fields.get(_REQUEST_ID, b"").decode("ascii", "ignore")
 
     @property
     def language(self) -> str:
         """The SDK's language, such as ``PYTHON``; empty if it did not say."""
-        return self.kept.get(_LANGUAGE, b"").decode("ascii", "ignore")
+        return self.fields.get(_LANGUAGE, b"").decode("ascii", "ignore")
 
     @property
     def metadata(self) -> tuple[tuple[str, str], ...]:
         """The metadata to forward to the leader."""
         passed = (
             (name.decode("ascii", "ignore"), value.decode("ascii", "ignore"))
-            for name, value in self.kept.items()
+            for name, value in kept_of(self.fields.items()).items()
             if not name.endswith(_BINARY)  # no SDK has such a field
             and not name.startswith(_PSEUDO)
         )

@@ -138,6 +138,7 @@ class Calls:
         if call.share is not share:
             self._uncount(call)
             if share is not None:
+                call.headers.shed()
                 line = self if share is port.streams else None
                 end = partial(self._make_room, call)
                 call.entry = share.enter(self._address.name, end, line=line, weight=size)

@@ -61,11 +61,13 @@ class TooLarge(Failed):
 class Headers:
     """What came with a call before its messages.
 
-    A server of clients keeps no more of it than somebody reads (`kept_of`), since a call may be
-    under way for long, and a field takes a byte on the wire and 100 in memory.
+    A server of clients keeps no more of a call that waits than somebody reads (`kept_of`): it may
+    be under way for long, and a field takes a byte on the wire and 100 in memory. To sort fields
+    takes longer than to count the call everywhere, so that one which comes whole, with no more
+    fields than any client sends, is served with all of them.
 
     Args:
-        pairs: All fields in their order, if more than what is kept came; None: *fields* are all.
+        pairs: All fields in their order, of one that never waits with them; None: *fields* are all.
         fields: By name, the last value of each.
         peer: As below.
         connection: As below.
@@ -97,13 +99,23 @@ class Headers:
 
     @property
     def pairs(self) -> Pairs:
-        """The fields that are there; among them is ``:path``."""
-        return tuple(self._fields.items()) if self._pairs is None else self._pairs
+        """The fields that go on with the call; among them is ``:path``."""
+        return tuple(self.to_keep.items()) if self._pairs is None else self._pairs
 
     @property
     def to_keep(self) -> Mapping[bytes, bytes]:
         """Those that somebody reads; not to be changed."""
-        return self._fields if self._pairs is None else kept_of(self._pairs)
+        return kept_of(self._fields.items() if self._pairs is None else self._pairs)
+
+    @property
+    def fields(self) -> Mapping[bytes, bytes]:
+        """Those that somebody reads, and of a call that has come whole the others; as `to_keep`."""
+        return self._fields if self._pairs is None else self.to_keep
+
+    def shed(self) -> None:
+        """Let go of what nobody reads: the call waits."""
+        if self._pairs is None:
+            self._fields = self.to_keep
 
     def get(self, name: bytes, default: str = "") -> str:
         """Return the last value of a field as text; what is not ASCII in it is replaced."""

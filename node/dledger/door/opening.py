@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from dledger.door.bounds import Bounds
-from dledger.door.contract import KEPT, KEPT_BYTES, Code, Failed, Handler, Headers, Pairs, kept_of
+from dledger.door.contract import Code, Failed, Handler, Headers, Pairs, kept_of
 from dledger.door.grpc_format import HEAD, http_refusal, status_fields, timeout_s
 from dledger.door.port import Port
 
@@ -16,17 +16,6 @@ _FIELD_BYTES: Final = 32
 _NAMED_BYTES: Final = 256
 _UNREAD_BYTES: Final = 2 << 10
 """Of a call's headers beside those that are kept: SDKs send 700, and more with tracing."""
-_OF_GRPC: Final = (
-    b":method",
-    b":scheme",
-    b":authority",
-    b"te",
-    b"content-type",
-    b"user-agent",
-    b"grpc-timeout",
-    b"grpc-accept-encoding",
-)
-"""What its clients send with each call, and nobody reads behind this."""
 
 
 class Refused(Exception):
@@ -40,9 +29,10 @@ class Refused(Exception):
 def opened(
     port: Port, pairs: Pairs, peer: str, connection: int, now_s: float
 ) -> tuple[Headers, Handler, int]:
-    """Return the headers of a request that are kept, and the handler of its path.
+    """Return the headers of a request, and the handler of its path.
 
-    And how many bytes of the others, which nobody reads, are beyond any client's custom.
+    Of headers beyond any client's custom only what is kept, and how many bytes of the others were
+    beyond it.
 
     Args:
         port: Its handlers and bounds.
@@ -69,8 +59,8 @@ def opened(
             raise Failed(Code.UNIMPLEMENTED, f"there is no method {named}")
         timeout = fields.get(b"grpc-timeout")
         deadline_s = None if timeout is None else now_s + timeout_s(timeout)
-        fields = _to_keep(fields)
         if size_bytes > _UNREAD_BYTES:
+            fields = kept_of(pairs)
             all_bytes, size_bytes = size_bytes, size_of(fields.items())
             _check_kept(port.bounds, size_bytes)
             idle_bytes = max(0, all_bytes - size_bytes - _UNREAD_BYTES)
@@ -90,16 +80,6 @@ def opened(
 def size_of(pairs: Collection[tuple[bytes, bytes]]) -> int:
     """Return the size of fields as RFC 9113, 6.5.2 counts it, in bytes."""
     return sum(map(len, chain.from_iterable(pairs))) + _FIELD_BYTES * len(pairs)
-
-
-def _to_keep(fields: dict[bytes, bytes]) -> dict[bytes, bytes]:
-    """Return `kept_of` *fields*, which are used for that: of most clients what is left of them."""
-    for name in _OF_GRPC:
-        fields.pop(name, None)
-    for name in fields:
-        if name[:KEPT_BYTES] not in KEPT:
-            return kept_of(fields.items())
-    return fields
 
 
 def _check_size(bounds: Bounds, count: int, size_bytes: int) -> None:

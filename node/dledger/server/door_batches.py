@@ -75,7 +75,7 @@ class _Batch:
             has_telemetry=pipeline.backend.runs_telemetry(client.client_id, client.peer),
             connection=client.peer,
             line=client.peer,
-            kept=kept_of(client.pairs),
+            fields=kept_of(client.pairs),
         )
 
     def begin(self) -> Cancel:
