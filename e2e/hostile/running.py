@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import ssl
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ import grpc
 
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from e2e.cluster.pki import Authority
 from e2e.cluster.shell import run
 from e2e.harness.checks import Check
 from e2e.harness.dev_group import DevGroup, running
@@ -94,7 +94,8 @@ class Memory:
 async def attacked(name: str, way: str, data: Path) -> list[Check]:
     """Make an attack on a new group; return its lines and those of the promise."""
     known, how = ATTACKS[name], WAYS[way]
-    settings = ["leader_follows_clients=false", *how.settings]
+    trusted, certificate = _certificate(data)
+    settings = ["leader_follows_clients=false", *certificate, *how.settings]
     async with running(data, settings, under=_limits(known.files)) as group:
         state = await group.until_whole()
         scene = Scene(
@@ -105,7 +106,7 @@ async def attacked(name: str, way: str, data: Path) -> list[Check]:
             leader=int(state["leader"]),
             seconds=known.seconds,
             tls=how.tls,
-            trusted=await asyncio.to_thread(_certificates, group) if how.tls else "",
+            trusted=trusted if how.tls else "",
             sources=how.sources,
         )
         async with at_work(scene, group.endpoints) as victim:
@@ -118,13 +119,18 @@ def _limits(files: int) -> tuple[str, ...]:
     return ("prlimit", *limits, "--")
 
 
-def _certificates(group: DevGroup) -> str:
-    """Return what the nodes show; each has made its own."""
-    found = []
-    for endpoint in group.tls_endpoints:
-        host, _, port = endpoint.partition(":")
-        found.append(ssl.get_server_certificate((host, int(port))))
-    return "".join(found)
+def _certificate(data: Path) -> tuple[str, list[str]]:
+    """Return an authority, PEM, and the settings by which all nodes show a certificate of it.
+
+    One that a node makes for itself is another after each start, and some attacks kill a node.
+    """
+    authority = Authority("hostile")
+    pair = authority.issue("node", hosts=("127.0.0.1", "localhost"))
+    files = data.with_suffix(".crt"), data.with_suffix(".key")
+    for file, text in zip(files, (pair.certificate, pair.key), strict=True):
+        file.write_text(text, "utf-8")
+    shown = [f"tls_{kind}_file={file}" for kind, file in zip(("cert", "key"), files, strict=True)]
+    return authority.pair.certificate, shown
 
 
 async def _around(
