@@ -9,15 +9,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import docker, golang, network, packages
+from e2e.cluster import docker, golang, network, packages, tools
 from e2e.cluster.choose import automatic
 from e2e.cluster.current import CurrentCluster
+from e2e.cluster.kind import INSTALL
 from e2e.cluster.layout import API_PORT, Layout, default_layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run
 from e2e.cluster.teardown import port_is_free
 
 NEEDED_DISK_GIB = 16
+NEEDED_DOCKER_GIB = 10
+"""Four images (2.7 GiB), once more as build cache and as archives, and what four nodes unpack."""
 NEEDED_MEMORY_GIB = 6
 GIB = 2**30
 
@@ -57,12 +60,18 @@ def findings(layout: Layout, kind: str = "auto") -> Iterator[Finding]:
 def _kind(layout: Layout) -> Iterator[Finding]:
     """Docker has the nodes and their network, so it takes neither root nor routes of this host."""
     yield _memory()
-    yield _disk(layout)
-    there = docker.answers()
-    detail = "answers" if there else "start Docker (see: docker info), or use --cluster local"
-    yield Finding("Docker daemon", there, detail)
+    trouble = docker.find_trouble()
+    yield Finding("Docker daemon", not trouble, trouble or "answers")
     found = shutil.which("kind")
-    yield Finding("kind", found is not None, found or "https://kind.sigs.k8s.io")
+    yield Finding("kind", found is not None, found or INSTALL)
+    if not trouble:
+        yield _disk(docker.keeps() or layout.cache, NEEDED_DOCKER_GIB)
+        yield from _builder(layout)
+    yield from _programs(layout, (golang.HELM, golang.KUBECTL))
+
+
+def _builder(layout: Layout) -> Iterator[Finding]:
+    """Images are built for every kind of cluster, by Docker where it answers."""
     if docker.builder() == docker.DOCKER:
         has = docker.builds()
         missing = (
@@ -70,8 +79,11 @@ def _kind(layout: Layout) -> Iterator[Finding]:
         )
         yield Finding("Docker's BuildKit", has, "there" if has else missing)
     else:
+        root = os.geteuid() == 0
+        yield Finding(
+            "buildah as root", root, "yes" if root else "run as root (sudo), or by Docker"
+        )
         yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
-    yield from _programs(layout, (golang.HELM, golang.KUBECTL))
 
 
 def _current(layout: Layout) -> Iterator[Finding]:
@@ -86,9 +98,9 @@ def _local(layout: Layout) -> Iterator[Finding]:
     root = os.geteuid() == 0
     yield Finding("root", root, "yes" if root else "run as root (sudo), or use --cluster kind")
     yield _memory()
-    yield _disk(layout)
+    yield _disk(layout.cache, NEEDED_DISK_GIB)
     yield _packages(layout, "cluster", packages.missing(packages.CLUSTER_PACKAGES))
-    yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
+    yield from _builder(layout)
     yield from _programs(layout, (*golang.CLUSTER_PROGRAMS, golang.HELM))
     yield from _addresses(layout)
 
@@ -99,11 +111,11 @@ def _memory() -> Finding:
     return Finding("memory", enough, f"{total:.0f} GiB, {NEEDED_MEMORY_GIB} are needed")
 
 
-def _disk(layout: Layout) -> Finding:
-    existing = next(path for path in (layout.cache, *layout.cache.parents) if path.exists())
+def _disk(where: Path, needed_gib: int) -> Finding:
+    existing = next(path for path in (where, *where.parents) if path.exists())
     free = shutil.disk_usage(existing).free / GIB
-    enough = free >= NEEDED_DISK_GIB
-    return Finding("disk", enough, f"{free:.0f} GiB free, {NEEDED_DISK_GIB} are needed")
+    detail = f"{free:.0f} GiB free at {existing}, {needed_gib} are needed"
+    return Finding("disk", free >= needed_gib, detail)
 
 
 def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
@@ -117,9 +129,9 @@ def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
 
 def _programs(layout: Layout, programs: Iterable[golang.Program]) -> Iterator[Finding]:
     for program in programs:
-        path = golang.built(layout, program)
-        detail = str(path) if path.exists() else "up will build it, minutes the first time"
-        yield Finding(program.name, path.exists(), detail, fatal=False)
+        path = tools.find_there(layout, program)
+        detail = str(path) if path else "will be built when it is needed, minutes the first time"
+        yield Finding(program.name, path is not None, detail, fatal=False)
     found = shutil.which("go")
     text = run(found, "version", cwd=Path("/")).strip() if found else "will be taken from PyPI"
     yield Finding("Go", found is not None, text, fatal=False)

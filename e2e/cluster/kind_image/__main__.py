@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from e2e.cluster import base, golang, image, mounts, packages
+from e2e.cluster import base, golang, image, lock, mounts, packages
 from e2e.cluster.errors import MissingPrerequisite, exit_code
 from e2e.cluster.kind_image import daemon, node
 from e2e.cluster.kind_image.places import Places
@@ -17,13 +17,17 @@ from e2e.cluster.local import require_root
 from e2e.cluster.steps import Steps
 from e2e.cluster.tools import find_kubectl
 
+INTERRUPTED = 130
+
 EPILOG = """\
 examples:
   python -m e2e.cluster.kind_image build            Docker, kind, the nodes' image; prints its name
   python -m e2e.cluster.kind_image run make demo CLUSTER=kind
   python -m e2e.cluster.kind_image run --spark make e2e CLUSTER=kind
   python -m e2e.cluster.kind_image down             end its Docker, with all containers
-  python -m e2e.cluster.kind_image purge            that, and delete all that it made
+  python -m e2e.cluster.kind_image purge            that, and delete its images and files
+
+What it built and installed stays, as the local cluster's, whose purge removes it.
 
 Needs root, Linux, and Debian's packages, PyPI and Go modules, but no registry of images.
 exit codes: of run, its command's; else 0 done, 1 failed, 2 usage, or something is missing
@@ -42,7 +46,7 @@ def parser() -> argparse.ArgumentParser:
     for name, text in (
         ("build", "have Docker run and the nodes' image in it"),
         ("down", "end Docker and its containers"),
-        ("purge", "down, and delete what was made"),
+        ("purge", "down, and delete images and files"),
     ):
         commands.add_parser(name, help=text, description=text)
     runs = commands.add_parser("run", help="run a command that finds this Docker and kind")
@@ -54,27 +58,42 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     options = parser().parse_args(argv)
-    return exit_code(lambda: _run(options))
+    try:
+        return exit_code(lambda: _run(options))
+    except KeyboardInterrupt:
+        print("interrupted; the next `run` goes on, `down` ends what runs", file=sys.stderr)
+        return INTERRUPTED
 
 
 def _run(options: argparse.Namespace) -> int:
     require_root()
     places, steps = Places(default_layout()), Steps()
-    if options.command in ("down", "purge"):
-        daemon.stop(places, steps)
-        if options.command == "purge":
-            mounts.delete([places.top])
-        return 0
     if options.command == "run" and not options.argv:
         raise MissingPrerequisite("run what? For instance: run make demo CLUSTER=kind")
-    provided = provide(places, steps)
-    if options.command == "build":
-        print(provided)
-        return 0
-    environment = environment_of(places, provided)
-    os.environ.update(environment)
-    _provide_images(steps, spark=options.spark)
+    with lock.held(places.lock, steps, "making, starting or ending kind's Docker"):
+        if options.command in ("down", "purge"):
+            _end(places, steps, purge=options.command == "purge")
+            return 0
+        provided = provide(places, steps)
+        if options.command == "build":
+            print(provided)
+            return 0
+        os.environ.update(environment_of(places, provided))
+        _provide_images(steps, spark=options.spark)
+        lock.use(places.uses)
     return subprocess.run(daemon.inside(*options.argv), check=False).returncode
+
+
+def _end(places: Places, steps: Steps, *, purge: bool) -> None:
+    lock.require_unused(places.uses)
+    daemon.stop(places, steps)
+    if purge:
+        daemon.clear_strays(places)
+        mounts.delete([places.top])
+        steps.say(
+            f"left: programs and packages, by which {places.layout.cache} is the local cluster's, "
+            "too: `python -m e2e.cluster purge --cluster local` removes them"
+        )
 
 
 def provide(places: Places, steps: Steps) -> str:

@@ -17,8 +17,8 @@ from e2e.cluster import base, golang, mounts
 from e2e.cluster.kind_image import contents, daemon
 from e2e.cluster.kind_image.places import (
     BASE_REPOSITORY,
+    DEBIAN,
     NODE_REPOSITORY,
-    PACKAGES,
     PROGRAMS,
     Places,
     tag,
@@ -27,7 +27,6 @@ from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
 
 READY_S = 60.0
-DEBIAN = base.Base(BASE_REPOSITORY, PACKAGES)
 _BUILDER = "dledger-e2e-kind-build"
 _CNI_PLUGINS = ("host-local", "loopback", "ptp", "portmap")
 _UNWANTED = (
