@@ -6,14 +6,16 @@ import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from e2e.cluster import __main__ as command_line
-from e2e.cluster import choose, docker, local, lock, packages, wheels
+from e2e.cluster import choose, docker, local, lock, packages, teardown, wheels
 from e2e.cluster.current import CurrentCluster, kubeconfig_path
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, TimedOut
 from e2e.cluster.kind import KindCluster
+from e2e.cluster.kind_image.places import Places
 from e2e.cluster.layout import Layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run, until
@@ -66,7 +68,7 @@ def test_a_demo_on_a_machine_that_lacks_something_only_says_so(
         raise MissingPrerequisite("run this as root")
 
     monkeypatch.setattr(sys, "argv", ["demo", "--cluster", "local"])
-    monkeypatch.setattr(demos.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(demos, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
     monkeypatch.setattr(LocalCluster, "diagnostics", lambda *_: pytest.fail("it was asked"))
 
     code = demos.play("", messages=1, diagnostics=tmp_path, run=run, report=lambda *_: 0)
@@ -81,8 +83,8 @@ def test_the_cache_is_not_taken_from_a_docker_that_runs_in_it(
     """Its processes would stay, and its namespace, with nothing left that could end them."""
     cluster = LocalCluster(Layout(state=tmp_path, run=tmp_path, cache=tmp_path / "cache"))
     monkeypatch.setattr(local, "require_root", lambda: None)
-    monkeypatch.setattr(local.Places, "run", tmp_path)
-    monkeypatch.setattr(local.teardown, "take_down", lambda *_: pytest.fail("it began"))
+    monkeypatch.setattr(Places, "run", tmp_path)
+    monkeypatch.setattr(teardown, "take_down", lambda *_: pytest.fail("it began"))
 
     with pytest.raises(MissingPrerequisite, match="kind_image purge"):
         cluster.purge()

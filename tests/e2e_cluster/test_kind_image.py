@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.cluster import golang, lock, oci
+from e2e.cluster import golang, lock, mounts, oci
 from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.kind_image import __main__ as command_line
 from e2e.cluster.kind_image import contents, daemon, node, places
@@ -192,11 +192,16 @@ def test_containers_of_a_killed_docker_are_ended_by_the_next_one(
     mountinfo = made.top / "mountinfo"
     mountinfo.write_text(f"30 1 0:1 / {made.docker_data}/overlay2/ab/merged rw - overlay x rw\n")
     asked: list[str] = []
-    monkeypatch.setattr(daemon.mounts, "MOUNTINFO", mountinfo)
-    monkeypatch.setattr(daemon.mounts, "delete", lambda _: None)
+
+    def ask(_: places.Places, *args: str) -> str:
+        asked.append(args[0])
+        return "abc"
+
+    monkeypatch.setattr(mounts, "MOUNTINFO", mountinfo)
+    monkeypatch.setattr(mounts, "delete", lambda _: None)
     monkeypatch.setattr(daemon, "answers", lambda _: "start" in asked)
     monkeypatch.setattr(daemon, "start", lambda *_: asked.append("start"))
-    monkeypatch.setattr(daemon, "docker", lambda _, *args: asked.append(args[0]) or "abc")
+    monkeypatch.setattr(daemon, "docker", ask)
     monkeypatch.setattr(daemon, "_end", lambda _: asked.append("end"))
 
     daemon.stop(made, Steps())
