@@ -16,9 +16,9 @@ from e2e.cluster.current import CurrentCluster, kubeconfig_path
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, TimedOut
 from e2e.cluster.kind import KindCluster
 from e2e.cluster.kind_image.places import Places
-from e2e.cluster.layout import Layout
+from e2e.cluster.layout import POD_RANGE, SERVICE_RANGE, Layout
 from e2e.cluster.local import LocalCluster
-from e2e.cluster.shell import run, until
+from e2e.cluster.shell import environment, run, until
 from e2e.cluster.steps import Steps
 from e2e.demo import demos
 
@@ -88,6 +88,18 @@ def test_the_cache_is_not_taken_from_a_docker_that_runs_in_it(
 
     with pytest.raises(MissingPrerequisite, match="kind_image purge"):
         cluster.purge()
+
+
+def test_nothing_of_a_cluster_is_asked_for_at_the_machines_proxy() -> None:
+    """The API server at 10.96.0.1 is nowhere for it; what is excepted already stays so."""
+    behind = {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "example.com,localhost"}
+
+    given = environment(behind)
+
+    assert given["NO_PROXY"] == given["no_proxy"]
+    assert given["no_proxy"].split(",")[:2] == ["example.com", "localhost"]
+    assert {"127.0.0.1", SERVICE_RANGE, POD_RANGE, ".svc"} < set(given["no_proxy"].split(","))
+    assert environment({"https_proxy": "", "A": "b"}) == {"https_proxy": "", "A": "b"}
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:

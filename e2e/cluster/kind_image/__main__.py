@@ -8,7 +8,7 @@ import subprocess
 import sys
 from collections.abc import Sequence
 
-from e2e.cluster import base, golang, image, lock, mounts, packages
+from e2e.cluster import base, golang, image, lock, mounts, packages, shell
 from e2e.cluster.errors import MissingPrerequisite, exit_code
 from e2e.cluster.kind_image import daemon, node
 from e2e.cluster.kind_image.places import Places
@@ -81,7 +81,8 @@ def _run(options: argparse.Namespace) -> int:
         os.environ.update(environment_of(places, provided))
         _provide_images(steps, spark=options.spark)
         lock.use(places.uses)
-    return subprocess.run(daemon.inside(*options.argv), check=False).returncode
+    command = options.argv[1:] if options.argv[0] == "--" else options.argv
+    return subprocess.run(daemon.inside(*command), env=shell.environment(), check=False).returncode
 
 
 def _end(places: Places, steps: Steps, *, purge: bool) -> None:
