@@ -23,6 +23,7 @@ NEEDED_DOCKER_GIB = 10
 """Four images (2.7 GiB), once more as build cache and as archives, and what four nodes unpack."""
 NEEDED_MEMORY_GIB = 6
 GIB = 2**30
+ROOT_OR_KIND = "run as root (sudo), or install Docker and kind, which need none: --cluster kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def _current(layout: Layout) -> Iterator[Finding]:
 def _local(layout: Layout) -> Iterator[Finding]:
     yield Finding("system", platform.system() == "Linux", f"{platform.system()}, Linux is needed")
     root = os.geteuid() == 0
-    yield Finding("root", root, "yes" if root else "run as root (sudo), or use --cluster kind")
+    yield Finding("root", root, "yes" if root else ROOT_OR_KIND)
     yield _memory()
     yield _disk(layout.cache, NEEDED_DISK_GIB)
     yield _packages(layout, "cluster", packages.missing(packages.CLUSTER_PACKAGES))

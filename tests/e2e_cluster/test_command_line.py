@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import subprocess
 import sys
@@ -42,6 +43,7 @@ class Refusing:
     [
         (MissingPrerequisite("do this"), 2, "missing: do this"),
         (ClusterError("it broke"), 1, "failed: it broke"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "missing: room on a disk"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )

@@ -7,7 +7,6 @@ module, from which the files are taken), with what Debian and Go modules have.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -164,7 +163,7 @@ def _commit(places: Places, pause: str) -> None:
         subprocess.run([*client, "import", "-", plain], stdin=tar.stdout, check=True)
     kubeadm = golang.built(places.layout, golang.KUBEADM)
     listed = run(kubeadm, "config", "images", "list", "--kubernetes-version", version())
-    images = places.top / f"images.{os.getpid()}.tar"
+    images = places.top / "images.tar"
     images.write_bytes(
         contents.archive(places.layout, places.rootfs, contents.names_by_image(listed, pause))
     )
