@@ -33,6 +33,8 @@ KEPT_ARCHIVES = 2
 BASE_ENV, SPARK_BASE_ENV = "DLEDGER_IMAGE_BASE", "DLEDGER_SPARK_IMAGE_BASE"
 """Name an image that Docker has or can pull, to build on instead of the Dockerfile's base."""
 MAX_ATTEMPTS = 5
+BUILD_ENVIRONMENT = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Without attestations an archive has one image, and nothing else that a node could ask for."""
 NOT_PULLED = ("failed to resolve source metadata", "failed to create LLB definition")
 """How BuildKit begins when it cannot have a base: of today's Docker, and of one before 23."""
 
@@ -199,7 +201,7 @@ def _by_docker(
     with steps.step(f"docker build {image.name}"):
         command = ("docker", "build", "-t", image.name, *arguments, ".")
         try:
-            run(*command, cwd=wheels.ROOT, env={"DOCKER_BUILDKIT": "1"})
+            run(*command, cwd=wheels.ROOT, env=BUILD_ENVIRONMENT)
         except CommandFailed as failed:
             if not any(each in failed.output for each in NOT_PULLED):
                 raise

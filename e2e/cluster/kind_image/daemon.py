@@ -84,6 +84,8 @@ def provide_program(places: Places, steps: Steps) -> None:
     with steps.step("download and unpack Debian's docker.io"):
         places.top.mkdir(parents=True, exist_ok=True)
         log = places.top / "apt.log"
+        for killed in places.top.glob("docker.io_*.deb"):
+            killed.unlink()
         run("apt-get", "update", "-qq", env=packages.QUIET, log=log)
         run("apt-get", "download", "docker.io", cwd=places.top, log=log)
         (package,) = places.top.glob("docker.io_*.deb")
@@ -112,7 +114,7 @@ def start(places: Places, steps: Steps) -> None:
     with steps.step(f"dockerd in the network namespace {NAMESPACE}"):
         if not (NAMESPACES / NAMESPACE).exists():
             run("ip", "netns", "add", NAMESPACE)
-            run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
+        run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
         places.run.mkdir(parents=True, exist_ok=True)
         note_strays(places)
         places.config.write_text("{}\n", "ascii")
