@@ -40,6 +40,11 @@ def find_trouble() -> str:
     return ""
 
 
+def has(name: str) -> bool:
+    """Say whether Docker has an image, so that it need not be pulled."""
+    return bool(run("docker", "image", "inspect", "--format", "{{.Id}}", name, check=False).strip())
+
+
 def keeps() -> Path | None:
     """Return where the daemon keeps images, if that is on this machine and not in a virtual one."""
     said = run("docker", "info", "--format", "{{.DockerRootDir}}", check=False).strip()

@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import docker, golang, network, packages, tools
+from e2e.cluster import docker, golang, kind, network, packages, tools
 from e2e.cluster.choose import automatic
 from e2e.cluster.current import CurrentCluster
-from e2e.cluster.kind import INSTALL
 from e2e.cluster.layout import API_PORT, Layout, default_layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.shell import run
@@ -48,10 +47,10 @@ class Finding:
         return f"{verdict} {self.what}: {self.detail}"
 
 
-def findings(layout: Layout, kind: str = "auto") -> Iterator[Finding]:
+def findings(layout: Layout, asked: str = "auto") -> Iterator[Finding]:
     """Look at everything that a cluster of that kind needs."""
-    chosen = kind
-    if kind == "auto":
+    chosen = asked
+    if asked == "auto":
         chosen, reason = automatic()
         yield Finding("auto", True, f"--cluster auto means {chosen} here: {reason}")
     looks = {"local": _local, "kind": _kind, "current": _current}
@@ -63,12 +62,21 @@ def _kind(layout: Layout) -> Iterator[Finding]:
     yield _memory()
     trouble = docker.find_trouble()
     yield Finding("Docker daemon", not trouble, trouble or "answers")
-    found = shutil.which("kind")
-    yield Finding("kind", found is not None, found or INSTALL)
+    kinds = kind.find_trouble()
+    yield Finding("kind", not kinds, kinds or "there")
     if not trouble:
+        yield _node_image()
         yield _disk(docker.keeps() or layout.cache, NEEDED_DOCKER_GIB)
         yield from _builder(layout)
     yield from _programs(layout, (golang.HELM, golang.KUBECTL))
+
+
+def _node_image() -> Finding:
+    chosen = os.environ.get(kind.NODE_IMAGE_ENV, "")
+    there = bool(chosen) and docker.has(chosen)
+    which = chosen or f"kind's own ({kind.NODE_IMAGE_ENV} names another one)"
+    detail = chosen if there else f"Docker has to have or pull {which}"
+    return Finding("nodes' image", there, detail, fatal=False)
 
 
 def _builder(layout: Layout) -> Iterator[Finding]:
@@ -149,9 +157,9 @@ def _addresses(layout: Layout) -> Iterator[Finding]:
     yield Finding(f"port {API_PORT}", up or free, detail)
 
 
-def main(kind: str = "auto") -> int:
+def main(asked: str = "auto") -> int:
     """Print all findings; 2 if one is fatal. Raises ClusterError."""
-    found = list(findings(default_layout(), kind))
+    found = list(findings(default_layout(), asked))
     for each in found:
         print(each.line())
     return 2 if any(each.fatal and not each.ok for each in found) else 0

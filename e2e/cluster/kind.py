@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -22,6 +23,9 @@ from e2e.cluster.steps import Steps
 from e2e.cluster.tools import KubernetesTools, first_container_id
 
 INSTALL = "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"
+OLDEST = (0, 22)
+"""Its nodes are Kubernetes 1.29, the oldest that the operator is for."""
+NODE_IMAGE_ENV = "KIND_NODE_IMAGE"
 NAME = "dledger-e2e"
 CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = 3
@@ -139,7 +143,7 @@ class KindCluster(KubernetesTools):
 
     def _create(self) -> None:
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        chosen = os.environ.get("KIND_NODE_IMAGE")
+        chosen = os.environ.get(NODE_IMAGE_ENV)
         options = ["--image", chosen] if chosen else []
         with self._steps.step("kind create cluster"):
             create = ("kind", "create", "cluster", "--name", NAME, "--config", "-")
@@ -356,10 +360,19 @@ def require_tools() -> None:
     image.require_builder()
 
 
-def _require_docker() -> None:
+def find_trouble() -> str:
+    """Return why kind cannot be used, and what to do; "" if it can."""
     if shutil.which("kind") is None:
-        raise MissingPrerequisite(f"kind is not installed: {INSTALL}; or use --cluster local")
-    if trouble := docker.find_trouble():
+        return f"kind is not installed: {INSTALL}"
+    said = run("kind", "version", check=False)
+    found = re.search(r"\bv(\d+)\.(\d+)", said)
+    if found is not None and (int(found.group(1)), int(found.group(2))) < OLDEST:
+        return f"{found.group()} of kind makes nodes of a Kubernetes before 1.29; newer: {INSTALL}"
+    return ""
+
+
+def _require_docker() -> None:
+    if trouble := find_trouble() or docker.find_trouble():
         raise MissingPrerequisite(f"{trouble}; or use --cluster local")
 
 

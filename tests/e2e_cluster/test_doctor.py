@@ -34,6 +34,7 @@ def test_a_docker_that_cannot_build_is_known_before_there_is_a_cluster(
         return plugin if "buildx" in argv else client
 
     monkeypatch.setattr(docker, "run", answer)
+    monkeypatch.setattr(kind, "run", lambda *_, **__: "kind v0.33.0 go1.26 linux/amd64")
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/usr/bin/there")
     monkeypatch.delenv(docker.BUILDER_ENV, raising=False)
 
@@ -79,12 +80,25 @@ def test_a_docker_that_is_not_to_be_had_is_told_with_whose_fault_it_is(
         raise CommandFailed(argv, code, said)
 
     monkeypatch.setattr(docker, "run", fail)
+    monkeypatch.setattr(kind, "run", lambda *_, **__: "kind v0.33.0 go1.26 linux/amd64")
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/usr/bin/there")
 
     assert told in docker.find_trouble()
     assert told in choose.automatic()[1]
     with pytest.raises(MissingPrerequisite, match=told):
         kind.require_tools()
+
+
+@pytest.mark.parametrize(("said", "told"), [("v0.20.0", "Kubernetes before 1.29"), ("v0.33.0", "")])
+def test_a_kind_that_is_too_old_is_told(
+    said: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its nodes would come up, and the operator fail on them in words of its own."""
+    monkeypatch.setattr("shutil.which", lambda *_, **__: "/usr/bin/there")
+    monkeypatch.setattr(kind, "run", lambda *_, **__: f"kind {said} go1.26 linux/amd64")
+
+    assert bool(kind.find_trouble()) is bool(told)
+    assert told in kind.find_trouble()
 
 
 def test_doctor_looks_at_what_that_kind_of_cluster_needs(
@@ -95,6 +109,9 @@ def test_doctor_looks_at_what_that_kind_of_cluster_needs(
     monkeypatch.setattr("os.geteuid", lambda: 12345)
     monkeypatch.setattr("shutil.which", lambda *_, **__: "/usr/bin/there")
     monkeypatch.setattr(docker, "find_trouble", str)
+    monkeypatch.setattr(docker, "has", lambda name: name == "mine:1")
+    monkeypatch.setenv(kind.NODE_IMAGE_ENV, "mine:1")
+    monkeypatch.setattr(kind, "find_trouble", str)
     monkeypatch.setattr(docker, "builds", lambda: True)
     monkeypatch.setattr(docker, "keeps", lambda: tmp_path)
     monkeypatch.setattr("shutil.disk_usage", lambda _: DISK)
@@ -111,6 +128,7 @@ def test_doctor_looks_at_what_that_kind_of_cluster_needs(
     assert not {"root", "addresses"} & found.keys()
     assert [found[name].detail for name in ("helm", "kubectl")] == ["/usr/bin/there"] * 2
     assert "12 GiB free at" in found["disk"].detail
+    assert found["nodes' image"].ok
     monkeypatch.setattr(docker, "builds", lambda: False)
     local = {each.what: each for each in doctor.findings(layout, "local")}
     assert not local["Docker's BuildKit"].ok
