@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.cluster import golang, lock, mounts, oci
+from e2e.cluster import golang, image, lock, mounts, oci
 from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.kind_image import __main__ as command_line
 from e2e.cluster.kind_image import contents, daemon, node, places
@@ -230,6 +230,25 @@ def test_purge_says_what_it_leaves(
 
     assert not made.top.exists()
     assert "e2e.cluster purge --cluster local` removes them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stories", [True, False])
+def test_what_is_fetched_is_fetched_before_there_is_no_network(
+    stories: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A story that asks for Prometheus would build it where no module can be had."""
+    asked: set[str] = set()
+    recipes = (image.NODE, image.WORKLOAD, image.SPARK)
+    monkeypatch.setattr(golang, "ensure", lambda _, program, __: asked.add(program.name))
+    monkeypatch.setattr(image, "build", lambda recipe, *_: asked.add(recipe.stem))
+    monkeypatch.setattr(daemon, "images", lambda _: {each.base.name for each in recipes})
+    monkeypatch.setattr(command_line, "find_kubectl", lambda _: asked.add("kubectl"))
+
+    command_line._provide_offline(Steps(), stories=stories)
+
+    of_stories = {"dledger-spark", "prometheus", "versitygw"}
+    assert {"dledger", "dledger-workload", "helm", "kubectl"} <= asked
+    assert asked & of_stories == (of_stories if stories else set())
 
 
 def test_run_wants_a_command_and_root(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ EPILOG = """\
 examples:
   python -m e2e.cluster.kind_image build            Docker, kind, the nodes' image; prints its name
   python -m e2e.cluster.kind_image run make demo CLUSTER=kind
-  python -m e2e.cluster.kind_image run --spark make e2e CLUSTER=kind
+  python -m e2e.cluster.kind_image run --stories make e2e CLUSTER=kind
   python -m e2e.cluster.kind_image down             end its Docker, with all containers
   python -m e2e.cluster.kind_image purge            that, and delete its images and files
 
@@ -50,7 +50,12 @@ def parser() -> argparse.ArgumentParser:
     ):
         commands.add_parser(name, help=text, description=text)
     runs = commands.add_parser("run", help="run a command that finds this Docker and kind")
-    runs.add_argument("--spark", action="store_true", help="with the image of Spark in Docker")
+    runs.add_argument(
+        "--stories",
+        action="store_true",
+        help="with all that stories ask for, where there is no network to fetch it from: Spark's "
+        "image, Prometheus, versitygw",
+    )
     runs.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD...")
     return top
 
@@ -79,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
             print(provided)
             return 0
         os.environ.update(environment_of(places, provided))
-        _provide_images(steps, spark=options.spark)
+        _provide_offline(steps, stories=options.stories)
         lock.use(places.uses)
     command = options.argv[1:] if options.argv[0] == "--" else options.argv
     return subprocess.run(daemon.inside(*command), env=shell.environment(), check=False).returncode
@@ -123,18 +128,19 @@ def environment_of(places: Places, node_image: str) -> dict[str, str]:
     }
 
 
-def _provide_images(steps: Steps, *, spark: bool) -> None:
+def _provide_offline(steps: Steps, *, stories: bool) -> None:
     """Do what needs the network: the command runs where there is none."""
     layout = default_layout()
     places = Places(layout)
     has = daemon.images(places)
-    recipes = (image.NODE, image.WORKLOAD, *((image.SPARK,) if spark else ()))
+    recipes = (image.NODE, image.WORKLOAD, *((image.SPARK,) if stories else ()))
     for each in {recipe.base.name: recipe.base for recipe in recipes}.values():
         if each.name not in has:
             archive = base.archive(layout, each, steps)
             with steps.step(f"import {each.name}"):
                 daemon.docker(places, "import", archive, each.name)
-    for program in (golang.HELM, golang.VERSITYGW):
+    programs = (golang.VERSITYGW, golang.PROMETHEUS) if stories else ()
+    for program in (golang.HELM, *programs):
         golang.ensure(layout, program, steps)
     find_kubectl(layout)
     for recipe in recipes:
