@@ -82,9 +82,9 @@ class KubernetesTools:
         timeout_s: float = 60,
     ) -> str:
         """See `Cluster.kubectl`."""
-        flag = f"--kubeconfig={self.kubeconfig}"
+        flags = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kube_cache}")
         kubectl = find_kubectl(self.layout)
-        return run(kubectl, flag, *args, input=input, check=check, timeout_s=timeout_s)
+        return run(kubectl, *flags, *args, input=input, check=check, timeout_s=timeout_s)
 
     def helm(self, *args: str) -> str:
         """See `Cluster.helm`. The machine's helm is as good as ours."""
@@ -93,7 +93,13 @@ class KubernetesTools:
         # Its plugins, repositories and caches are the user's; none of them is needed.
         home = self.layout.cache / "helm"
         homes = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
+        homes["KUBECACHEDIR"] = str(self._kube_cache)
         return run(helm, f"--kubeconfig={self.kubeconfig}", *args, env=homes, timeout_s=600)
+
+    @property
+    def _kube_cache(self) -> Path:
+        """Where what the API server serves is remembered: else below the user's ~/.kube."""
+        return self.layout.cache / "kube"
 
     def nodes_ready(self) -> dict[str, bool]:
         """Return whether each node is ready, by name; none if the API server does not answer."""

@@ -169,8 +169,12 @@ def test_purge_takes_what_docker_makes_elsewhere_and_nobody_elses(
 ) -> None:
     """Whatever it is told, it writes a key and makes directories; some may have been there."""
     (tmp_path / "opt/containerd/bin").mkdir(parents=True)
+    for hierarchy in ("memory", "pids"):
+        (tmp_path / "sys/fs/cgroup" / hierarchy).mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/pids/docker").mkdir()
 
     daemon.note_strays(made, tmp_path)
+    (tmp_path / "sys/fs/cgroup/memory/docker/buildkit").mkdir(parents=True)
     for each in ("etc/docker", "opt/containerd/lib", "run/docker/plugins"):
         (tmp_path / each).mkdir(parents=True)
     (tmp_path / "etc/docker/key.json").touch()
@@ -182,6 +186,7 @@ def test_purge_takes_what_docker_makes_elsewhere_and_nobody_elses(
     assert {each for each in left if not each.startswith("cache")} == {
         *("etc", "opt", "opt/containerd", "opt/containerd/bin"),
         *("run", "run/docker", "run/docker/somebodys"),
+        *("sys", "sys/fs", "sys/fs/cgroup", "sys/fs/cgroup/pids", "sys/fs/cgroup/pids/docker"),
     }
 
 

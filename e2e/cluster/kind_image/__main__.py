@@ -121,6 +121,7 @@ def environment_of(places: Places, node_image: str) -> dict[str, str]:
     """Return what a command is told of this Docker, and of the image to make nodes of."""
     return {
         "DOCKER_HOST": f"unix://{places.socket}",
+        "DOCKER_CONFIG": str(places.client_config),
         "KIND_NODE_IMAGE": node_image,
         "PATH": f"{places.path}:{os.environ.get('PATH', packages.SYSTEM_PATH)}",
         image.BASE_ENV: base.NODE.name,

@@ -27,9 +27,10 @@ _CAPABILITIES = Path("/proc/self/status")
 _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
 _STRAYS = (
     *("/etc/docker/key.json", "/opt/containerd/bin", "/opt/containerd/lib"),
-    *("/run/docker/plugins",),
+    *("/run/docker/plugins", "/run/runc", "/sys/fs/cgroup/docker"),
 )
-"""What dockerd makes elsewhere, whatever it is told: a file, and directories that stay empty."""
+"""What dockerd makes elsewhere, whatever it is told: a file, and directories that are empty at its
+end. So does each hierarchy of cgroups of version 1 have one."""
 _NAMES = (
     *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"),
     *("SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW"),
@@ -167,9 +168,12 @@ def _search_path(places: Places) -> str:
 
 def note_strays(places: Places, root: Path = Path("/")) -> None:
     """Record what of `_STRAYS` is not there yet, so that `clear_strays` takes no one else's."""
-    if not places.strays.exists():
-        absent = [each for each in _STRAYS if not (root / each[1:]).exists()]
-        places.strays.write_text(json.dumps(absent) + "\n", "ascii")
+    if places.strays.exists():
+        return
+    tops = (root / "sys/fs/cgroup").glob("*/")
+    of_cgroups = [f"/{(top / 'docker').relative_to(root)}" for top in tops]
+    absent = [each for each in (*_STRAYS, *of_cgroups) if not (root / each[1:]).exists()]
+    places.strays.write_text(json.dumps(absent) + "\n", "ascii")
 
 
 def clear_strays(places: Places, root: Path = Path("/")) -> None:
@@ -179,6 +183,8 @@ def clear_strays(places: Places, root: Path = Path("/")) -> None:
     for each in json.loads(places.strays.read_text("ascii")):
         path = root / each[1:]
         with contextlib.suppress(OSError):  # absent, or somebody else's as well
+            for below in sorted(path.rglob("*/"), reverse=True):
+                below.rmdir()
             path.unlink() if path.is_file() else path.rmdir()
             path.parent.rmdir()
 

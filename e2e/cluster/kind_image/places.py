@@ -80,6 +80,11 @@ class Places:
         return self.top / "daemon.json"
 
     @property
+    def client_config(self) -> Path:
+        """What Docker's client keeps: else it would write into the user's home, and read there."""
+        return self.top / "client"
+
+    @property
     def strays(self) -> Path:
         """The record of what Docker was about to make elsewhere."""
         return self.top / "strays.json"
