@@ -13,7 +13,7 @@ import tarfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import mounts
+from e2e.cluster import lock, mounts
 from e2e.cluster.layout import Layout
 from e2e.cluster.shell import run
 from e2e.cluster.steps import Steps
@@ -84,8 +84,10 @@ def archive(layout: Layout, base: Base, steps: Steps) -> Path:
     """Return a tar of the base's files, made once."""
     path = layout.images / f"{base.name.rpartition(':')[2]}.tar"
     if not path.exists():
-        with steps.step(f"debootstrap {SUITE} for {base.repository} (once, about a minute)"):
-            _bootstrap(layout, base, path)
+        with lock.held(layout.cache / "base.lock", steps, f"making {base.repository}"):
+            if not path.exists():
+                with steps.step(f"debootstrap {SUITE} for {base.repository} (once, a minute)"):
+                    _bootstrap(layout, base, path)
     return path
 
 
@@ -105,7 +107,8 @@ def _bootstrap(layout: Layout, base: Base, archive: Path) -> None:
     include = f"--include={','.join(base.packages)}"
     log = layout.cache / "debootstrap.log"
     log.unlink(missing_ok=True)
-    run("debootstrap", "--variant=minbase", include, SUITE, tree, log=log)
+    # Else it only warns that it cannot check a signature where Debian's keyring is not installed.
+    run("debootstrap", "--force-check-gpg", "--variant=minbase", include, SUITE, tree, log=log)
     for directory in UNREAD:
         shutil.rmtree(tree / directory, ignore_errors=True)
         (tree / directory).mkdir(parents=True)

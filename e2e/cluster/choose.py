@@ -43,6 +43,6 @@ def automatic() -> tuple[str, str]:
     """Return ``kind`` or ``local``, by what this machine has, and why."""
     if shutil.which("kind") is None:
         return "local", "kind is not installed"
-    if not docker.answers():
-        return "local", "kind is installed, but no Docker daemon answers"
+    if trouble := docker.find_trouble():
+        return "local", f"kind is installed, but {trouble}"
     return "kind", "kind is installed, and a Docker daemon answers"

@@ -6,10 +6,12 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
 from e2e.cluster.errors import CommandFailed, MissingPrerequisite
 from e2e.cluster.shell import run
 
+INSTALL = "https://docs.docker.com/engine/install/"
 TIMEOUT_S = 10.0
 DOCKER, BUILDAH = "docker", "buildah"
 BUILDER_ENV = "DLEDGER_BUILDER"
@@ -19,14 +21,34 @@ BUILDX_APART_SINCE = 23
 
 
 def answers() -> bool:
-    """Say whether there is a Docker daemon."""
+    """Say whether there is a Docker daemon that we may use."""
+    return not find_trouble()
+
+
+def find_trouble() -> str:
+    """Return why no daemon answers us, and what to do; "" if one does."""
     if shutil.which("docker") is None:
-        return False
+        return f"Docker is not installed: {INSTALL}"
     try:
         run("docker", "version", "--format", "{{.Server.Version}}", timeout_s=TIMEOUT_S)
-    except CommandFailed:
-        return False
-    return True
+    except CommandFailed as failed:
+        if "permission denied" in failed.output.lower():
+            return "this user may not use Docker: sudo usermod -aG docker $USER, and log in again"
+        if failed.code is None:
+            return f"Docker gives no answer within {TIMEOUT_S:g} s: see docker info"
+        return "no Docker daemon answers: start it, and see docker info"
+    return ""
+
+
+def has(name: str) -> bool:
+    """Say whether Docker has an image, so that it need not be pulled."""
+    return bool(run("docker", "image", "inspect", "--format", "{{.Id}}", name, check=False).strip())
+
+
+def keeps() -> Path | None:
+    """Return where the daemon keeps images, if that is on this machine and not in a virtual one."""
+    said = run("docker", "info", "--format", "{{.DockerRootDir}}", check=False).strip()
+    return Path(said) if said and Path(said).exists() else None
 
 
 def builds() -> bool:
@@ -35,7 +57,11 @@ def builds() -> bool:
     found = re.match(r"(\d+)\.", said.strip())
     if found is not None and int(found.group(1)) < BUILDX_APART_SINCE:
         return True
-    return "buildx" in run("docker", "buildx", "version", check=False)
+    try:
+        run("docker", "buildx", "version")
+    except CommandFailed:
+        return False
+    return True
 
 
 def require_builds() -> None:

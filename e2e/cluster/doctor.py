@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import docker, golang, network, packages
+from e2e.cluster import docker, golang, kind, network, packages, tools
 from e2e.cluster.choose import automatic
 from e2e.cluster.current import CurrentCluster
 from e2e.cluster.layout import API_PORT, Layout, default_layout
@@ -18,8 +18,11 @@ from e2e.cluster.shell import run
 from e2e.cluster.teardown import port_is_free
 
 NEEDED_DISK_GIB = 16
+NEEDED_DOCKER_GIB = 10
+"""Four images (2.7 GiB), once more as build cache and as archives, and what four nodes unpack."""
 NEEDED_MEMORY_GIB = 6
 GIB = 2**30
+ROOT_OR_KIND = "run as root (sudo), or install Docker and kind, which need none: --cluster kind"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ class Finding:
         return f"{verdict} {self.what}: {self.detail}"
 
 
-def findings(layout: Layout, kind: str = "auto") -> Iterator[Finding]:
+def findings(layout: Layout, asked: str = "auto") -> Iterator[Finding]:
     """Look at everything that a cluster of that kind needs."""
-    chosen = kind
-    if kind == "auto":
+    chosen = asked
+    if asked == "auto":
         chosen, reason = automatic()
         yield Finding("auto", True, f"--cluster auto means {chosen} here: {reason}")
     looks = {"local": _local, "kind": _kind, "current": _current}
@@ -57,12 +60,27 @@ def findings(layout: Layout, kind: str = "auto") -> Iterator[Finding]:
 def _kind(layout: Layout) -> Iterator[Finding]:
     """Docker has the nodes and their network, so it takes neither root nor routes of this host."""
     yield _memory()
-    yield _disk(layout)
-    there = docker.answers()
-    detail = "answers" if there else "start Docker (see: docker info), or use --cluster local"
-    yield Finding("Docker daemon", there, detail)
-    found = shutil.which("kind")
-    yield Finding("kind", found is not None, found or "https://kind.sigs.k8s.io")
+    trouble = docker.find_trouble()
+    yield Finding("Docker daemon", not trouble, trouble or "answers")
+    kinds = kind.find_trouble()
+    yield Finding("kind", not kinds, kinds or "there")
+    if not trouble:
+        yield _node_image()
+        yield _disk(docker.keeps() or layout.cache, NEEDED_DOCKER_GIB)
+        yield from _builder(layout)
+    yield from _programs(layout, (golang.HELM, golang.KUBECTL))
+
+
+def _node_image() -> Finding:
+    chosen = os.environ.get(kind.NODE_IMAGE_ENV, "")
+    there = bool(chosen) and docker.has(chosen)
+    which = chosen or f"kind's own ({kind.NODE_IMAGE_ENV} names another one)"
+    detail = chosen if there else f"Docker has to have or pull {which}"
+    return Finding("nodes' image", there, detail, fatal=False)
+
+
+def _builder(layout: Layout) -> Iterator[Finding]:
+    """Images are built for every kind of cluster, by Docker where it answers."""
     if docker.builder() == docker.DOCKER:
         has = docker.builds()
         missing = (
@@ -70,8 +88,11 @@ def _kind(layout: Layout) -> Iterator[Finding]:
         )
         yield Finding("Docker's BuildKit", has, "there" if has else missing)
     else:
+        root = os.geteuid() == 0
+        yield Finding(
+            "buildah as root", root, "yes" if root else "run as root (sudo), or by Docker"
+        )
         yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
-    yield from _programs(layout, (golang.HELM, golang.KUBECTL))
 
 
 def _current(layout: Layout) -> Iterator[Finding]:
@@ -84,11 +105,11 @@ def _current(layout: Layout) -> Iterator[Finding]:
 def _local(layout: Layout) -> Iterator[Finding]:
     yield Finding("system", platform.system() == "Linux", f"{platform.system()}, Linux is needed")
     root = os.geteuid() == 0
-    yield Finding("root", root, "yes" if root else "run as root (sudo), or use --cluster kind")
+    yield Finding("root", root, "yes" if root else ROOT_OR_KIND)
     yield _memory()
-    yield _disk(layout)
+    yield _disk(layout.cache, NEEDED_DISK_GIB)
     yield _packages(layout, "cluster", packages.missing(packages.CLUSTER_PACKAGES))
-    yield _packages(layout, "image", packages.missing(packages.IMAGE_PACKAGES))
+    yield from _builder(layout)
     yield from _programs(layout, (*golang.CLUSTER_PROGRAMS, golang.HELM))
     yield from _addresses(layout)
 
@@ -99,11 +120,11 @@ def _memory() -> Finding:
     return Finding("memory", enough, f"{total:.0f} GiB, {NEEDED_MEMORY_GIB} are needed")
 
 
-def _disk(layout: Layout) -> Finding:
-    existing = next(path for path in (layout.cache, *layout.cache.parents) if path.exists())
+def _disk(where: Path, needed_gib: int) -> Finding:
+    existing = next(path for path in (where, *where.parents) if path.exists())
     free = shutil.disk_usage(existing).free / GIB
-    enough = free >= NEEDED_DISK_GIB
-    return Finding("disk", enough, f"{free:.0f} GiB free, {NEEDED_DISK_GIB} are needed")
+    detail = f"{free:.0f} GiB free at {existing}, {needed_gib} are needed"
+    return Finding("disk", free >= needed_gib, detail)
 
 
 def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
@@ -117,9 +138,9 @@ def _packages(layout: Layout, use: str, absent: list[str]) -> Finding:
 
 def _programs(layout: Layout, programs: Iterable[golang.Program]) -> Iterator[Finding]:
     for program in programs:
-        path = golang.built(layout, program)
-        detail = str(path) if path.exists() else "up will build it, minutes the first time"
-        yield Finding(program.name, path.exists(), detail, fatal=False)
+        path = tools.find_there(layout, program)
+        detail = str(path) if path else "will be built when it is needed, minutes the first time"
+        yield Finding(program.name, path is not None, detail, fatal=False)
     found = shutil.which("go")
     text = run(found, "version", cwd=Path("/")).strip() if found else "will be taken from PyPI"
     yield Finding("Go", found is not None, text, fatal=False)
@@ -136,9 +157,9 @@ def _addresses(layout: Layout) -> Iterator[Finding]:
     yield Finding(f"port {API_PORT}", up or free, detail)
 
 
-def main(kind: str = "auto") -> int:
+def main(asked: str = "auto") -> int:
     """Print all findings; 2 if one is fatal. Raises ClusterError."""
-    found = list(findings(default_layout(), kind))
+    found = list(findings(default_layout(), asked))
     for each in found:
         print(each.line())
     return 2 if any(each.fatal and not each.ok for each in found) else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Callable
 
@@ -49,3 +50,9 @@ def exit_code(command: Callable[[], int]) -> int:
     except ClusterError as failed:
         print(f"failed: {failed}", file=sys.stderr)
         return FAILED
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        hint = "make some; `python -m e2e.cluster doctor` says how much is needed"
+        print(f"missing: room on a disk ({error}): {hint}", file=sys.stderr)
+        return USAGE

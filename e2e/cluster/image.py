@@ -18,7 +18,7 @@ from pathlib import Path
 
 from e2e.cluster import base, docker, lock, packages, wheels
 from e2e.cluster.docker import DOCKER, builder
-from e2e.cluster.errors import ClusterError, MissingPrerequisite, exit_code
+from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, exit_code
 from e2e.cluster.layout import (
     NODE_IMAGE,
     SPARK_IMAGE,
@@ -33,6 +33,10 @@ KEPT_ARCHIVES = 2
 BASE_ENV, SPARK_BASE_ENV = "DLEDGER_IMAGE_BASE", "DLEDGER_SPARK_IMAGE_BASE"
 """Name an image that Docker has or can pull, to build on instead of the Dockerfile's base."""
 MAX_ATTEMPTS = 5
+BUILD_ENVIRONMENT = {"DOCKER_BUILDKIT": "1", "BUILDX_NO_DEFAULT_ATTESTATIONS": "1"}
+"""Without attestations an archive has one image, and nothing else that a node could ask for."""
+NOT_PULLED = ("failed to resolve source metadata", "failed to create LLB definition")
+"""How BuildKit begins when it cannot have a base: of today's Docker, and of one before 23."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,20 +122,33 @@ def build(recipe: Recipe = NODE, layout: Layout | None = None, steps: Steps | No
             image = _wheel_of_settled_sources(recipe, base_name, steps)
         image.archive.parent.mkdir(parents=True, exist_ok=True)
         partial = image.archive.with_suffix(".partial")
-        partial.unlink(missing_ok=True)
+        for killed in image.archive.parent.glob(f"{recipe.stem}-[0-9]*.partial"):
+            killed.unlink()
         arguments = [
             *("--file", recipe.files[0]),
             *build_arguments(recipe, base_name, dependencies, image.name),
         ]
         if by_docker:
-            _provide_to_docker(below)
-            _by_docker(image, arguments, partial, steps)
+            # Docker is every checkout's: another one would take our image away before it is saved.
+            with lock.held(layout.cache / "docker.lock", steps, "building an image in Docker"):
+                _provide_to_docker(below)
+                _by_docker(image, base_name, arguments, partial, steps)
         else:
             _provide_buildah(layout, recipe, below, steps)
             _by_buildah(layout, image, arguments, partial, steps)
         partial.rename(image.archive)
         _forget_old(recipe, image.archive)
     return image
+
+
+def require_builder() -> None:
+    """Raise MissingPrerequisite unless our images can be built: asked before a cluster is made."""
+    if builder() == DOCKER:
+        docker.require_builds()
+        return
+    for recipe in (NODE, SPARK):
+        buildahs_base(recipe)
+    _require_root()
 
 
 def chosen_base(recipe: Recipe, environment: Mapping[str, str] = os.environ) -> str:
@@ -178,10 +195,20 @@ def build_arguments(
     return [word for key, value in values.items() for word in ("--build-arg", f"{key}={value}")]
 
 
-def _by_docker(image: Image, arguments: Sequence[str], out: Path, steps: Steps) -> None:
+def _by_docker(
+    image: Image, base_name: str, arguments: Sequence[str], out: Path, steps: Steps
+) -> None:
     with steps.step(f"docker build {image.name}"):
-        environment = {"DOCKER_BUILDKIT": "1"}
-        run("docker", "build", "-t", image.name, *arguments, ".", cwd=wheels.ROOT, env=environment)
+        command = ("docker", "build", "-t", image.name, *arguments, ".")
+        try:
+            run(*command, cwd=wheels.ROOT, env=BUILD_ENVIRONMENT)
+        except CommandFailed as failed:
+            if not any(each in failed.output for each in NOT_PULLED):
+                raise
+            raise MissingPrerequisite(
+                f"Docker cannot have the base {base_name}: name one that it has or can pull by "
+                f"{BASE_ENV} ({SPARK_BASE_ENV} for Spark's)\n{failed}"
+            ) from failed
         run("docker", "save", "--output", out, image.name)
         repository = image.name.rpartition(":")[0]
         docker.forget_images(name for name in docker.images([repository]) if name != image.name)
@@ -193,10 +220,14 @@ def _provide_to_docker(below: Image | None) -> None:
         run("docker", "load", "--input", below.archive)
 
 
-def _provide_buildah(layout: Layout, recipe: Recipe, below: Image | None, steps: Steps) -> None:
-    """Provide buildah, and in its storage what the recipe's image is based on."""
+def _require_root() -> None:
     if os.geteuid() != 0:
         raise MissingPrerequisite("building an image without Docker needs root: run with sudo")
+
+
+def _provide_buildah(layout: Layout, recipe: Recipe, below: Image | None, steps: Steps) -> None:
+    """Provide buildah, and in its storage what the recipe's image is based on."""
+    _require_root()
     packages.ensure(layout, packages.IMAGE_PACKAGES, steps)
     if below is None:
         base.ensure(layout, recipe.base, steps)

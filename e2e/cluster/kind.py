@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Collection, Mapping, Sequence
 from functools import partial
@@ -12,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from e2e.cluster import api, docker, lock, oci
+from e2e.cluster import api, docker, image, lock, oci
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
 from e2e.cluster.interface import Pid
 from e2e.cluster.layout import OUR_IMAGES, POD_RANGE, SERVICE_RANGE, Layout, default_layout
@@ -21,19 +22,21 @@ from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
 from e2e.cluster.tools import KubernetesTools, first_container_id
 
+INSTALL = "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"
+OLDEST = (0, 22)
+"""Its nodes are Kubernetes 1.29, the oldest that the operator is for."""
+NODE_IMAGE_ENV = "KIND_NODE_IMAGE"
 NAME = "dledger-e2e"
 CONTROL_PLANE = f"{NAME}-control-plane"
 WORKERS = 3
 CREATE_TIMEOUT_S = 600.0
 API_TIMEOUT_S = 120.0
-_MOST_CUTS = 8
-"""So often a node may have been cut off without being connected again."""
 MANIFESTS = "/etc/kubernetes/manifests"
 API_SERVER = f"{MANIFESTS}/kube-apiserver.yaml"
 NOT_PULLED = "failed to pull image"
 NO_IMAGE = (
-    "Docker cannot pull the nodes' image: name one that it has by KIND_NODE_IMAGE, or run this by "
-    "`python -m e2e.cluster.kind_image run`, which makes one from packages"
+    "Docker cannot pull the nodes' image: name one that it has by KIND_NODE_IMAGE, or, as root on "
+    "Debian, run this by `python -m e2e.cluster.kind_image run`, which makes one from packages"
 )
 FLAGS = {
     "kube-controller-manager": {"node-monitor-grace-period": "20s", "node-monitor-period": "2s"},
@@ -51,6 +54,11 @@ done
 """
 """The processes of container $1: their ids in the node, and in the container."""
 API_SERVER_ASIDE = "/etc/kubernetes/kube-apiserver.yaml.stopped"
+_CUT = (
+    *("INPUT -i eth0 -j DROP", "OUTPUT -o eth0 -j DROP"),
+    *("FORWARD -i eth0 -j DROP", "FORWARD -o eth0 -j DROP"),
+)
+"""The rules by which a node reaches nobody, as iptables prints them."""
 
 
 def config() -> str:
@@ -104,21 +112,38 @@ class KindCluster(KubernetesTools):
     def _lock(self) -> Path:
         return self.layout.cache / "kind.lock"
 
+    @property
+    def _uses(self) -> Path:
+        return self.layout.cache / "kind.uses"
+
     def up(self) -> None:
-        """See `Cluster.up`."""
+        """See `Cluster.up`. From then on, as long as this process lives, no other takes it down."""
         require_tools()
         with lock.held(self._lock, self._steps):
+            self._take_kubeconfig()
             if self.is_up():
+                if not self._has_flags():
+                    self._shorten_grace()
+                lock.use(self._uses)
                 self._steps.say(f"the cluster is up already; kubeconfig {self.kubeconfig}")
                 return
+            lock.require_unused(self._uses)
             self._steps.say(f"to start: kind cluster {NAME} of {1 + WORKERS} nodes in Docker")
             self._delete()
             self._create()
+            lock.use(self._uses)
             self._steps.say(f"the cluster is up; kubeconfig {self.kubeconfig}")
+
+    def _take_kubeconfig(self) -> None:
+        """Ask for the kubeconfig of a cluster that another cache, or none any more, knows."""
+        if NAME in clusters():
+            self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
+            where = ("--name", NAME, "--kubeconfig", self.kubeconfig)
+            run("kind", "export", "kubeconfig", *where, check=False)
 
     def _create(self) -> None:
         self.kubeconfig.parent.mkdir(parents=True, exist_ok=True)
-        chosen = os.environ.get("KIND_NODE_IMAGE")
+        chosen = os.environ.get(NODE_IMAGE_ENV)
         options = ["--image", chosen] if chosen else []
         with self._steps.step("kind create cluster"):
             create = ("kind", "create", "cluster", "--name", NAME, "--config", "-")
@@ -129,10 +154,17 @@ class KindCluster(KubernetesTools):
                 if NOT_PULLED not in failed.output:
                     raise
                 raise MissingPrerequisite(f"{NO_IMAGE}\n{failed}") from failed
+        self._shorten_grace()
+
+    def _shorten_grace(self) -> None:
+        """Give the control plane its flags; killed meanwhile, the next `up` does it."""
         with self._steps.step("shorter grace for lost nodes"):
             self._set_flags(FLAGS)
         with self._steps.step("nodes and DNS ready"):
             until("the cluster to be ready", self.is_up, timeout_s=API_TIMEOUT_S, interval_s=1.0)
+
+    def _has_flags(self) -> bool:
+        return all(map(self._runs_with, FLAGS.values()))
 
     def _set_flags(self, components: Mapping[str, Mapping[str, str]]) -> None:
         """Give components of the control plane their flags: all at once, for one restart."""
@@ -183,21 +215,38 @@ class KindCluster(KubernetesTools):
         """See `Cluster.down`."""
         _require_docker()
         with lock.held(self._lock, self._steps):
+            lock.require_unused(self._uses)
             self._delete()
 
     def purge(self) -> None:
-        """See `Cluster.purge`."""
-        self.down()
-        with self._steps.step("remove our images, kind's network unless used, and what we keep"):
-            docker.forget_images(docker.images(OUR_IMAGES))
-            if not clusters():
-                run("docker", "network", "rm", "kind", check=False)
-            shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
-        self._lock.unlink(missing_ok=True)
-        self._steps.say(
-            f"left: Docker's build cache and the nodes' image, which others may use, and "
-            f"{self.layout.cache}, which a local cluster's purge removes"
-        )
+        """See `Cluster.purge`. The cache goes with it unless another kind of cluster has a part."""
+        _require_docker()
+        left = "Docker's build cache and the nodes' image, which others may use"
+        with lock.held(self._lock, self._steps):
+            lock.require_unused(self._uses)
+            self._delete()
+            with self._steps.step("remove our images, kind's network unless used, and the cache"):
+                docker.forget_images(docker.images(OUR_IMAGES))
+                if not clusters():
+                    run("docker", "network", "rm", "kind", check=False)
+                if others := self._others():
+                    left += f"; {self.layout.cache} for {others[0]}: `{others[1]}` removes it"
+                    shutil.rmtree(self.kubeconfig.parent, ignore_errors=True)
+                else:
+                    shutil.rmtree(self.layout.cache, ignore_errors=True)
+        for path in (self._lock, self._uses):
+            path.unlink(missing_ok=True)
+        self._steps.say(f"left: {left}")
+
+    def _others(self) -> tuple[str, str] | None:
+        """Return who else needs the cache, by which the machine is restored, and what ends that."""
+        layout, module = self.layout, "python -m e2e.cluster"
+        if (layout.cache / "kind-image").exists():
+            return "a Docker of ours", f"{module}.kind_image purge"
+        kept = (layout.packages, layout.kernel_settings, layout.state, layout.cache / "buildah")
+        if any(each.exists() for each in kept):
+            return "a local cluster", f"{module} purge --cluster local"
+        return None
 
     def _delete(self) -> None:
         if NAME in clusters():
@@ -254,14 +303,14 @@ class KindCluster(KubernetesTools):
 
     def cut_off(self, node: str) -> None:
         """See `Cluster.cut_off`: its packets are dropped, so that its routes stay."""
-        self._drop_packets(node, "-I")
+        self._in_node(node, "sh", "-c", " && ".join(f"iptables -I {rule}" for rule in _CUT))
 
     def connect(self, node: str) -> None:
-        """See `Cluster.connect`."""
-        for _ in range(_MOST_CUTS):
-            if "DROP" not in self._in_node(node, "iptables", "-S", "INPUT"):
-                return
-            self._drop_packets(node, "-D")
+        """See `Cluster.connect`: however often it was cut off, and however far that came."""
+        listed = self._in_node(node, "iptables", "-S").splitlines()
+        rules = [rule for line in listed if (rule := line.removeprefix("-A ")) in _CUT]
+        if rules:
+            self._in_node(node, "sh", "-c", " && ".join(f"iptables -D {rule}" for rule in rules))
 
     def lose_node(self, node: str) -> None:
         """See `Cluster.lose_node`."""
@@ -272,10 +321,6 @@ class KindCluster(KubernetesTools):
         """See `Cluster.return_node`."""
         run("docker", "start", node)
         until(f"{node} to be ready", self.is_up, timeout_s=API_TIMEOUT_S)
-
-    def _drop_packets(self, node: str, action: str) -> None:
-        for chain, way in (("INPUT", "-i"), ("OUTPUT", "-o"), ("FORWARD", "-i"), ("FORWARD", "-o")):
-            self._in_node(node, "iptables", action, chain, way, "eth0", "-j", "DROP")
 
     def _api_answers(self) -> bool:
         try:
@@ -312,21 +357,23 @@ def clusters() -> list[str]:
 def require_tools() -> None:
     """Raise MissingPrerequisite unless kind and docker are there, and images can be built."""
     _require_docker()
-    if docker.builder() == docker.DOCKER:
-        docker.require_builds()
+    image.require_builder()
+
+
+def find_trouble() -> str:
+    """Return why kind cannot be used, and what to do; "" if it can."""
+    if shutil.which("kind") is None:
+        return f"kind is not installed: {INSTALL}"
+    said = run("kind", "version", check=False)
+    found = re.search(r"\bv(\d+)\.(\d+)", said)
+    if found is not None and (int(found.group(1)), int(found.group(2))) < OLDEST:
+        return f"{found.group()} of kind makes nodes of a Kubernetes before 1.29; newer: {INSTALL}"
+    return ""
 
 
 def _require_docker() -> None:
-    for tool, where in (
-        ("docker", "https://docs.docker.com/engine/install/"),
-        ("kind", "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"),
-    ):
-        if shutil.which(tool) is None:
-            raise MissingPrerequisite(f"{tool} is not installed: {where}; or use --cluster local")
-    if not docker.answers():
-        raise MissingPrerequisite(
-            "no Docker daemon answers (see: docker info); start it, or use --cluster local"
-        )
+    if trouble := find_trouble() or docker.find_trouble():
+        raise MissingPrerequisite(f"{trouble}; or use --cluster local")
 
 
 def _aside(component: str) -> str:

@@ -30,6 +30,7 @@ from e2e.cluster import (
     teardown,
 )
 from e2e.cluster.errors import ClusterError, MissingPrerequisite
+from e2e.cluster.kind_image.places import Places
 from e2e.cluster.layout import API_PORT, NODES, ClusterNode, Layout, default_layout
 from e2e.cluster.runtime import Runtime, system_image
 from e2e.cluster.shell import tail, until
@@ -70,7 +71,7 @@ class LocalCluster(KubernetesTools):
                 lock.use(self.layout.uses)
                 self._steps.say(f"the cluster is up already; kubeconfig {self.kubeconfig}")
                 return
-            self._require_unused()
+            lock.require_unused(self.layout.uses)
             for line in self.intentions():
                 self._steps.say(line)
             network.lay_blackholes()
@@ -80,15 +81,6 @@ class LocalCluster(KubernetesTools):
             self._start()
             lock.use(self.layout.uses)
             self._steps.say(f"the cluster is up; kubeconfig {self.kubeconfig}")
-
-    def _require_unused(self) -> None:
-        """A story may have stopped the API server or cut a node off: that is not ours to repair."""
-        lock.let_go(self.layout.uses)
-        if lock.used_elsewhere(self.layout.uses):
-            raise ClusterError(
-                "another process uses the cluster, which is not to be taken from it; wait for it, "
-                f"or stop it (see: fuser -v {self.layout.uses})"
-            )
 
     def intentions(self) -> list[str]:
         """Say what `up` will install, build and start, and where its state will lie."""
@@ -265,7 +257,7 @@ class LocalCluster(KubernetesTools):
         """See `Cluster.down`. The blackhole routes stay."""
         require_root()
         with lock.held(self.layout.lock, self._steps):
-            self._require_unused()
+            lock.require_unused(self.layout.uses)
             with self._steps.step("take the cluster down"):
                 network.lay_blackholes()
                 teardown.take_down(self.layout, self.nodes)
@@ -274,8 +266,12 @@ class LocalCluster(KubernetesTools):
     def purge(self) -> None:
         """Leave nothing: the cluster, the cache, the packages we installed, the routes."""
         require_root()
+        if Places(self.layout).run.exists():  # its images are in the cache, and in use
+            raise MissingPrerequisite(
+                "a Docker of ours runs for kind; first `python -m e2e.cluster.kind_image purge`"
+            )
         with lock.held(self.layout.lock, self._steps):
-            self._require_unused()
+            lock.require_unused(self.layout.uses)
             with self._steps.step("take the cluster down"):
                 teardown.take_down(self.layout, self.nodes)
                 kernel.restore(self.layout)

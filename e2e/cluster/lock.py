@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.steps import Steps
 
 
@@ -60,3 +61,16 @@ def used_elsewhere(path: Path) -> bool:
     finally:
         os.close(descriptor)
     return False
+
+
+def require_unused(path: Path) -> None:
+    """Raise ClusterError while another process uses the cluster; undoes `use`.
+
+    A story of that one may have stopped the API server or cut a node off: not ours to repair.
+    """
+    let_go(path)
+    if used_elsewhere(path):
+        raise ClusterError(
+            "another process uses the cluster, which is not to be taken from it; wait for it, "
+            f"or stop it (see: fuser -v {path})"
+        )

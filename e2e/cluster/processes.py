@@ -16,7 +16,7 @@ from pathlib import Path
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.layout import CGROUP, Layout
-from e2e.cluster.shell import until
+from e2e.cluster.shell import environment, until
 
 MARK = "DLEDGER_E2E_COMPONENT"
 PROC = Path("/proc")
@@ -29,14 +29,14 @@ def spawn(layout: Layout, component: str, command: Sequence[str]) -> None:
 
     ``setsid --fork`` leaves no child of ours behind: it outlives us, and needs no reaping.
     """
-    environment = {**os.environ, MARK: f"{layout.state}:{component}"}
+    given = {**environment(), MARK: f"{layout.state}:{component}"}
     with layout.log(component).open("ab") as log:
         subprocess.run(
             ["setsid", "--fork", *command],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            env=environment,
+            env=given,
             cwd="/",
             check=True,
         )

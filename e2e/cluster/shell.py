@@ -10,10 +10,25 @@ from pathlib import Path
 from typing import TypeVar
 
 from e2e.cluster.errors import CommandFailed, TimedOut
+from e2e.cluster.layout import DNS_DOMAIN, NODE_RANGE, POD_RANGE, SERVICE_RANGE
 
 T = TypeVar("T")
 
 LOG_TAIL_LINES = 15
+NEVER_PROXIED = (
+    *("localhost", "127.0.0.1", SERVICE_RANGE, POD_RANGE, NODE_RANGE),
+    *(".svc", f".{DNS_DOMAIN}"),
+)
+"""What is of a cluster, as NO_PROXY has it: a proxy of the machine's reaches none of it."""
+
+
+def environment(own: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what a program is given: behind a proxy with what it must not ask the proxy for."""
+    if not any(name.lower() in ("http_proxy", "https_proxy") and own[name] for name in own):
+        return dict(own)
+    named = [own[name] for name in ("NO_PROXY", "no_proxy") if own.get(name)]
+    excepted = ",".join(dict.fromkeys([*",".join(named).split(","), *NEVER_PROXIED])).strip(",")
+    return {**own, "NO_PROXY": excepted, "no_proxy": excepted}
 
 
 def run(
@@ -48,7 +63,7 @@ def run(
             stdin=subprocess.DEVNULL if input is None else None,
             stdout=sink or subprocess.PIPE,
             stderr=sink or subprocess.PIPE,
-            env={**os.environ, **(env or {})},
+            env={**environment(), **(env or {})},
             cwd=cwd,
             timeout=timeout_s,
             check=False,

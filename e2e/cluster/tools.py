@@ -41,13 +41,23 @@ def is_new_kubectl(version_json: str) -> bool:
 @cache
 def find_kubectl(layout: Layout) -> Path:
     """Return the machine's kubectl if it is new enough, else our own, built once."""
-    own = golang.built(layout, golang.KUBECTL)
-    machines = shutil.which("kubectl")
-    if own.exists() or machines is None:
+    found = find_there(layout, golang.KUBECTL)
+    if found is None or found == golang.built(layout, golang.KUBECTL):
         return golang.ensure(layout, golang.KUBECTL, Steps())
-    if is_new_kubectl(run(machines, "version", "--client", "-o", "json", check=False)):
+    return found
+
+
+def find_there(layout: Layout, program: golang.Program) -> Path | None:
+    """Return the program that is used, ours or the machine's; None: one is to be built."""
+    own, machines = golang.built(layout, program), shutil.which(program.name)
+    if program == golang.HELM and machines is not None:
         return Path(machines)
-    return golang.ensure(layout, golang.KUBECTL, Steps())
+    if own.exists():
+        return own
+    if program == golang.KUBECTL and machines is not None:
+        said = run(machines, "version", "--client", "-o", "json", check=False)
+        return Path(machines) if is_new_kubectl(said) else None
+    return None
 
 
 class KubernetesTools:
@@ -72,18 +82,24 @@ class KubernetesTools:
         timeout_s: float = 60,
     ) -> str:
         """See `Cluster.kubectl`."""
-        flag = f"--kubeconfig={self.kubeconfig}"
+        flags = (f"--kubeconfig={self.kubeconfig}", f"--cache-dir={self._kube_cache}")
         kubectl = find_kubectl(self.layout)
-        return run(kubectl, flag, *args, input=input, check=check, timeout_s=timeout_s)
+        return run(kubectl, *flags, *args, input=input, check=check, timeout_s=timeout_s)
 
     def helm(self, *args: str) -> str:
         """See `Cluster.helm`. The machine's helm is as good as ours."""
-        machines = shutil.which("helm")
-        helm = Path(machines) if machines else golang.ensure(self.layout, golang.HELM, Steps())
+        found = find_there(self.layout, golang.HELM)
+        helm = found or golang.ensure(self.layout, golang.HELM, Steps())
         # Its plugins, repositories and caches are the user's; none of them is needed.
         home = self.layout.cache / "helm"
         homes = {f"HELM_{kind}_HOME": str(home) for kind in ("CACHE", "CONFIG", "DATA")}
+        homes["KUBECACHEDIR"] = str(self._kube_cache)
         return run(helm, f"--kubeconfig={self.kubeconfig}", *args, env=homes, timeout_s=600)
+
+    @property
+    def _kube_cache(self) -> Path:
+        """Where what the API server serves is remembered: else below the user's ~/.kube."""
+        return self.layout.cache / "kube"
 
     def nodes_ready(self) -> dict[str, bool]:
         """Return whether each node is ready, by name; none if the API server does not answer."""

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
+from e2e.cluster.errors import USAGE, MissingPrerequisite
 from e2e.cluster.image import NODE, Image, Recipe, build
 from e2e.harness.waiting import HarnessError
 from e2e.harness.world import (
@@ -27,11 +28,12 @@ _LABEL: Final = "dledger.io/demo"
 
 
 class Timeline:
-    """Says what happens, with seconds since the start."""
+    """Says what happens, with seconds since the start; and on which kind of cluster."""
 
     def __init__(self) -> None:
         self._started_s = time.monotonic()
         self.events: list[dict[str, Any]] = []
+        self.cluster = "auto"
 
     @property
     def seconds(self) -> float:
@@ -70,6 +72,9 @@ def play(
     cluster = open_cluster(args.cluster)
     try:
         result = run(cluster, timeline, args.messages)
+    except MissingPrerequisite as missing:  # of no use to look at the cluster, if there is one
+        timeline.say(f"missing: {missing}")
+        return USAGE
     except (ClusterError, HarnessError) as error:
         timeline.say(f"failed: {error}")
         cluster.diagnostics(diagnostics)
@@ -80,6 +85,7 @@ def play(
 
 def bring_up(cluster: Cluster, timeline: Timeline, demo: str) -> None:
     """Start the cluster; let what earlier runs of *demo* left go, and take back its volumes."""
+    timeline.cluster = cluster.kind
     cluster.up()
     timeline.say(f"cluster is up ({cluster.kind}); kubectl --kubeconfig {cluster.kubeconfig}")
     cluster.kubectl(
@@ -157,5 +163,6 @@ def conclude(
         print(f"  {key:14} {value}")
     where = path.relative_to(ROOT)
     said = verdict if passed else "FAILED"
-    print(f"\n{said}; figures in {where}; `make demo-down` removes everything")
+    down = f"make demo-down CLUSTER={timeline.cluster}"
+    print(f"\n{said}; figures in {where}; `{down}` removes everything")
     return 0 if passed else 1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
@@ -35,6 +35,8 @@ except OSError:
 print(time.monotonic() - began_s)
 """
 _SYSTEM: Final = "kube-system"
+_COREFILE: Final = "Corefile"
+_BEFORE: Final = "Corefile.before"
 _FORWARDS: Final = re.compile(r"^\s*(forward|loop)\b[^{\n]*(\{[^}]*\})?\n", re.MULTILINE)
 _ROLLOUT_S: Final = 120.0
 
@@ -50,19 +52,29 @@ def forwarding_to(corefile: str, address: str) -> str:
 
 @contextmanager
 def swallowing_dns(namespace: Namespace, image: str) -> Iterator[None]:
-    """Have the cluster's DNS forward to a pod of *namespace* that is silent; undo it at the end."""
+    """Have the cluster's DNS forward to a pod of *namespace* that is silent; undo it at the end.
+
+    What was before is kept beside it, for whoever comes after a run that was killed.
+    """
     cluster = namespace.cluster
-    before = cluster.kubectl(
-        "-n", _SYSTEM, "get", "configmap", "coredns", "-o", "jsonpath={.data.Corefile}"
-    )
+    if cluster.kind == "current":
+        raise HarnessError("the DNS of a cluster that is not ours is left as it is")
+    found = cluster.kubectl("-n", _SYSTEM, "get", "configmap", "coredns", "-o", "json")
+    before = corefile_before(json.loads(found)["data"])
     container = {"name": "sink", "image": image, "command": [PYTHON, "-c", _READS]}
     namespace.apply(restricted_pod(SINK, container, []))
     address = eventually("the silent DNS has an address", lambda: _address(namespace), 60)
-    _configure(cluster, forwarding_to(before, f"{address}:{_PORT}"))
+    silent = {_COREFILE: forwarding_to(before, f"{address}:{_PORT}"), _BEFORE: before}
     try:
+        _configure(cluster, silent)
         yield
     finally:
-        _configure(cluster, before)
+        _configure(cluster, {_COREFILE: before})
+
+
+def corefile_before(data: Mapping[str, str]) -> str:
+    """Return CoreDNS' configuration as it was before a run that was killed, or is now."""
+    return data.get(_BEFORE, data[_COREFILE])
 
 
 def seconds_of_a_lookup_beyond(namespace: Namespace) -> float:
@@ -75,13 +87,13 @@ def _address(namespace: Namespace) -> str:
     return str(pod.get("status", {}).get("podIP", ""))
 
 
-def _configure(cluster: Cluster, corefile: str) -> None:
+def _configure(cluster: Cluster, data: Mapping[str, str]) -> None:
     """Give CoreDNS a configuration, and wait until every one of its pods has read it."""
     manifest = {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": {"name": "coredns", "namespace": _SYSTEM},
-        "data": {"Corefile": corefile},
+        "data": dict(data),
     }
     cluster.kubectl("replace", "-f", "-", input=json.dumps(manifest))
     listed = cluster.kubectl("-n", _SYSTEM, "get", "deployment,daemonset", "-o", "name").split()

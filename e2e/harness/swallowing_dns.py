@@ -77,16 +77,19 @@ def _serve(at: socket.socket) -> None:
 def _run_inside(command: Sequence[str]) -> int:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     with tempfile.TemporaryDirectory() as directory:
-        conf = Path(directory) / "resolv.conf"
-        conf.write_text(RESOLV_CONF, "ascii")
-        subprocess.run(["mount", "--bind", str(conf), "/etc/resolv.conf"], check=True)
+        # As a pod's, which names itself: else a client that looks for its own host asks beyond.
+        hosts = f"127.0.0.1 localhost {socket.gethostname()}\n"
+        for name, text in (("resolv.conf", RESOLV_CONF), ("hosts", hosts)):
+            file = Path(directory) / name
+            file.write_text(text, "ascii")
+            subprocess.run(["mount", "--bind", str(file), f"/etc/{name}"], check=True)
         at = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         at.bind(("127.0.0.1", 53))
         threading.Thread(target=_serve, args=(at,), daemon=True).start()
         try:
             return subprocess.run(command, check=False).returncode
         finally:
-            subprocess.run(["umount", "/etc/resolv.conf"], check=False)
+            subprocess.run(["umount", "/etc/resolv.conf", "/etc/hosts"], check=False)
 
 
 def main(argv: Sequence[str]) -> int:

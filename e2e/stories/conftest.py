@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -70,19 +71,22 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Cluster:
+def cluster(request: pytest.FixtureRequest) -> Cluster:
     """Return a running cluster; it stays up for the next run.
 
+    Which it is, why, and what takes minutes to come up, is said even where output is captured.
     What did not come up twice is not tried again for each story that is left: minutes each.
     """
     if len(NOT_UP) == ATTEMPTS:
         raise NOT_UP[-1]
-    found = open_cluster(os.environ.get("E2E_CLUSTER", "auto"))
-    try:
-        found.up()
-    except ClusterError as error:
-        NOT_UP.append(error)
-        raise
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    with capture.global_and_fixture_disabled() if capture else contextlib.nullcontext():
+        found = open_cluster(os.environ.get("E2E_CLUSTER", "auto"))
+        try:
+            found.up()
+        except ClusterError as error:
+            NOT_UP.append(error)
+            raise
     return found
 
 

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from e2e.cluster import __main__ as command_line
-from e2e.cluster import choose, docker, lock, packages, wheels
+from e2e.cluster import choose, docker, local, lock, packages, teardown, wheels
 from e2e.cluster.current import CurrentCluster, kubeconfig_path
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite, TimedOut
 from e2e.cluster.kind import KindCluster
-from e2e.cluster.layout import Layout
+from e2e.cluster.kind_image.places import Places
+from e2e.cluster.layout import POD_RANGE, SERVICE_RANGE, Layout
 from e2e.cluster.local import LocalCluster
-from e2e.cluster.shell import run, until
+from e2e.cluster.shell import environment, run, until
 from e2e.cluster.steps import Steps
+from e2e.demo import demos
 
 
 class Refusing:
@@ -39,6 +43,7 @@ class Refusing:
     [
         (MissingPrerequisite("do this"), 2, "missing: do this"),
         (ClusterError("it broke"), 1, "failed: it broke"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "missing: room on a disk"),
         (KeyboardInterrupt(), 130, "interrupted"),
     ],
 )
@@ -54,6 +59,49 @@ def test_exit_code_says_whose_fault_it_is(
 
     assert command_line.main(["up"]) == code
     assert capsys.readouterr().err.startswith(begins)
+
+
+def test_a_demo_on_a_machine_that_lacks_something_only_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Nobody is asked what the cluster says: kubectl would first be built for that, for minutes."""
+
+    def run(*_: object) -> dict[str, object]:
+        raise MissingPrerequisite("run this as root")
+
+    monkeypatch.setattr(sys, "argv", ["demo", "--cluster", "local"])
+    monkeypatch.setattr(demos, "signal", SimpleNamespace(signal=lambda *_: None, SIGTERM=15))
+    monkeypatch.setattr(LocalCluster, "diagnostics", lambda *_: pytest.fail("it was asked"))
+
+    code = demos.play("", messages=1, diagnostics=tmp_path, run=run, report=lambda *_: 0)
+
+    assert code == 2
+    assert "missing: run this as root" in capsys.readouterr().out
+
+
+def test_the_cache_is_not_taken_from_a_docker_that_runs_in_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its processes would stay, and its namespace, with nothing left that could end them."""
+    cluster = LocalCluster(Layout(state=tmp_path, run=tmp_path, cache=tmp_path / "cache"))
+    monkeypatch.setattr(local, "require_root", lambda: None)
+    monkeypatch.setattr(Places, "run", tmp_path)
+    monkeypatch.setattr(teardown, "take_down", lambda *_: pytest.fail("it began"))
+
+    with pytest.raises(MissingPrerequisite, match="kind_image purge"):
+        cluster.purge()
+
+
+def test_nothing_of_a_cluster_is_asked_for_at_the_machines_proxy() -> None:
+    """The API server at 10.96.0.1 is nowhere for it; what is excepted already stays so."""
+    behind = {"HTTPS_PROXY": "http://proxy:3128", "no_proxy": "example.com,localhost"}
+
+    given = environment(behind)
+
+    assert given["NO_PROXY"] == given["no_proxy"]
+    assert given["no_proxy"].split(",")[:2] == ["example.com", "localhost"]
+    assert {"127.0.0.1", SERVICE_RANGE, POD_RANGE, ".svc"} < set(given["no_proxy"].split(","))
+    assert environment({"https_proxy": "", "A": "b"}) == {"https_proxy": "", "A": "b"}
 
 
 def test_usage_errors_exit_with_2(capsys: pytest.CaptureFixture[str]) -> None:
@@ -101,13 +149,13 @@ def test_each_kind_opens_its_cluster_without_starting_it(kind: str, expected: ty
     assert isinstance(choose.open_cluster(kind), expected)
 
 
-@pytest.mark.parametrize(("there", "kind"), [(True, "kind"), (False, "local")])
+@pytest.mark.parametrize(("trouble", "kind"), [("", "kind"), ("start it", "local")])
 def test_auto_is_kind_only_where_a_docker_daemon_answers(
-    there: bool, kind: str, monkeypatch: pytest.MonkeyPatch
+    trouble: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A docker program without a daemon is no Docker."""
     monkeypatch.setattr("shutil.which", lambda _: "/usr/bin/kind")
-    monkeypatch.setattr(docker, "answers", lambda: there)
+    monkeypatch.setattr(docker, "find_trouble", lambda: trouble)
 
     assert choose.automatic()[0] == kind
 

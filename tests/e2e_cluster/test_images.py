@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from e2e.cluster import golang, image, oci, wheels
+from e2e.cluster import docker, golang, image, lock, oci, wheels
+from e2e.cluster.errors import CommandFailed, MissingPrerequisite
 from e2e.cluster.layout import Layout
 from e2e.cluster.steps import Steps
 
@@ -76,6 +77,69 @@ def test_a_digest_is_found_by_the_whole_name() -> None:
     assert oci.listed_digest(LISTING, "dledger.io/x:1-ab") == "sha256:12ab"
     assert oci.listed_digest(LISTING, "dledger.io/x:1-a") is None
     assert oci.listed_digest("", "dledger.io/x:1-ab") is None
+
+
+@pytest.fixture
+def by_docker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
+    """Docker builds, in a checkout of which only the builds' directory is used."""
+    monkeypatch.setenv(docker.BUILDER_ENV, docker.DOCKER)
+    monkeypatch.setattr(wheels, "ROOT", tmp_path)
+    monkeypatch.setattr(docker, "images", lambda _: [])
+    made = image.Image("dledger.io/x:1-ab", tmp_path / "build" / "images" / "dledger-1-ab.tar")
+    monkeypatch.setattr(image, "describe", lambda *_: made)
+    monkeypatch.setattr(image, "docker_base", lambda _: "python:3.11")
+    monkeypatch.setattr(image, "_wheel_of_settled_sources", lambda *_: made)
+    monkeypatch.setattr(wheels, "make_dependencies", lambda _: "abc")
+    return Layout(state=tmp_path, run=tmp_path, cache=tmp_path / "cache")
+
+
+RECIPE = image.Recipe(
+    repository="dledger.io/dledger",
+    files=("Dockerfile",),
+    base=image.NODE.base,
+    make_dependencies=lambda _: "abc",
+)
+
+
+def test_images_are_built_in_docker_by_one_checkout_at_a_time(
+    by_docker: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each forgets what others built: between another's build and its export that would end it."""
+    held: list[bool] = []
+
+    def build(*argv: str | Path, **_: object) -> str:
+        held.append(lock.used_elsewhere(by_docker.cache / "docker.lock"))
+        if "save" in argv:
+            Path(argv[argv.index("--output") + 1]).touch()
+        return ""
+
+    monkeypatch.setattr(image, "run", build)
+    images = wheels.ROOT / "build" / "images"
+    images.mkdir(parents=True)
+    (images / "dledger-0-killed.partial").touch()
+
+    image.build(RECIPE, by_docker)
+
+    assert held == [True, True]
+    assert [each.name for each in images.iterdir()] == ["dledger-1-ab.tar"]
+
+
+def test_a_base_that_cannot_be_pulled_is_told_with_the_other_way(
+    by_docker: Layout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a user's words, with Docker's behind them; any other failure is as Docker tells it."""
+    said = f"ERROR: failed to solve: python:3.11: {image.NOT_PULLED[0]} for docker.io/library"
+
+    def fail(*argv: str, **_: object) -> str:
+        raise CommandFailed(argv, 1, said)
+
+    monkeypatch.setattr(image, "run", fail)
+
+    with pytest.raises(MissingPrerequisite, match=f"python:3.11.*{image.BASE_ENV}(.|\n)*ERROR"):
+        image.build(RECIPE, by_docker)
+    said = "no space left on device"
+    with pytest.raises(CommandFailed, match="no space left"):
+        image.build(RECIPE, by_docker)
 
 
 def test_the_tag_changes_with_any_source_file(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
-from e2e.cluster import docker, golang, kind, oci, tools
+from e2e.cluster import docker, golang, kind, lock, oci, tools
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
 from e2e.cluster.interface import Pid
 from e2e.cluster.layout import OUR_IMAGES, Layout
@@ -63,7 +63,7 @@ class Recorder:
         words = [str(each) for each in argv]
         self.commands.append(words)
         self.inputs.append(input)
-        if words[:3] == ["kind", "create", "cluster"]:
+        if words[:2] in (["kind", "create"], ["kind", "export"]):
             self.running = True
             Path(words[words.index("--kubeconfig") + 1]).touch()
         if "tee" in words:
@@ -143,6 +143,69 @@ def test_up_creates_the_cluster_once(cluster: kind.KindCluster, recorder: Record
     assert "--default-unreachable-toleration-seconds=30" in recorder.flags
 
 
+def test_up_goes_on_where_another_one_was_killed(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """Half of its time is a restart for flags, without which a lost node stays for minutes."""
+    cluster.up()
+    recorder.flags = []
+    recorder.commands = []
+
+    cluster.up()
+
+    assert recorder.lines("kind create cluster") == []
+    assert "--node-monitor-grace-period=20s" in recorder.flags
+
+
+def test_a_cluster_of_another_cache_is_taken_and_not_deleted(
+    cluster: kind.KindCluster, recorder: Recorder
+) -> None:
+    """As with sudo, whose home is another one, or after the cache was deleted."""
+    cluster.up()
+    cluster.kubeconfig.unlink()
+
+    cluster.up()
+
+    assert len(recorder.lines("kind create cluster")) == 1
+    assert recorder.lines("kind delete") == []
+
+
+def test_a_cluster_that_another_process_uses_is_not_taken_from_it(
+    cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A story of that one has stopped the API server: to us it looks broken."""
+    recorder.running = True
+    monkeypatch.setattr(cluster, "is_up", lambda: False)
+    monkeypatch.setattr(lock, "used_elsewhere", lambda _: True)
+
+    for take in (cluster.up, cluster.down, cluster.purge):
+        with pytest.raises(ClusterError, match="another process uses the cluster"):
+            take()
+
+    assert recorder.lines("kind delete") == []
+
+
+@pytest.mark.parametrize("cut", [(), (0,), (0, 1, 2, 3), (0, 0, 1), (2, 3)])
+def test_a_node_is_connected_however_far_it_was_cut_off(
+    cut: tuple[int, ...], cluster: kind.KindCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A story may be ended between two rules, and a kubelet's own rules stay."""
+    rules = ["INPUT -j KUBE-FIREWALL", *(kind._CUT[each] for each in cut)]
+
+    def play(*argv: str, **_: object) -> str:
+        if "-S" in argv:
+            return "".join(f"-A {rule}\n" for rule in rules)
+        for command in argv[-1].split(" && "):
+            rules.remove(command.removeprefix("iptables -D "))
+        return ""
+
+    monkeypatch.setattr(kind, "run", play)
+
+    cluster.connect("worker")
+
+    assert rules == ["INPUT -j KUBE-FIREWALL"]
+
+
 def test_an_image_that_cannot_be_pulled_is_told_with_the_other_way(
     cluster: kind.KindCluster, recorder: Recorder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,11 +262,12 @@ def test_a_process_is_found_and_killed_by_its_node(
 
 
 def test_purge_takes_what_is_ours_and_nothing_else(
-    cluster: kind.KindCluster, recorder: Recorder
+    cluster: kind.KindCluster, recorder: Recorder, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The cache is the local cluster's, too, with what its purge restores the machine by."""
     others = cluster.layout.packages
     others.write_text("[]")
+    capsys.readouterr()
     ours = [f"{name}:0.1.0-{number}" for number, name in enumerate(OUR_IMAGES)]
     recorder.images = [*ours, "postgres:17", f"{OUR_IMAGES[0]}-of-somebody:1"]
     recorder.running = False
@@ -215,6 +279,10 @@ def test_purge_takes_what_is_ours_and_nothing_else(
     assert recorder.lines("docker network rm kind")
     assert others.exists()
     assert not cluster.kubeconfig.parent.exists()
+    assert "purge --cluster local` removes it" in capsys.readouterr().err
+    others.unlink()
+    cluster.purge()
+    assert not cluster.layout.cache.exists()
 
 
 def test_purge_leaves_the_network_of_another_cluster(

@@ -12,10 +12,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from e2e.cluster import golang, oci
+from e2e.cluster import golang, image, lock, mounts, oci
 from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.kind_image import __main__ as command_line
 from e2e.cluster.kind_image import contents, daemon, node, places
+from e2e.cluster.layout import Layout
+from e2e.cluster.steps import Steps
 
 LISTED = """\
 registry.k8s.io/kube-apiserver:v1.34.4
@@ -149,6 +151,109 @@ def test_manifests_name_the_image_that_a_node_has() -> None:
 
     assert (container["image"], container["imagePullPolicy"]) == (contents.AGENT, "Never")
     assert storage_class["provisioner"] in (golang.MODULES / "kindnode/main.go").read_text()
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> places.Places:
+    """A cache with something of ours in it, and the one that the command line takes."""
+    layout = Layout(state=tmp_path / "state", run=tmp_path / "run", cache=tmp_path / "cache")
+    monkeypatch.setattr(command_line, "default_layout", lambda: layout)
+    monkeypatch.setattr(command_line, "require_root", lambda: None)
+    found = places.Places(layout)
+    found.top.mkdir(parents=True)
+    return found
+
+
+def test_purge_takes_what_docker_makes_elsewhere_and_nobody_elses(
+    made: places.Places, tmp_path: Path
+) -> None:
+    """Whatever it is told, it writes a key and makes directories; some may have been there."""
+    (tmp_path / "opt/containerd/bin").mkdir(parents=True)
+    for hierarchy in ("memory", "pids"):
+        (tmp_path / "sys/fs/cgroup" / hierarchy).mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/pids/docker").mkdir()
+
+    daemon.note_strays(made, tmp_path)
+    (tmp_path / "sys/fs/cgroup/memory/docker/buildkit").mkdir(parents=True)
+    for each in ("etc/docker", "opt/containerd/lib", "run/docker/plugins"):
+        (tmp_path / each).mkdir(parents=True)
+    (tmp_path / "etc/docker/key.json").touch()
+    (tmp_path / "run/docker/somebodys").touch()
+    daemon.note_strays(made, tmp_path)
+    daemon.clear_strays(made, tmp_path)
+
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert {each for each in left if not each.startswith("cache")} == {
+        *("etc", "opt", "opt/containerd", "opt/containerd/bin"),
+        *("run", "run/docker", "run/docker/somebodys"),
+        *("sys", "sys/fs", "sys/fs/cgroup", "sys/fs/cgroup/pids", "sys/fs/cgroup/pids/docker"),
+    }
+
+
+def test_containers_of_a_killed_docker_are_ended_by_the_next_one(
+    made: places.Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else their processes outlive all that is said to have been removed."""
+    mountinfo = made.top / "mountinfo"
+    mountinfo.write_text(f"30 1 0:1 / {made.docker_data}/overlay2/ab/merged rw - overlay x rw\n")
+    asked: list[str] = []
+
+    def ask(_: places.Places, *args: str) -> str:
+        asked.append(args[0])
+        return "abc"
+
+    monkeypatch.setattr(mounts, "MOUNTINFO", mountinfo)
+    monkeypatch.setattr(mounts, "delete", lambda _: None)
+    monkeypatch.setattr(daemon, "answers", lambda _: "start" in asked)
+    monkeypatch.setattr(daemon, "start", lambda *_: asked.append("start"))
+    monkeypatch.setattr(daemon, "docker", ask)
+    monkeypatch.setattr(daemon, "_end", lambda _: asked.append("end"))
+
+    daemon.stop(made, Steps())
+
+    assert asked == ["start", "ps", "rm", "end"]
+
+
+def test_it_is_not_ended_under_a_command_that_runs_there(
+    made: places.Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Another checkout's `down` would take its cluster away."""
+    monkeypatch.setattr(daemon, "stop", lambda *_: pytest.fail("it was ended"))
+    monkeypatch.setattr(lock, "used_elsewhere", lambda path: path == made.uses)
+
+    assert command_line.main(["down"]) == 1
+    assert "another process uses the cluster" in capsys.readouterr().err
+
+
+def test_purge_says_what_it_leaves(
+    made: places.Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """What it built and installed is the local cluster's, too."""
+    monkeypatch.setattr(daemon, "stop", lambda *_: None)
+
+    assert command_line.main(["purge"]) == 0
+
+    assert not made.top.exists()
+    assert "e2e.cluster purge --cluster local` removes them" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("stories", [True, False])
+def test_what_is_fetched_is_fetched_before_there_is_no_network(
+    stories: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A story that asks for Prometheus would build it where no module can be had."""
+    asked: set[str] = set()
+    recipes = (image.NODE, image.WORKLOAD, image.SPARK)
+    monkeypatch.setattr(golang, "ensure", lambda _, program, __: asked.add(program.name))
+    monkeypatch.setattr(image, "build", lambda recipe, *_: asked.add(recipe.stem))
+    monkeypatch.setattr(daemon, "images", lambda _: {each.base.name for each in recipes})
+    monkeypatch.setattr(command_line, "find_kubectl", lambda _: asked.add("kubectl"))
+
+    command_line._provide_offline(Steps(), stories=stories)
+
+    of_stories = {"dledger-spark", "prometheus", "versitygw"}
+    assert {"dledger", "dledger-workload", "helm", "kubectl"} <= asked
+    assert asked & of_stories == (of_stories if stories else set())
 
 
 def test_run_wants_a_command_and_root(monkeypatch: pytest.MonkeyPatch) -> None:

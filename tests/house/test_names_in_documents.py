@@ -1,4 +1,4 @@
-"""Tests that documents name exist by their whole name, and no line of a document is too long."""
+"""Documents name tests by their whole name, link to what is there, and have no long line."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from scripts.wrap_docs import WIDTH, too_long, wrapped
 from tests.house.sources import ROOT, documents, prose
 
+_CODE = re.compile(r"^ *```.*?^ *```$", re.DOTALL | re.MULTILINE)
 _IDS = [str(path.relative_to(ROOT)) for path in documents()]
 
 
@@ -51,6 +52,43 @@ def test_a_test_that_a_page_names_exists_by_its_whole_name(document: Path) -> No
     examples = {"tests/x.py::test_y"}
 
     assert set(unknown_tests(prose(document), _all_tests())) - examples == set()
+
+
+def anchors(text: str) -> set[str]:
+    """Return what a page's headings are linked by, as GitHub makes it."""
+    headings = re.findall(r"^#+ (.*)$", _CODE.sub("", text), re.MULTILINE)
+    plain = (re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", each).strip().lower() for each in headings)
+    return {re.sub(r"[^\w\- ]", "", each).replace(" ", "-") for each in plain}
+
+
+def broken_links(document: Path, text: str) -> list[str]:
+    """Return the links of a page that lead to no file of ours, or to no heading of it."""
+    wrong = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", _CODE.sub("", text)):
+        file, _, heading = link.partition("#")
+        there = document.parent / file if file else document
+        if re.match(r"\w+:", link):
+            continue
+        if not there.exists() or (heading and heading not in anchors(there.read_text("utf-8"))):
+            wrong.append(link)
+    return wrong
+
+
+@pytest.mark.parametrize("document", documents(), ids=_IDS)
+def test_a_link_leads_to_a_page_and_to_a_heading_of_it(document: Path) -> None:
+    """At night nobody looks for where a runbook has gone."""
+    assert broken_links(document, document.read_text("utf-8")) == []
+
+
+def test_a_broken_link_is_seen() -> None:
+    """By its file and by its heading; others' pages are not looked at."""
+    text = "# A `b`: c\n[x](#a-b-c) [x](#d) [x](none.md) [x](https://x.org/#d)\n```\n[x](#e)\n```\n"
+
+    assert anchors(text) == {"a-b-c"}
+    assert broken_links(ROOT / "README.md", text.replace("#a-b-c", "#contributing")) == [
+        "#d",
+        "none.md",
+    ]
 
 
 @pytest.mark.parametrize("document", documents(), ids=_IDS)

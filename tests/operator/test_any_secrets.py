@@ -318,3 +318,23 @@ async def test_an_operator_that_cannot_sign_shows_the_administrators_certificate
     shown = operator.nodes.channels.credentials
     assert shown is not None
     assert shown.chain != base64.b64decode(admin)
+
+
+@pytest.mark.parametrize(
+    ("sound", "damaged"),
+    [
+        (b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01"),
+        (b"\x2a\x86\x48\xce\x3d\x03\x01\x07", b"\x2a\x86\x48\xce\x3d\x03\x01\x06"),
+    ],
+    ids=["a version that there is not", "a curve that nobody knows"],
+)
+def test_a_pair_that_cannot_be_read_is_a_damaged_one(sound: bytes, damaged: bytes) -> None:
+    """Else each round of the group would end with it, and nobody would be told why."""
+    pair = issuing.new_authority("orders", issuing.Dates(0, 0))
+    der = base64.b64decode(b"".join(pair.chain.splitlines()[1:-1]))
+    body_64 = base64.encodebytes(der.replace(sound, damaged))
+    chain = b"-----BEGIN CERTIFICATE-----\n" + body_64 + b"-----END CERTIFICATE-----\n"
+
+    assert sound in der
+    assert issuing.pair_of(pair.chain, pair.key) == pair
+    assert issuing.pair_of(chain, pair.key) is None

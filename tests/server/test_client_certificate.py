@@ -136,6 +136,21 @@ def test_files_that_are_no_pair_leave_the_port_without_a_certificate(
     assert certificate.fault == ""
 
 
+def test_a_certificate_that_openssl_alone_reads_keeps_no_node_from_starting(
+    files: tuple[Path, Path],
+) -> None:
+    """Of a version that there is not: OpenSSL shows it, and nobody can say when it ends."""
+    der = _renew(files)
+    version_3, version_2 = b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01"
+    assert der.count(version_3) == 1
+    files[0].write_text(ssl.DER_cert_to_PEM_cert(der.replace(version_3, version_2)))
+
+    certificate = _certificate(files)
+
+    assert certificate.shown is None
+    assert "version" in certificate.fault
+
+
 def test_a_certificate_that_has_ended_is_shown_rather_than_none(files: tuple[Path, Path]) -> None:
     """Most SDKs take any; it is told all the same."""
     _dated(files, begins_s=1_000, ends_s=2_000)

@@ -6,6 +6,7 @@ iptables of the machine, as the local cluster does.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
@@ -13,7 +14,7 @@ import signal
 import subprocess
 from pathlib import Path
 
-from e2e.cluster import mounts, packages
+from e2e.cluster import mounts, packages, processes
 from e2e.cluster.errors import ClusterError, CommandFailed, MissingPrerequisite
 from e2e.cluster.kind_image.places import NAMESPACE, Places
 from e2e.cluster.network import NAMESPACES
@@ -24,6 +25,12 @@ TIMEOUT_S = 60.0
 STOP_TIMEOUT_S = 30.0
 _CAPABILITIES = Path("/proc/self/status")
 _LAST_CAPABILITY = Path("/proc/sys/kernel/cap_last_cap")
+_STRAYS = (
+    *("/etc/docker/key.json", "/opt/containerd/bin", "/opt/containerd/lib"),
+    *("/run/docker/plugins", "/run/runc", "/sys/fs/cgroup/docker"),
+)
+"""What dockerd makes elsewhere, whatever it is told: a file, and directories that are empty at its
+end. So does each hierarchy of cgroups of version 1 have one."""
 _NAMES = (
     *("CHOWN", "DAC_OVERRIDE", "DAC_READ_SEARCH", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID"),
     *("SETPCAP", "LINUX_IMMUTABLE", "NET_BIND_SERVICE", "NET_BROADCAST", "NET_ADMIN", "NET_RAW"),
@@ -78,6 +85,8 @@ def provide_program(places: Places, steps: Steps) -> None:
     with steps.step("download and unpack Debian's docker.io"):
         places.top.mkdir(parents=True, exist_ok=True)
         log = places.top / "apt.log"
+        for killed in places.top.glob("docker.io_*.deb"):
+            killed.unlink()
         run("apt-get", "update", "-qq", env=packages.QUIET, log=log)
         run("apt-get", "download", "docker.io", cwd=places.top, log=log)
         (package,) = places.top.glob("docker.io_*.deb")
@@ -106,8 +115,10 @@ def start(places: Places, steps: Steps) -> None:
     with steps.step(f"dockerd in the network namespace {NAMESPACE}"):
         if not (NAMESPACES / NAMESPACE).exists():
             run("ip", "netns", "add", NAMESPACE)
-            run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
+        run("ip", "-n", NAMESPACE, "link", "set", "lo", "up")
         places.run.mkdir(parents=True, exist_ok=True)
+        note_strays(places)
+        places.config.write_text("{}\n", "ascii")
         log = places.top / "dockerd.log"
         with log.open("ab") as out:
             process = subprocess.Popen(
@@ -136,6 +147,7 @@ def _command(places: Places) -> list[str]:
     words = [
         *(str(places.docker_program / "usr" / "sbin" / "dockerd"), "--host"),
         *(f"unix://{places.socket}", "--pidfile", str(places.run / "docker.pid")),
+        *("--config-file", str(places.config)),
         *("--data-root", str(places.docker_data), "--exec-root", str(places.run / "exec")),
         *("--storage-driver", "overlay2"),
     ]
@@ -154,8 +166,36 @@ def _search_path(places: Places) -> str:
     )
 
 
+def note_strays(places: Places, root: Path = Path("/")) -> None:
+    """Record what of `_STRAYS` is not there yet, so that `clear_strays` takes no one else's."""
+    if places.strays.exists():
+        return
+    tops = (root / "sys/fs/cgroup").glob("*/")
+    of_cgroups = [f"/{(top / 'docker').relative_to(root)}" for top in tops]
+    absent = [each for each in (*_STRAYS, *of_cgroups) if not (root / each[1:]).exists()]
+    places.strays.write_text(json.dumps(absent) + "\n", "ascii")
+
+
+def clear_strays(places: Places, root: Path = Path("/")) -> None:
+    """Delete what of `_STRAYS` is ours: a file, and whatever directory is empty by now."""
+    if not places.strays.exists():
+        return
+    for each in json.loads(places.strays.read_text("ascii")):
+        path = root / each[1:]
+        with contextlib.suppress(OSError):  # absent, or somebody else's as well
+            for below in sorted(path.rglob("*/"), reverse=True):
+                below.rmdir()
+            path.unlink() if path.is_file() else path.rmdir()
+            path.parent.rmdir()
+
+
 def stop(places: Places, steps: Steps) -> None:
-    """End every container and the daemon, and remove the namespace; fine if there is none."""
+    """End every container and the daemon, and remove the namespace; fine if there is none.
+
+    Containers outlive a daemon that was killed; the next one knows them.
+    """
+    if not answers(places) and mounts.below(mounts.MOUNTINFO.read_text(), [places.docker_data]):
+        start(places, steps)
     if answers(places):
         with steps.step("stop Docker and its containers"):
             containers = docker(places, "ps", "--all", "--quiet").split()
@@ -170,7 +210,7 @@ def stop(places: Places, steps: Steps) -> None:
 def _end(places: Places) -> None:
     pid = int((places.run / "docker.pid").read_text("ascii"))
     os.kill(pid, signal.SIGTERM)
-    until("Docker to end", lambda: not Path(f"/proc/{pid}").exists(), timeout_s=STOP_TIMEOUT_S)
+    until("Docker to end", lambda: not processes.alive(pid), timeout_s=STOP_TIMEOUT_S)
 
 
 def images(places: Places) -> set[str]:

@@ -7,7 +7,6 @@ module, from which the files are taken), with what Debian and Go modules have.
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import subprocess
@@ -17,8 +16,8 @@ from e2e.cluster import base, golang, mounts
 from e2e.cluster.kind_image import contents, daemon
 from e2e.cluster.kind_image.places import (
     BASE_REPOSITORY,
+    DEBIAN,
     NODE_REPOSITORY,
-    PACKAGES,
     PROGRAMS,
     Places,
     tag,
@@ -27,7 +26,6 @@ from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
 
 READY_S = 60.0
-DEBIAN = base.Base(BASE_REPOSITORY, PACKAGES)
 _BUILDER = "dledger-e2e-kind-build"
 _CNI_PLUGINS = ("host-local", "loopback", "ptp", "portmap")
 _UNWANTED = (
@@ -165,7 +163,7 @@ def _commit(places: Places, pause: str) -> None:
         subprocess.run([*client, "import", "-", plain], stdin=tar.stdout, check=True)
     kubeadm = golang.built(places.layout, golang.KUBEADM)
     listed = run(kubeadm, "config", "images", "list", "--kubernetes-version", version())
-    images = places.top / f"images.{os.getpid()}.tar"
+    images = places.top / "images.tar"
     images.write_bytes(
         contents.archive(places.layout, places.rootfs, contents.names_by_image(listed, pause))
     )

@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from e2e.cluster import golang
+from e2e.cluster import base, golang
 from e2e.cluster.layout import Layout
 
 NAMESPACE = "dle2e-kind"
@@ -30,6 +30,7 @@ PACKAGES = (
     *("procps", "containerd", "runc", "containernetworking-plugins", "socat"),
 )
 """Of a node beside Debian's minimum: what kind's own image has, and a runtime."""
+DEBIAN = base.Base(BASE_REPOSITORY, PACKAGES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,31 @@ class Places:
         return self.top / "bin"
 
     @property
+    def config(self) -> Path:
+        """Docker's configuration: without it Docker would read the machine's."""
+        return self.top / "daemon.json"
+
+    @property
+    def client_config(self) -> Path:
+        """What Docker's client keeps: else it would write into the user's home, and read there."""
+        return self.top / "client"
+
+    @property
+    def strays(self) -> Path:
+        """The record of what Docker was about to make elsewhere."""
+        return self.top / "strays.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by whoever makes, starts or ends any of it."""
+        return self.layout.cache / "kind-image.lock"
+
+    @property
+    def uses(self) -> Path:
+        """Shared by all whose command runs there."""
+        return self.layout.cache / "kind-image.uses"
+
+    @property
     def rootfs(self) -> Path:
         """A node's files while they are put together."""
         return self.top / "rootfs"
@@ -81,7 +107,7 @@ class Places:
 
 def tag() -> str:
     """Return the tag of the nodes' image: it changes with all that the image is made from."""
-    digest = hashlib.sha256(" ".join((*map(golang.key, PROGRAMS), *PACKAGES)).encode())
-    for name in ("contents.py", "node.py"):
+    digest = hashlib.sha256(" ".join((*map(golang.key, PROGRAMS), DEBIAN.name)).encode())
+    for name in ("contents.py", "node.py", "../oci.py"):
         digest.update((Path(__file__).parent / name).read_bytes())
     return digest.hexdigest()[:12]

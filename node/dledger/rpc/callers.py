@@ -142,10 +142,18 @@ def role_of_call(context: grpc.aio.ServicerContext, group: Group) -> str | None:
     return role_of_uris(_uris_of(chain), group)
 
 
+def leaf_of(chain: bytes) -> x509.Certificate:
+    """Return the first certificate of a chain, PEM. Raises ValueError: it cannot be read."""
+    try:
+        return x509.load_pem_x509_certificates(chain)[0]
+    except x509.InvalidVersion as error:  # which OpenSSL shows all the same
+        raise ValueError(str(error)) from error
+
+
 @lru_cache(maxsize=256)
 def _uris_of(chain: bytes) -> tuple[str, ...]:
     try:
-        leaf = x509.load_pem_x509_certificates(chain)[0]
+        leaf = leaf_of(chain)
         names = leaf.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except (ValueError, x509.ExtensionNotFound):
         return ()

@@ -20,9 +20,8 @@ from typing import Any, Final
 
 import grpc
 import grpc.aio
-from cryptography import x509
 
-from dledger.rpc.callers import Group, group_of
+from dledger.rpc.callers import Group, group_of, leaf_of
 from dledger.rpc.channel import PEER_OPTIONS
 from dledger.rpc.dial import dial
 from dledger.rpc.mutual_tls import (
@@ -297,7 +296,7 @@ def _load(identity: Identity) -> _Loaded:
     server.num_tickets = 0  # nobody resumes: a certificate is asked for every time
     for context in (client, server):
         show(context, pair.chain, pair.key)
-    leaf = x509.load_pem_x509_certificates(pair.chain)[0]
+    leaf = leaf_of(pair.chain)
     own = identity.group or group_of(pair.chain)
     group = Group(own, is_required=bool(identity.group))
     return _Loaded(identity, group, leaf.not_valid_after_utc.timestamp(), client, server)

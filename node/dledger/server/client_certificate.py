@@ -27,6 +27,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from dledger.door.tls import TlsCertificate
+from dledger.rpc.callers import leaf_of
 from dledger.rpc.mutual_tls import Pair, read_pair, written
 
 logger = logging.getLogger(__name__)
@@ -178,7 +179,7 @@ def _said(unix_s: float) -> str:
 
 def _with_dates(pair: Pair) -> Shown:
     """Return a pair with its dates. Raises ValueError if it has none that can be read."""
-    leaf = x509.load_pem_x509_certificates(pair.chain)[0]
+    leaf = leaf_of(pair.chain)
     begins, ends = leaf.not_valid_before_utc, leaf.not_valid_after_utc
     return Shown(pair, begins.timestamp(), ends.timestamp())
 

@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -133,7 +133,7 @@ def bundle_of(text: bytes) -> tuple[x509.Certificate, ...]:
     """Return the certificates of a PEM bundle; none if it is damaged."""
     try:
         return tuple(x509.load_pem_x509_certificates(text))
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         return ()
 
 
@@ -148,7 +148,7 @@ def pair_of(chain: bytes, key: bytes) -> Pair | None:
     try:
         private = serialization.load_pem_private_key(key, None)
         same = bool(found) and found[0].public_key() == private.public_key()
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, UnsupportedAlgorithm):
         return None
     return Pair(chain, key) if same else None
 

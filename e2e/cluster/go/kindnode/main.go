@@ -8,6 +8,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"log"
@@ -161,8 +162,9 @@ func writeNetwork(pods string) error {
 }
 
 // keepVolumes makes a directory a volume for each claim whose pod is to run here, and deletes those
-// whose claims are gone.
+// whose claims are gone. One that fails keeps no other from that.
 func keepVolumes(own string) error {
+	var failed error
 	claims, err := list[claim]("/api/v1/persistentvolumeclaims")
 	if err != nil {
 		return err
@@ -173,9 +175,7 @@ func keepVolumes(own string) error {
 			notes[provisions] != provisioner || notes[selected] != own {
 			continue
 		}
-		if err := makeVolume(own, each); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, makeVolume(own, each))
 	}
 	known, err := list[volume]("/api/v1/persistentvolumes")
 	if err != nil {
@@ -187,14 +187,13 @@ func keepVolumes(own string) error {
 			continue
 		}
 		log.Printf("deletes %s", each.Spec.Local.Path)
-		if err := os.RemoveAll(each.Spec.Local.Path); err != nil {
-			return err
+		err := os.RemoveAll(each.Spec.Local.Path)
+		if err == nil {
+			err = call("DELETE", "/api/v1/persistentvolumes/"+each.Metadata.Name, nil, nil)
 		}
-		if err := call("DELETE", "/api/v1/persistentvolumes/"+each.Metadata.Name, nil, nil); err != nil {
-			return err
-		}
+		failed = errors.Join(failed, err)
 	}
-	return nil
+	return failed
 }
 
 func makeVolume(own string, each claim) error {
