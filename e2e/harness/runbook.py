@@ -1,4 +1,4 @@
-"""The commands of docs/runbooks.md, followed as they stand.
+"""The commands of docs/runbooks.md, and of other pages, followed as they stand.
 
 A story that ends an alert runs what the page says, with the words in capitals filled in. So a
 command with a wrong flag, label or path fails a test before it fails somebody at night.
@@ -17,6 +17,7 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs/runbooks.md"
+OPERATOR_PAGE: Final = ROOT / "docs/operator.md"
 WORDS: Final = frozenset({"NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS", "SIZE", "HOURS"})
 """What a reader fills in."""
 _PATIENCE_S: Final = 660.0
@@ -30,14 +31,28 @@ def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
     Raises:
         KeyError: The page has no such heading.
     """
+    found_blocks = _BLOCK.findall(_part(section, page))
+    return [[*_commands(textwrap.dedent(text))] for kind, text in found_blocks if not kind]
+
+
+def find_inline(section: str, page: Path = PAGE) -> list[str]:
+    """Return the commands of kubectl that stand within the sentences of a section.
+
+    Raises:
+        KeyError: The page has no such heading.
+    """
+    sentences = " ".join(_BLOCK.sub("", _part(section, page)).split())
+    return re.findall(r"`(kubectl [^`]+)`", sentences)
+
+
+def _part(section: str, page: Path) -> str:
+    """Return what stands below a heading, subsections left out. Raises KeyError."""
     text = page.read_text("utf-8")
     below = rf"^#+ {re.escape(section)}\n(.*?)(?=^#|\Z)"
     found = re.search(below, _hidden(text), re.DOTALL | re.MULTILINE)
     if found is None:
         raise KeyError(section)
-    part = text[found.start(1) : found.end(1)]
-    found_blocks = _BLOCK.findall(part)
-    return [[*_commands(textwrap.dedent(text))] for kind, text in found_blocks if not kind]
+    return text[found.start(1) : found.end(1)]
 
 
 def _hidden(text: str) -> str:

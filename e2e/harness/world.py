@@ -116,6 +116,11 @@ def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
     }
 
 
+def _is_another(pod: dict[str, Any], before: Mapping[str, str]) -> bool:
+    metadata = pod["metadata"]
+    return metadata["name"] in before and metadata["uid"] != before[metadata["name"]]
+
+
 def _holds(condition: dict[str, Any]) -> bool:
     return bool(condition["status"] == "True")
 
@@ -288,6 +293,21 @@ class BrokerGroup:
     def uids(self) -> dict[str, str]:
         """Return the uid of each of its pods, by name."""
         return {name: str(each["metadata"]["uid"]) for name, each in self.nodes().items()}
+
+    def wait_others(
+        self,
+        before: Mapping[str, str],
+        holds: Callable[[dict[str, Any]], bool],
+        deadline_s: float,
+    ) -> None:
+        """Wait until other pods are in the place of *before*, uids by name, and *holds* of each."""
+
+        def probe() -> bool:
+            nodes = self.nodes()
+            others = [one for one in nodes.values() if _is_another(one, before)]
+            return len(others) == len(before) and all(map(holds, others))
+
+        eventually(f"others in the place of {', '.join(before)}", probe, deadline_s)
 
     def told(self, reason: str) -> list[str]:
         """Return the messages of the group's Events with that reason, in their order."""
