@@ -42,7 +42,7 @@ KUBELET_S = 420.0
 before it tries once more to mount what was not there."""
 SETTLES_S = 900.0
 """For each phase of a new authority: ten minutes, and what Secrets and kubelets take."""
-SLOW = ("--threads", "2")
+SLOW = ("--threads", "1")
 """Half an hour of writes has to fit into the volumes, and two writers into a small machine."""
 
 Spoil = Callable[[GroupSecrets, GroupSecrets], None]

@@ -14,7 +14,7 @@ WHOLE: Final = {"lost": 0, "duplicates": 0, "outOfOrder": 0}
 def begin(namespace: Namespace, image: Image, *more: str, group: str = "orders") -> Workload:
     """Have an SDK write to a group, with *more* arguments, until it is ended; return it."""
     name = "traffic" if group == "orders" else f"traffic-{group}"
-    where = ("--endpoint", f"{group}:8081", "--topic", "demo", "--seconds", "1800")
+    where = ("--endpoint", f"{group}:8081", "--topic", "demo", "--seconds", "3000")
     traffic = Workload(namespace, image, name, *where, *more)
     traffic.start()
     traffic.wait_acked(300)
