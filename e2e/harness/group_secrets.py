@@ -28,6 +28,8 @@ BACKUP: Final = "backup-tls"
 ADMIN: Final = "admin-tls"
 KINDS: Final = (AUTHORITY, PEERS, BACKUP, ADMIN)
 """The Secrets of a group ``orders`` are ``orders-ca`` and so on."""
+POLL_S: Final = 3.0
+"""What is waited for takes minutes, and each look some of the processor that nodes need."""
 _BUNDLE: Final = "ca.crt"
 _GARBAGE: Final = b"-----BEGIN NOTHING-----"
 _ENDED: Final = timedelta(hours=1)
@@ -53,11 +55,12 @@ class GroupSecrets:
 
     def read(self) -> dict[str, Files]:
         """Return the files of those that are there, by kind."""
-        found = {kind: self.group.namespace.get("secret", self.name(kind)) for kind in KINDS}
+        names = {self.name(kind): kind for kind in KINDS}
+        asked = ("get", "secret", *names, "-o", "json", "--ignore-not-found")
+        text = self.group.namespace.kubectl(*asked)
         return {
-            kind: {key: base64.b64decode(text) for key, text in secret.get("data", {}).items()}
-            for kind, secret in found.items()
-            if secret is not None
+            names[each["metadata"]["name"]]: _decode(each.get("data") or {})
+            for each in (json.loads(text)["items"] if text.strip() else ())
         }
 
     def delete(self, *kinds: str) -> None:
@@ -85,6 +88,7 @@ class GroupSecrets:
                 f"the Secrets of {self.group.name} are whole",
                 lambda: not self.find_faults(),
                 deadline_s,
+                POLL_S,
             )
         except HarnessError as late:
             raise HarnessError(f"{late}: {'; '.join(self.find_faults())}") from None
@@ -99,9 +103,12 @@ class GroupSecrets:
     def wait_shown(self, deadline_s: float) -> None:
         """Wait until every node shows what is in the Secret. Raises HarnessError."""
         for pod in self.group.pods():
-            eventually(
-                f"{pod} shows what is in its Secret", partial(self.is_shown, pod), deadline_s
-            )
+            what = f"{pod} shows what is in its Secret"
+            eventually(what, partial(self.is_shown, pod), deadline_s, POLL_S)
+
+
+def _decode(data: Mapping[str, str]) -> dict[str, bytes]:
+    return {key: base64.b64decode(text) for key, text in data.items()}
 
 
 def find_faults(secrets: Mapping[str, Files], members: Collection[str]) -> list[str]:

@@ -46,7 +46,7 @@ def _wait_told(group: BrokerGroup, kind: str, *words: str) -> None:
 
 
 @pytest.mark.parametrize("replicas", [3, 1])
-def test_a_typo_in_the_name_of_a_secret_costs_no_running_pod(
+def test_a_typo_in_a_secrets_name_costs_no_pod(
     namespace: Namespace, workload_image: Image, replicas: int
 ) -> None:
     """Found: S1. In a group's first spec, and in a running group whose machines lose power."""
