@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from e2e.cluster import Cluster
+from e2e.harness.pod_watch import is_ready
 from e2e.harness.waiting import HarnessError
 from e2e.harness.world import PYTHON, Namespace, eventually, restricted_pod
 
@@ -63,9 +64,10 @@ def swallowing_dns(namespace: Namespace, image: str) -> Iterator[None]:
     before = corefile_before(json.loads(found)["data"])
     container = {"name": "sink", "image": image, "command": [PYTHON, "-c", _READS]}
     namespace.apply(restricted_pod(SINK, container, []))
-    address = eventually("the silent DNS has an address", lambda: _address(namespace), 60)
+    address = eventually("the silent DNS reads", lambda: _find_reader(namespace), 60)
     silent = {_COREFILE: forwarding_to(before, f"{address}:{_PORT}"), _BEFORE: before}
     try:
+        # It may fail when half of CoreDNS' pods have read it: that is undone, too.
         _configure(cluster, silent)
         yield
     finally:
@@ -82,9 +84,10 @@ def seconds_of_a_lookup_beyond(namespace: Namespace) -> float:
     return float(namespace.kubectl("exec", SINK, "--", PYTHON, "-c", _LOOKS))
 
 
-def _address(namespace: Namespace) -> str:
+def _find_reader(namespace: Namespace) -> str:
+    """Return the address of the pod once it runs: before, its port would refuse, not swallow."""
     pod = namespace.get("pod", SINK) or {}
-    return str(pod.get("status", {}).get("podIP", ""))
+    return str(pod["status"]["podIP"]) if is_ready(pod) else ""
 
 
 def _configure(cluster: Cluster, data: Mapping[str, str]) -> None:

@@ -1,4 +1,4 @@
-"""The commands of docs/runbooks.md, followed as they stand.
+"""The commands of docs/runbooks.md, and of other pages, followed as they stand.
 
 A story that ends an alert runs what the page says, with the words in capitals filled in. So a
 command with a wrong flag, label or path fails a test before it fails somebody at night.
@@ -17,7 +17,13 @@ from typing import Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 PAGE: Final = ROOT / "docs/runbooks.md"
-WORDS: Final = frozenset({"NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS", "SIZE", "HOURS"})
+OPERATOR_PAGE: Final = ROOT / "docs/operator.md"
+WORDS: Final = frozenset(
+    {
+        *("NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS"),
+        *("SIZE", "HOURS", "VOLUME", "CLASS", "INDEX"),
+    }
+)
 """What a reader fills in."""
 _PATIENCE_S: Final = 660.0
 """Longer than any command of the page waits."""
@@ -30,14 +36,28 @@ def blocks(section: str, page: Path = PAGE) -> list[list[str]]:
     Raises:
         KeyError: The page has no such heading.
     """
+    found_blocks = _BLOCK.findall(_part(section, page))
+    return [[*_commands(textwrap.dedent(text))] for kind, text in found_blocks if not kind]
+
+
+def find_inline(section: str, page: Path = PAGE) -> list[str]:
+    """Return the commands of kubectl that stand within the sentences of a section.
+
+    Raises:
+        KeyError: The page has no such heading.
+    """
+    sentences = " ".join(_BLOCK.sub("", _part(section, page)).split())
+    return re.findall(r"`(kubectl [^`]+)`", sentences)
+
+
+def _part(section: str, page: Path) -> str:
+    """Return what stands below a heading, subsections left out. Raises KeyError."""
     text = page.read_text("utf-8")
     below = rf"^#+ {re.escape(section)}\n(.*?)(?=^#|\Z)"
     found = re.search(below, _hidden(text), re.DOTALL | re.MULTILINE)
     if found is None:
         raise KeyError(section)
-    part = text[found.start(1) : found.end(1)]
-    found_blocks = _BLOCK.findall(part)
-    return [[*_commands(textwrap.dedent(text))] for kind, text in found_blocks if not kind]
+    return text[found.start(1) : found.end(1)]
 
 
 def _hidden(text: str) -> str:
@@ -84,11 +104,11 @@ class Reader:
     kubeconfig: Path
     words: Mapping[str, str]
 
-    def follow(self, commands: Sequence[str], **words: str) -> str:
+    def follow(self, commands: Sequence[str], *, may_fail: bool = False, **words: str) -> str:
         """Run commands in one shell, which ends at the first that fails; return what they print.
 
         Raises:
-            AssertionError: One failed.
+            AssertionError: One failed, which it may not.
         """
         script = "\n".join(fill_in(each, {**self.words, **words}) for each in commands)
         done = subprocess.run(
@@ -103,5 +123,5 @@ class Reader:
             check=False,
             timeout=_PATIENCE_S,
         )
-        assert done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
+        assert may_fail or done.returncode == 0, f"{script}\n{done.stdout}{done.stderr}"
         return done.stdout

@@ -22,6 +22,7 @@ from e2e.harness.progress import ProgressWatch
 from e2e.harness.waiting import HarnessError
 
 ROOT: Final = Path(__file__).resolve().parents[2]
+CHART: Final = ROOT / "charts" / "dledger-operator"
 OPERATOR_NAMESPACE: Final = "dledger-system"
 OPERATOR: Final = "dledger-operator"
 PYTHON: Final = "/opt/dledger/bin/python"
@@ -47,19 +48,23 @@ def eventually(
 
 def install_operator(cluster: Cluster, image: Image, *values: str) -> None:
     """Install or upgrade the chart with *image* and ``NAME=VALUE``s, and wait until it runs."""
+    # Helm installs the schema but never upgrades it; an operator needs its own.
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
+    cluster.helm(
+        "upgrade", "--install", OPERATOR, str(CHART),
+        "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
+        *chart_values(cluster, image, *values), "--wait", "--timeout", "120s",
+    )  # fmt: skip
+
+
+def chart_values(cluster: Cluster, image: Image, *values: str) -> list[str]:
+    """Return what helm is told for an operator of *image* with more ``NAME=VALUE``s."""
     repository, _, tag = image.name.rpartition(":")
     node = cluster.heavy_node
     spark = ("--set-string", rf"sparkNodeSelector.kubernetes\.io/hostname={node}") if node else ()
     allowed = f"allowedImages={{{NODE.repository},{SPARK.repository}}}"
-    # Helm installs the schema but never upgrades it; an operator needs its own.
-    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(ROOT / "crds"))
-    cluster.helm(
-        "upgrade", "--install", OPERATOR, str(ROOT / "charts" / "dledger-operator"),
-        "--namespace", OPERATOR_NAMESPACE, "--create-namespace",
-        "--set", f"image.repository={repository}", "--set", f"image.tag={tag}", *spark,
-        "--set", allowed, *(word for value in values for word in ("--set", value)),
-        "--wait", "--timeout", "120s",
-    )  # fmt: skip
+    wanted = (f"image.repository={repository}", f"image.tag={tag}", allowed, *values)
+    return [*spark, *(word for value in wanted for word in ("--set", value))]
 
 
 def scale_operator(cluster: Cluster, replicas: int) -> None:
@@ -114,6 +119,16 @@ def group_manifest(name: str, **spec: Any) -> dict[str, Any]:
             **spec,
         },
     }
+
+
+def _order_of_event(event: dict[str, Any]) -> tuple[str, int]:
+    """Return what sorts Events as they came: of one second, by the order of their storage."""
+    return str(event["firstTimestamp"]), int(event["metadata"]["resourceVersion"])
+
+
+def _is_another(pod: dict[str, Any], before: Mapping[str, str]) -> bool:
+    metadata = pod["metadata"]
+    return metadata["name"] in before and metadata["uid"] != before[metadata["name"]]
 
 
 def _holds(condition: dict[str, Any]) -> bool:
@@ -289,11 +304,26 @@ class BrokerGroup:
         """Return the uid of each of its pods, by name."""
         return {name: str(each["metadata"]["uid"]) for name, each in self.nodes().items()}
 
+    def wait_others(
+        self,
+        before: Mapping[str, str],
+        holds: Callable[[dict[str, Any]], bool],
+        deadline_s: float,
+    ) -> None:
+        """Wait until other pods are in the place of *before*, uids by name, and *holds* of each."""
+
+        def probe() -> bool:
+            nodes = self.nodes()
+            others = [one for one in nodes.values() if _is_another(one, before)]
+            return len(others) == len(before) and all(map(holds, others))
+
+        eventually(f"others in the place of {', '.join(before)}", probe, deadline_s)
+
     def told(self, reason: str) -> list[str]:
         """Return the messages of the group's Events with that reason, in their order."""
         which = f"involvedObject.name={self.name},reason={reason}"
         text = self.namespace.kubectl("get", "events", "--field-selector", which, "-o", "json")
-        found = sorted(json.loads(text)["items"], key=lambda each: str(each["firstTimestamp"]))
+        found = sorted(json.loads(text)["items"], key=_order_of_event)
         return [str(each["message"]) for each in found]
 
     def nodes(self) -> dict[str, dict[str, Any]]:

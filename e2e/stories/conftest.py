@@ -13,7 +13,10 @@ import pytest
 
 from e2e.cluster import Cluster, ClusterError, open_cluster
 from e2e.cluster.image import WORKLOAD, Image, build
-from e2e.harness.world import ROOT, Namespace, install_operator
+from e2e.cluster.layout import default_layout
+from e2e.cluster.tools import find_kubectl
+from e2e.harness.runbook import Reader
+from e2e.harness.world import OPERATOR_NAMESPACE, ROOT, Namespace, install_operator
 
 MakeReport: TypeAlias = Generator[None, pytest.TestReport, pytest.TestReport]
 Figures: TypeAlias = dict[str, float]
@@ -130,3 +133,11 @@ def namespace(
         cluster.diagnostics(folder)
         (folder / "failure.txt").write_text("\n\n".join(failures), "utf-8")
     made.begin_delete()
+
+
+@pytest.fixture
+def reader(cluster: Cluster, namespace: Namespace) -> Reader:
+    """Return somebody who has the documents, and knows the namespace and the group `orders`."""
+    words = {"NS": namespace.name, "GROUP": "orders", "OPERATOR_NS": OPERATOR_NAMESPACE}
+    kubectl = find_kubectl(default_layout())
+    return Reader(kubectl=kubectl, kubeconfig=cluster.kubeconfig, words=words)

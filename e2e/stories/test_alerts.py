@@ -19,8 +19,6 @@ import yaml
 
 from e2e.cluster import Cluster
 from e2e.cluster.image import NODE
-from e2e.cluster.layout import default_layout
-from e2e.cluster.tools import find_kubectl
 from e2e.harness.prometheus import Prometheus
 from e2e.harness.runbook import Reader, blocks
 from e2e.harness.world import (
@@ -120,15 +118,9 @@ def _describe_targets(namespace: str, address: str) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def kubectl() -> Path:
-    """Return the program."""
-    return find_kubectl(default_layout())
-
-
-@pytest.fixture
-def proxy(cluster: Cluster, kubectl: Path) -> Iterator[str]:
+def proxy(cluster: Cluster, reader: Reader) -> Iterator[str]:
     """Return an address at which the API server is reached without a certificate."""
-    command = [str(kubectl), f"--kubeconfig={cluster.kubeconfig}", "proxy", "--port=0"]
+    command = [str(reader.kubectl), f"--kubeconfig={cluster.kubeconfig}", "proxy", "--port=0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         yield process.stdout.readline().rpartition(" ")[2].strip()
@@ -137,7 +129,7 @@ def proxy(cluster: Cluster, kubectl: Path) -> Iterator[str]:
 
 @pytest.fixture
 def night(
-    cluster: Cluster, namespace: Namespace, kubectl: Path, proxy: str, tmp_path: Path
+    cluster: Cluster, namespace: Namespace, reader: Reader, proxy: str, tmp_path: Path
 ) -> Iterator[Night]:
     """A sound group of three, whose Prometheus finds nothing; all machines are there afterwards."""
     if cluster.kind == "current":
@@ -145,8 +137,6 @@ def night(
     group = namespace.run_group()
     rules = _in_seconds(yaml.safe_load(RULES.read_text("utf-8")))
     prometheus = Prometheus(tmp_path, _describe_targets(namespace.name, proxy), rules)
-    words = {"NS": namespace.name, "GROUP": "orders", "OPERATOR_NS": OPERATOR_NAMESPACE}
-    reader = Reader(kubectl=kubectl, kubeconfig=cluster.kubeconfig, words=words)
     made = Night(group, prometheus, reader)
     try:
         eventually("Prometheus answers", lambda: prometheus.is_up() or None, 60)

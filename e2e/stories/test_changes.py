@@ -11,14 +11,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually, install_operator
-from e2e.stories.traffic import SDK, end
-
-
-def _writes(namespace: Namespace, image: Image) -> Workload:
-    traffic = Workload(namespace, image, "traffic", *SDK, "--seconds", "600")
-    traffic.start()
-    traffic.wait_acked(300)
-    return traffic
+from e2e.stories.traffic import begin, end
 
 
 def _order_of_restarts(group: BrokerGroup) -> list[str]:
@@ -38,7 +31,7 @@ def test_a_new_image_rolls_out_and_the_leader_comes_last(
     cluster.alias_image(image.name, newer)
     group = namespace.run_group()
     before = group.uids()
-    traffic = _writes(namespace, workload_image)
+    traffic = begin(namespace, workload_image)
 
     group.wait_settled(group.change(image=newer))
     summary = end(traffic, failed=0)
@@ -56,7 +49,7 @@ def test_a_bad_image_stops_at_one_pod_and_is_taken_back(
     """A pod that does not come up halts the rollout; the spec taken back heals it."""
     group = namespace.run_group()
     before = group.uids()
-    traffic = _writes(namespace, workload_image)
+    traffic = begin(namespace, workload_image)
 
     group.change(image=f"{image.name}-that-nobody-has")
     eventually(
@@ -80,7 +73,7 @@ def test_a_setting_that_needs_a_restart_rolls_out(
     """The same for what is in the pods' template and in their configuration."""
     group = namespace.run_group()
     before = group.uids()
-    traffic = _writes(namespace, workload_image)
+    traffic = begin(namespace, workload_image)
 
     generation = group.change(
         durability="osBuffer", resources={"requests": {"cpu": "20m", "memory": "64Mi"}}
@@ -130,7 +123,7 @@ def test_a_topic_that_is_taken_off_the_spec_is_deleted_under_writes(
     first = Workload(namespace, workload_image, "old", *old)
     first.start()
     written = first.summary()["stored"]
-    traffic = _writes(namespace, workload_image)
+    traffic = begin(namespace, workload_image)
 
     group.wait_settled(group.change(topics=[demo]))
     end(traffic, failed=0)
@@ -151,7 +144,7 @@ def test_a_group_in_plain_text_gets_certificates_by_one_rollout(
         group = namespace.run_group()
         before = group.uids()
         assert namespace.get("secret", "orders-peer-tls") is None
-        traffic = _writes(namespace, workload_image)
+        traffic = begin(namespace, workload_image)
     finally:
         install_operator(cluster, image)
     eventually("TLS alone", lambda: _mode(namespace) == "required" or None, 240)
@@ -175,7 +168,7 @@ def test_leadership_is_handed_over_as_asked(
 ) -> None:
     """A planned change of the leader, asked for as a BrokerOperation."""
     group = namespace.run_group()
-    traffic = _writes(namespace, workload_image)
+    traffic = begin(namespace, workload_image)
     leader = group.leader()
     to = next(name for name in group.pods() if name != leader)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.harness.world import BrokerGroup, Namespace, Workload, eventually
 from e2e.stories.traffic import SDK, end
@@ -73,3 +74,43 @@ def test_a_group_is_scaled_out_and_in_under_writes(
     reasons = [each["reason"] for each in listed]
     assert (reasons.count("MemberAdded"), reasons.count("MemberRemoved")) == (6, 4), reasons
     assert reasons.count("ClaimReplaced") == 2
+
+
+@pytest.mark.long
+def test_of_two_that_leave_the_one_that_is_drained_goes_first(
+    namespace: Namespace, traffic: Workload, cluster: Cluster, figures: dict[str, float]
+) -> None:
+    """Drained and scaled from three to one in one moment: the sound one is relied on until then."""
+    if cluster.kind == "current":
+        pytest.skip("drains a machine, which a cluster that is not ours keeps")
+    group = namespace.run_group()
+    if group.leader() != "orders-0":
+        namespace.operate("lead-there", "TransferLeader", to="orders-0")
+        namespace.wait_operated("lead-there")
+    traffic.start()
+    traffic.wait_acked(300)
+    machine = group.nodes()["orders-1"]["spec"]["nodeName"]
+
+    cluster.kubectl("cordon", machine)
+    try:
+        _evict(namespace, "orders-1")
+        _scale(group, 1)
+    finally:
+        cluster.kubectl("uncordon", machine)
+    traffic.wait_acked(traffic.acked() + 300)
+    figures["longest silence of a client, ms"] = end(traffic)["gapMs"]
+
+    first, second = group.told("MemberRemoved")
+    assert first.startswith("orders-1: "), (first, second)
+    assert second.startswith("orders-2: "), (first, second)
+
+
+def _evict(namespace: Namespace, pod: str) -> None:
+    """Ask for a pod to go as `kubectl drain` does, and go on at once."""
+    eviction = {
+        "apiVersion": "policy/v1",
+        "kind": "Eviction",
+        "metadata": {"name": pod, "namespace": namespace.name},
+    }
+    path = f"/api/v1/namespaces/{namespace.name}/pods/{pod}/eviction"
+    namespace.cluster.kubectl("create", "--raw", path, "-f", "-", input=json.dumps(eviction))

@@ -7,15 +7,21 @@ from pathlib import Path
 
 import pytest
 
-from e2e.harness.runbook import PAGE, WORDS, blocks, fill_in
+from e2e.harness.runbook import OPERATOR_PAGE, PAGE, WORDS, blocks, fill_in, find_inline
 from scripts.catalogue import load
 
 ALERTS = [one.name for one in load().alerts]
+MORE = [
+    "A node's disk without its node",
+    "A namespace was deleted",
+    "A majority of the disks is lost",
+]
+"""What belongs to an alert, and is long enough to have a heading of its own."""
 WITHOUT_COMMANDS = {"DledgerClockApart", "DledgerDiskFilling"}
 FILLED_IN = {word: f"<{word.lower()}>" for word in WORDS}
 
 
-@pytest.mark.parametrize("alert", ALERTS)
+@pytest.mark.parametrize("alert", [*ALERTS, *MORE])
 def test_each_runbook_has_commands_that_a_shell_can_read(alert: str) -> None:
     """At night nobody mends a quote; each is complete, and says for whom it is."""
     found = [command for block in blocks(alert) for command in block]
@@ -39,6 +45,33 @@ def test_subsections_are_sections_of_their_own() -> None:
 
     assert not any("ForceNewGroup" in command for block in of_the_alert for command in block)
     assert any("ForceNewGroup" in command for block in of_a_majority for command in block)
+
+
+def test_commands_within_sentences_are_found(tmp_path: Path) -> None:
+    """Wherever a line ends; not what stands in a block, or is of another program."""
+    page = tmp_path / "page.md"
+    page.write_text(
+        "## One\nDelete it: `kubectl delete\nsecret x`, or `helm ls`.\n\n"
+        "```\nkubectl get `y`\n```\nAnd `kubectl get z`.\n## Two\n`kubectl get a`\n",
+        "utf-8",
+    )
+
+    assert find_inline("One", page) == ["kubectl delete secret x", "kubectl get z"]
+    with pytest.raises(KeyError):
+        find_inline("Three", page)
+
+
+@pytest.mark.parametrize(
+    ("section", "count"), [("Renewing by hand", 2), ("Two operators", 0)], ids=str
+)
+def test_the_operators_page_has_the_commands_that_stories_run(section: str, count: int) -> None:
+    """They are told apart by their place: a new one is a new step of a story."""
+    assert len(find_inline(section, OPERATOR_PAGE)) == count
+    if not count:
+        ((uninstall, install, annotate),) = blocks(section, OPERATOR_PAGE)
+        assert uninstall.startswith("helm uninstall dledger-operator -n dledger-system ")
+        assert install == "helm install two charts/dledger-operator -n team --create-namespace"
+        assert " -n shop dledger.io/operator=team/two-dledger-operator " in annotate
 
 
 def test_a_command_is_one_until_the_shell_finds_it_complete(tmp_path: Path) -> None:
