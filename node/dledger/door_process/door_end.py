@@ -6,13 +6,20 @@ most of it for what is one call a message.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from contextlib import aclosing
 from functools import partial
 from typing import Protocol
 
-from dledger.door.contract import BidiStream, Failed, Handler, Headers, Stream, TooLarge, Unary
+from dledger.door.contract import (
+    BidiStream,
+    Failed,
+    Handler,
+    Headers,
+    Rest,
+    Stream,
+    TooLarge,
+    Unary,
+)
 from dledger.door_process import frames
 from dledger.door_process.frames import Arrives, DoorKind
 from dledger.door_process.refusals import refused_answer
@@ -54,6 +61,59 @@ class _Passage:
     def _tell(self, arrives: Arrives) -> None:
         if not self._link.closed:
             self._link.send(frames.arriving(self._number, arrives))
+
+
+class _Passing:
+    """A stream that is passed on; while neither side says anything, the `contract.Rest` of it.
+
+    There may be very many, each of them a poll or Telemetry. One coroutine has both directions, as
+    long as there is something to do. So a client that does not take its answers is not read either,
+    which would have come about at the node, some messages later.
+    """
+
+    __slots__ = ("_call", "_end", "_is_half_closed", "_number", "_stream")
+
+    def __init__(self, end: DoorEnd, number: int, call: StreamOut, stream: Stream) -> None:
+        self._end, self._number, self._call, self._stream = end, number, call, stream
+        self._is_half_closed = False
+
+    @property
+    def reads(self) -> bool:
+        """Whether the node takes something: few of the client's messages are unread there."""
+        return self._call.credit_bytes > 0 and not (self._is_half_closed or self._call.over)
+
+    def wait(self) -> None:
+        """Wait for either side: `StreamOut.wake` has it go on."""
+
+    async def serve(self) -> Rest | None:
+        """Pass on what there is, in both directions. Raises Failed: the node has ended it so."""
+        call, ended = self._call, True
+        try:
+            self._pass_on()
+            while (message := call.take()) is not None:
+                await self._stream.send(message)
+                self._end.note_taken(self._number, call, message)
+                self._pass_on()
+            ended = call.over
+        finally:
+            if ended:
+                self.drop()
+        return None if ended else self
+
+    def drop(self) -> None:
+        """Forget it: the call is over."""
+        self._end.leave(self._number, self._call)
+
+    def _pass_on(self) -> None:
+        """Pass the client's messages on, and its end."""
+        while self.reads and self._stream.is_readable:
+            message = self._stream.read_now()
+            if message is None:
+                self._is_half_closed = True
+                self._end.link.send(packed(Kind.HALF_CLOSE, self._number))
+            else:
+                self._call.credit_bytes -= len(message)
+                self._end.link.send(message_frame(Kind.MESSAGE, self._number, message))
 
 
 class DoorEnd(CallsOut):
@@ -117,28 +177,9 @@ class DoorEnd(CallsOut):
         service, _, name = path[1:].partition("/")
         return refused_answer(name, refused, is_messaging=service == SERVICE_NAME)
 
-    async def _serve(self, where: Where, headers: Headers, stream: Stream) -> None:
+    async def _serve(self, where: Where, headers: Headers, stream: Stream) -> Rest | None:
         number, call = self._opened(where, headers, stream)
-        pump = asyncio.get_running_loop().create_task(self._pump(number, call, stream))
-        try:
-            async with aclosing(self._received(number, call)) as messages:
-                async for message in messages:
-                    await stream.send(message)
-        finally:
-            pump.cancel()
-
-    async def _pump(self, number: int, call: StreamOut, stream: Stream) -> None:
-        """Pass the client's messages on, while few of them are unread at the node."""
-        while (message := await stream.read()) is not None:
-            while call.credit_bytes <= 0:
-                call.room = asyncio.get_running_loop().create_future()
-                await call.room
-            if call.over:
-                return
-            call.credit_bytes -= len(message)
-            self.link.send(message_frame(Kind.MESSAGE, number, message))
-        if not call.over:
-            self.link.send(packed(Kind.HALF_CLOSE, number))
+        return await _Passing(self, number, call, stream).serve()
 
     def _turn(self) -> None:
         for turn in self.turns:

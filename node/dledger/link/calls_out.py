@@ -39,45 +39,67 @@ class _Call:
 
 
 class StreamOut:
-    """A call of many messages that the other end has."""
+    """A call of many messages that the other end has.
+
+    Attributes:
+        method: The number of its method.
+        client: Whose call it is, and who looks again when something has come; None: `next` does.
+        credit_bytes: How much may be sent now.
+        over: Whether the other end has ended it, or it has failed.
+        failure: How, if it has failed.
+        on_taken: Called when the other end has read something.
+    """
 
     __slots__ = (
+        "_messages",
         "_turn",
         "client",
         "credit_bytes",
         "failure",
-        "messages",
         "method",
         "on_taken",
         "over",
-        "room",
     )
 
     def __init__(self, method: int, credit_bytes: int, client: Stream | None) -> None:
         self.method, self.client = method, client
-        self.messages: deque[bytes] = deque()
+        self._messages: deque[bytes] | None = None  # of very many streams that wait none has any
         self.credit_bytes = credit_bytes
         self.over = False
         self.on_taken: Callable[[], None] = _nothing
         self.failure: Failed | None = None
         self._turn: asyncio.Future[None] | None = None
-        self.room: asyncio.Future[None] | None = None
+
+    def add(self, message: bytes) -> None:
+        """Add an answer behind the others."""
+        if self._messages is None:
+            self._messages = deque()
+        self._messages.append(message)
+
+    def take(self) -> bytes | None:
+        """Return the next answer; None: there is none now. Raises Failed, after the last."""
+        if self._messages is not None:
+            message = self._messages.popleft()
+            if not self._messages:
+                self._messages = None
+            return message
+        if self.failure is not None:
+            raise self.failure
+        return None
 
     async def next(self) -> bytes | None:
         """Return the next answer; None: the other end has ended the call. Raises Failed."""
-        while not self.messages:
-            if self.failure is not None:
-                raise self.failure
-            if self.over:
-                return None
+        while (message := self.take()) is None and not self.over:
             self._turn = asyncio.get_running_loop().create_future()
             await self._turn
-        return self.messages.popleft()
+        return message
 
     def wake(self) -> None:
-        """Let `next` look again."""
+        """Let whoever waits look again."""
         if self._turn is not None and not self._turn.done():
             self._turn.set_result(None)
+        if self.client is not None:
+            self.client.go_on()
 
 
 class CallsOut:
@@ -202,12 +224,20 @@ class CallsOut:
         try:
             while (message := await call.next()) is not None:
                 yield message
-                if not call.over:
-                    self.link.send(frames.credit(number, len(message)))
+                self.note_taken(number, call, message)
         finally:
-            del self._streams[number]
-            if not call.over:
-                self.link.send(frames.packed(Kind.CANCEL, number))
+            self.leave(number, call)
+
+    def note_taken(self, number: int, call: StreamOut, message: bytes) -> None:
+        """Let the other end send as much again."""
+        if not call.over:
+            self.link.send(frames.credit(number, len(message)))
+
+    def leave(self, number: int, call: StreamOut) -> None:
+        """Forget a stream; the other end is told, unless it has ended it."""
+        del self._streams[number]
+        if not call.over:
+            self.link.send(frames.packed(Kind.CANCEL, number))
 
     # -- frames ----------------------------------------------------------------------------------
 
@@ -270,11 +300,8 @@ class CallsOut:
         call.on_taken()
         if kind == Kind.CREDIT:
             call.credit_bytes += frames.credit_of(payload)
-            if call.room is not None and not call.room.done():
-                call.room.set_result(None)
-            return
-        if kind == Kind.MESSAGE:
-            call.messages.append(frames.message_of(payload))
+        elif kind == Kind.MESSAGE:
+            call.add(frames.message_of(payload))
         else:
             if kind == Kind.FAIL:
                 call.failure = _failed(payload)
