@@ -100,7 +100,25 @@ def test_a_group_that_gets_no_further_goes_to_the_end_of_the_line() -> None:
     assert turns.tell(B) == ""
     turns.at(A, Stage.READY, has_begun=True)
     turns.at(B, Stage.NONE)
-    assert turns.woken == [B, A], "it has begun, and comes before one that has not"
+    assert turns.woken == [B, C], "it has begun, and had its turn"
+    turns.at(C, Stage.NONE)
+    assert turns.woken == [B, C, A]
+
+
+@pytest.mark.parametrize("tries", [(Stage.READY,), (Stage.READY, Stage.WAITS)])
+def test_a_step_that_is_refused_each_time_is_no_step(tries: tuple[Stage, ...]) -> None:
+    """Whoever refuses to have its pod deleted, or to lead, held up the rollouts of all for ever."""
+    turns = Turns()
+    turns.at(A, Stage.READY, has_begun=True)
+    for _ in range(int(PASSES_ON_S)):
+        for found in tries:
+            turns.at(A, found, has_begun=True)
+        assert turns.at(B, Stage.READY)
+        turns.now_s += 1
+
+    turns.at(A, tries[0], has_begun=True)
+
+    assert turns.at(B, Stage.READY) == ""
 
 
 def test_a_group_whose_rounds_fail_keeps_the_turn_no_longer() -> None:

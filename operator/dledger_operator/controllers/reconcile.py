@@ -262,6 +262,7 @@ class Reconciler:
     async def _depart(self, group: BrokerGroup) -> None:
         """Say of a group that is being deleted who holds it; nothing else is done to it."""
         self.facts = None
+        self._rollout_turns.forget((group.namespace, group.name))
         await self._nodes.poll({})
         self._metrics.forget(group.namespace, group.name)
         after = last_status(group, now=self._clock.now())

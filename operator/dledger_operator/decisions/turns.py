@@ -46,6 +46,11 @@ class Stage(Enum):
     """A pod does not come up with it."""
 
 
+_STEPS: Final = frozenset({Stage.UNDER_WAY, Stage.HALTED})
+"""Who comes to one of these, or goes on from it, has got further. That a step could be taken is
+none: one that Kubernetes or a node refuses each time could be taken for ever."""
+
+
 def stage(facts: Facts, now: str) -> Stage:
     """Return where a group is at the time *now* (RFC 3339), whatever its turn is."""
     group = facts.group
@@ -88,6 +93,7 @@ class RolloutTurns:
         self._stages: dict[Key, Stage] = {}
         self._moved_s: dict[Key, float] = {}
         self._begun: set[Key] = set()
+        self._passed: set[Key] = set()
 
     def remember(self, key: Key, reason: str) -> None:
         """Take what is recorded of a group's rollout, until it is looked at."""
@@ -118,22 +124,25 @@ class RolloutTurns:
 
     def _put(self, key: Key, found: Stage) -> None:
         """Record a stage; groups stand in line in the order in which they came."""
-        steps = found is Stage.READY and key == self._holder
-        if steps or self._stages.get(key) is not found:
+        before = self._stages.get(key)
+        if before is not found and (before is None or {before, found} & _STEPS):
             self._moved_s[key] = self._monotonic_s()
+            self._passed.discard(key)
         self._stages[key] = found
 
     def _drop(self, key: Key) -> None:
         self._stages.pop(key, None)
         self._moved_s.pop(key, None)
         self._begun.discard(key)
+        self._passed.discard(key)
 
     def _pass_on(self, *, asking: Key | None) -> None:
         holder = self._holder
         if holder is not None and (holder not in self._stages or self._is_stuck(holder)):
             self._holder = None
             if (found := self._stages.pop(holder, None)) is not None:
-                self._stages[holder] = found  # at the end of the line
+                self._stages[holder] = found  # at the end of the line, begun or not
+                self._passed.add(holder)
         if self._holder is None and (key := self._next()) is not None:
             self._holder = key
             self._moved_s[key] = self._monotonic_s()
@@ -144,13 +153,18 @@ class RolloutTurns:
         return self._monotonic_s() - self._moved_s[key] >= PASSES_ON_S
 
     def _next(self) -> Key | None:
-        """Return whose turn comes: those that have begun first, then as they came."""
+        """Return whose turn comes: those that have begun first, then as they came.
+
+        Those come last that had it and got no further, until they do.
+        """
         if self._find_halted() or self._under_way():
             return None
         ready = [key for key, found in self._stages.items() if found is Stage.READY]
         if self._monotonic_s() < self._settled_s:
             ready = [key for key in ready if key in self._begun]
-        return min(ready, key=lambda key: key not in self._begun, default=None)
+        return min(
+            ready, key=lambda key: (key in self._passed, key not in self._begun), default=None
+        )
 
     def _find_halted(self) -> list[Key]:
         return [key for key, found in self._stages.items() if found is Stage.HALTED]
