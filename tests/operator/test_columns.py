@@ -10,6 +10,7 @@ import yaml
 
 from dledger_operator.api.reasons import Reason
 from dledger_operator.decisions.facts import facts_of
+from dledger_operator.decisions.turns import ONE_AT_A_TIME
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.seen import LEAST_S, WRITES_A_SECOND, is_due, seen_every_s
 from dledger_operator.status.status import status, worth_writing
@@ -91,6 +92,26 @@ def test_a_status_without_news_is_written_when_it_gets_old_and_not_before() -> N
     assert not worth_writing(before, later, **known, seen_every_s=60)
     assert worth_writing(before, later, **known, seen_every_s=59)
     assert worth_writing({**before, "seenAt": ""}, later, **known, seen_every_s=60)
+
+
+def test_whose_turn_it_is_is_written_when_a_status_gets_old_and_not_at_each_turn() -> None:
+    """Five hundred groups that wait would write it for each of the others; a halt is news to all."""
+    waiting = [
+        f"1 of 3 pods run the new template; waits for shop/{name}"
+        for name in (f"a: {ONE_AT_A_TIME}", f"b: {ONE_AT_A_TIME}", "b, whose rollout is halted")
+    ]
+    first, second, halted = (
+        {
+            **_status(_seen()),
+            "conditions": [{"type": "Progressing", "reason": "WaitingForTurn", "message": said}],
+        }
+        for said in waiting
+    )
+
+    assert not worth_writing(first, second, since_write_s=3600)
+    assert worth_writing(first, halted, since_write_s=0)
+    later = {**second, "seenAt": "2031-05-06T07:09:30Z"}
+    assert worth_writing(first, later, since_write_s=81, seen_every_s=60)
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,9 @@ holds it is not its new template, and others must not wait for it for ever."""
 SETTLES_S: Final = 5.0
 """So long a new operator gives no turn to a group that has not begun: it may not have seen all."""
 
+ONE_AT_A_TIME: Final = "one group is rolled out at a time"
+"""The end of what a group is told that only has to wait until others are done."""
+
 Key = tuple[str, str]
 """Namespace and name of a group."""
 
@@ -183,4 +186,4 @@ class RolloutTurns:
         others = [self._holder] if self._holder else self._under_way()
         if not others:
             return "waits until all groups have been looked at"
-        return f"waits for {'/'.join(others[0])}: one group is rolled out at a time"
+        return f"waits for {'/'.join(others[0])}: {ONE_AT_A_TIME}"
