@@ -15,7 +15,7 @@ from dledger_operator.observed.observed import Observed
 from dledger_operator.status.seen import LEAST_S, WRITES_A_SECOND, is_due, seen_every_s
 from dledger_operator.status.status import status, worth_writing
 from tests.house.sources import ROOT
-from tests.operator.samples import NOW, bootstrapped, converged, joined, pods
+from tests.operator.samples import NOW, bootstrapped, converged, joined, member, members, pods
 
 NEVER = float("inf")
 
@@ -49,6 +49,93 @@ def test_a_total_outage_is_told_with_what_each_pod_suffers_from() -> None:
     assert _condition(_status(CUT_OFF), "Degraded")[:2] == ("Unknown", Reason.NODES_UNREACHABLE)
     starting = _condition(_status(DOWN, overdue=False), "Degraded")
     assert starting[:2] == ("False", Reason.STARTING)
+
+
+STUCK = "ImagePullBackOff: no such image"
+GONE = {("Secret", "orders-tls"): "does not exist"}
+TLS = {"tls": {"enabled": True, "secretName": "orders-tls"}}
+NONE_STARTS = _seen(
+    nodes={},
+    pods=pods(
+        *(0, 1, 2),
+        ready=False,
+        stopped=True,
+        trouble=STUCK,
+        idle_since="2031-05-06T07:00:00Z",
+    ),
+)
+ROLLING = [{"type": "Progressing", "status": "True", "reason": "RollingOut"}]
+
+
+@pytest.mark.parametrize(
+    ("known", "observed", "words"),
+    [
+        ([], NONE_STARTS, f"orders-0 (does not run since 2031-05-06T07:00:00Z; {STUCK})"),
+        ([], replace(NONE_STARTS, absent=GONE), "Secret orders-tls does not exist, and spec.tls"),
+        (ROLLING, NONE_STARTS, "the rollout to its newest template is halted"),
+        (
+            [],
+            replace(NONE_STARTS, lost={"data-orders-1": "machine m-1 is gone"}),
+            "the disk of orders-1 is gone: machine m-1 is gone",
+        ),
+    ],
+    ids=["no start", "no Secret", "no rollout", "no disk"],
+)
+def test_a_total_outage_is_one_whatever_keeps_the_pods_from_starting(
+    known: list[dict[str, Any]], observed: Observed, words: str
+) -> None:
+    """Its reason says that nothing is written, and its message what to put right."""
+    facts = facts_of(bootstrapped(TLS, conditions=known), observed, now=NOW)
+
+    found = _condition(status(replace(facts, overdue=True), now=NOW), "Degraded")
+
+    assert found[:2] == ("True", Reason.NODES_DOWN)
+    assert words in found[2]
+
+
+def test_a_lost_majority_is_told_with_the_disks_that_are_gone_and_what_is_left_to_do() -> None:
+    """Its sentence named two pods, and neither that their disks are gone nor ForceNewGroup."""
+    gone = {f"data-orders-{n}": f"machine m-{n} is gone" for n in (1, 2)}
+    seen = _seen(nodes=joined(0, leader=None), pods=pods(0), lost=gone)
+
+    status_, reason, message = _condition(_status(seen), "Degraded")
+
+    assert (status_, reason) == ("True", Reason.MAJORITY_LOST)
+    assert "the disk of orders-1 is gone: machine m-1 is gone" in message
+    assert "ForceNewGroup" in message
+
+
+def _degraded_by(reason: Reason) -> list[dict[str, Any]]:
+    row = {"type": "Degraded", "status": "True", "reason": reason, "message": "it was"}
+    return [{**row, "lastTransitionTime": NOW}]
+
+
+TWO_LEFT = (*members(0, 1), member("id-2", "orders-2", connected=False))
+CUT = _seen(nodes=joined(0, 1, members=TWO_LEFT))
+
+
+def test_a_topic_that_is_refused_hides_no_member_that_is_lost() -> None:
+    """It may be refused for months."""
+    seen = replace(CUT, refusals={("Topic", "a"): "no"})
+
+    assert _condition(_status(seen), "Degraded")[1] == Reason.MEMBER_NOT_CONNECTED
+    calm = _status(_seen(refusals={("Topic", "a"): "no"}))
+    assert _condition(calm, "Degraded")[1] == Reason.TOPIC_REFUSED
+
+
+@pytest.mark.parametrize("reason", [Reason.CLOCK_APART, Reason.CERTIFICATE_EXPIRING])
+def test_a_restart_is_given_its_time_also_where_something_else_is_wrong(reason: Reason) -> None:
+    """Each pod of a rollout was a Warning in a group with a certificate that ends soon."""
+    known = _degraded_by(reason)
+
+    found = _status(CUT, overdue=False, conditions=known)
+    before = _status(CUT, overdue=False, conditions=_degraded_by(Reason.MEMBER_BEHIND))
+
+    assert _condition(found, "Degraded")[1] == Reason.STARTING
+    assert _condition(before, "Degraded")[1] == Reason.MEMBER_NOT_CONNECTED
+    clock = replace(CUT, nodes={**CUT.nodes, **joined(1, clock_ahead_ms=100 * 3_600_000)})
+    both = _status(clock, overdue=False, conditions=known)
+    assert _condition(both, "Degraded")[1] == Reason.CLOCK_APART
 
 
 @pytest.mark.parametrize(
@@ -95,7 +182,7 @@ def test_a_status_without_news_is_written_when_it_gets_old_and_not_before() -> N
 
 
 def test_whose_turn_it_is_is_written_when_a_status_gets_old_and_not_at_each_turn() -> None:
-    """Five hundred groups that wait would write it for each of the others; a halt is news to all."""
+    """Five hundred groups would write it for each of the others; a halt is news to all."""
     waiting = [
         f"1 of 3 pods run the new template; waits for shop/{name}"
         for name in (f"a: {ONE_AT_A_TIME}", f"b: {ONE_AT_A_TIME}", "b, whose rollout is halted")
