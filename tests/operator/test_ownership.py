@@ -158,6 +158,22 @@ async def test_a_handed_group_is_marked_at_once_and_acted_on_a_little_later() ->
     assert one.reconciler.facts is None
 
 
+async def test_a_mark_that_somebody_takes_away_again_is_told() -> None:
+    """An operator from before there were marks does so with each status, and acts as well."""
+    world = _world()
+    one = Operator(world, ONE)
+    await one.rounds()
+    assert "ManagedElsewhere" not in world.events
+    for _ in range(3):
+        body = world.group
+        body["status"] = {key: body["status"][key] for key in ("groupId", "term", "leader")}
+        world.put(body)
+        await one.rounds(2)
+
+    assert world.status["operator"] == ONE
+    assert world.events.count("ManagedElsewhere") == 1
+
+
 async def test_backups_and_operations_of_another_operators_group_are_left_to_it() -> None:
     """Both would make the Job, with images of their own."""
     world = _world()
