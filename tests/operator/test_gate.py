@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.decisions.disruptions import AddMember, Held, RemoveMember
+from dledger.common.status import NodeStatus
+from dledger_operator.decisions.disruptions import (
+    AddMember,
+    Held,
+    RemoveMember,
+    ReplaceClaim,
+    ReplaceMember,
+)
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.gate import (
     Act,
@@ -21,9 +28,10 @@ from dledger_operator.decisions.gate import (
     hold,
     standing,
 )
+from dledger_operator.decisions.plan import next_disruption
 from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.observed import Observed
-from tests.operator.samples import bootstrapped, converged, joined, members
+from tests.operator.samples import GROUP_ID, bootstrapped, converged, joined, members, node
 from tests.operator.test_scaling import _facts, _rows
 
 EACH: dict[str, Act] = {
@@ -144,3 +152,38 @@ def test_of_those_that_leave_the_one_that_is_drained_goes_first() -> None:
 
     assert isinstance(found, RemoveMember)
     assert found.pod == "orders-1"
+
+
+def test_a_lost_disk_does_not_wait_for_one_that_is_to_leave_and_waits_for_it() -> None:
+    """From five to three, since machines die: one is off, and another is gone with its disk."""
+    lost = {"data-orders-1": "machine m-1 is gone"}
+    rows = _rows(0, 1, 2, 3, 4, lost=(1, 4))
+    facts = _facts(3, 5, rows, lost=(1, 4), changes={"lost": lost})
+
+    found = next_disruption(facts)
+
+    assert isinstance(found, ReplaceClaim)
+    assert found.pod == "orders-1"
+    come = {"lost": {}, "nodes": {**facts.observed.nodes, "orders-1": _empty(1)}}
+    found = next_disruption(facts_of(facts.group, replace(facts.observed, **come)))
+    assert isinstance(found, ReplaceMember)
+    others = _rows(0, 1, 2, 3, 4, lost=(4,))
+    sound = _facts(3, 5, others, lost=(4,))
+    assert hold(sound, GiveUp(frozenset({"orders-1"}))) == "not in sync: orders-4", "it stands"
+    three = _facts(3, 5, _rows(0, 1, 2, 3, 4, lost=(1, 3, 4)), lost=(1, 3, 4))
+    assert hold(three, Replace(frozenset({"orders-1"}))), "no majority stands"
+
+
+def _empty(ordinal: int) -> NodeStatus:
+    return node(f"new-{ordinal}", told_group_id=GROUP_ID)
+
+
+def test_a_new_member_does_not_wait_for_one_that_is_to_leave_and_is_down() -> None:
+    """After a group was forced to go on from one beyond those that its spec asks for."""
+    rows = _rows(0, 1, 3, lost=(3,))
+
+    found = scaling(_facts(3, 4, rows, lost=(3,)))
+
+    assert isinstance(found, RemoveMember)
+    assert found.pod == "orders-3"
+    assert isinstance(scaling(_facts(3, 4, _rows(0, 1, 3))), AddMember), "that one stands"
