@@ -21,6 +21,7 @@ from dledger_operator.decisions.operations import ordinary
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.rollout import BROKEN, healing, rollout
 from dledger_operator.decisions.starts import find_stalled, is_starting
+from dledger_operator.decisions.turns import Stage, stage
 from dledger_operator.observed.observed import Observed, Pod, Ref
 from dledger_operator.observed.parsers import parse_pod
 from dledger_operator.observed.starts import refused_pod, start_failures
@@ -450,6 +451,20 @@ def test_nothing_is_rolled_out_while_a_secret_is_missing_and_the_condition_names
 
     kinds = [each.manifest["kind"] for each in there if isinstance(each, Apply)]
     assert {"StatefulSet", "ConfigMap"} <= {*kinds}
+
+
+def test_a_rollout_that_waits_for_what_the_operator_makes_is_not_halted() -> None:
+    """On the way to TLS each group's Secret is made in the round that first misses it."""
+    observed = _before(absent={("ConfigMap", "orders-config"): "does not exist"})
+    older = {n: replace(p, spec_hash="before") for n, p in observed.pods.items()}
+    facts = _facts(bootstrapped(), replace(observed, pods=older))
+
+    row = _row(facts, "Progressing")
+
+    assert (row["status"], row["reason"]) == ("True", Reason.ROLLING_OUT)
+    said = "ConfigMap orders-config does not exist; the operator makes it again"
+    assert row["message"].endswith(f"which waits: {said}")
+    assert stage(facts, NOW) is Stage.WAITS, "nobody else waits for it"
 
 
 def test_a_secret_that_a_healthy_group_has_lost_is_told_and_holds_every_restart() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.restarts import remaining, restart_next
-from dledger_operator.decisions.starts import mounts_missing
+from dledger_operator.decisions.starts import mounts_missing, named_missing
 from dledger_operator.observed.job_status import seconds_between
 
 COMES_UP_S: Final = 300
@@ -73,13 +73,16 @@ def coming_up(facts: Facts) -> tuple[str, ...]:
 def halted(facts: Facts, now: str) -> str:
     """Return which restarted pod does not come up, or what none could start without; else empty.
 
+    What the operator makes itself is only waited for: it is missing for a moment in each group that
+    is given certificates.
+
     Args:
         facts: What is seen.
         now: RFC 3339.
     """
     if not is_rolling(facts):
         return ""
-    if facts.older and (said := mounts_missing(facts)):
+    if facts.older and (said := named_missing(facts)):
         return said
     whys = (_not_up(facts, name, now) for name in coming_up(facts))
     return next(filter(None, whys), "")
