@@ -164,8 +164,9 @@ def test_a_lost_disk_does_not_wait_for_one_that_is_to_leave_and_waits_for_it() -
 
     assert isinstance(found, ReplaceClaim)
     assert found.pod == "orders-1"
-    come = {"lost": {}, "nodes": {**facts.observed.nodes, "orders-1": _empty(1)}}
-    found = next_disruption(facts_of(facts.group, replace(facts.observed, **come)))
+    nodes = {**facts.observed.nodes, "orders-1": _empty(1)}
+    came = replace(facts.observed, lost={}, nodes=nodes)
+    found = next_disruption(facts_of(facts.group, came))
     assert isinstance(found, ReplaceMember)
     others = _rows(0, 1, 2, 3, 4, lost=(4,))
     sound = _facts(3, 5, others, lost=(4,))
