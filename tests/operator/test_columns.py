@@ -11,11 +11,21 @@ import yaml
 from dledger_operator.api.reasons import Reason
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.turns import ONE_AT_A_TIME
+from dledger_operator.observed.certificates import Certificates
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.seen import LEAST_S, WRITES_A_SECOND, is_due, seen_every_s
 from dledger_operator.status.status import status, worth_writing
 from tests.house.sources import ROOT
-from tests.operator.samples import NOW, bootstrapped, converged, joined, member, members, pods
+from tests.operator.samples import (
+    NOW,
+    bootstrapped,
+    converged,
+    group,
+    joined,
+    member,
+    members,
+    pods,
+)
 
 NEVER = float("inf")
 
@@ -103,6 +113,21 @@ def test_a_lost_majority_is_told_with_the_disks_that_are_gone_and_what_is_left_t
     assert (status_, reason) == ("True", Reason.MAJORITY_LOST)
     assert "the disk of orders-1 is gone: machine m-1 is gone" in message
     assert "ForceNewGroup" in message
+
+
+def test_an_authority_that_cannot_sign_is_why_the_pods_of_a_new_group_do_not_start() -> None:
+    """They wait for a Secret that the operator makes; what the spec names was told nowhere."""
+    unsigned = Certificates(fault="Secret typo does not exist", lacking=("orders-0", "orders-1"))
+    seen = replace(NONE_STARTS, certificates=unsigned)
+    said = "spec.peerTls.caSecretName: Secret typo does not exist; orders-0, orders-1 cannot start"
+
+    new = _condition(status(facts_of(group(), seen, now=NOW), now=NOW), "Degraded")
+    down = _condition(_status(seen), "Degraded")
+
+    assert new[:2] == ("True", Reason.AUTHORITY_INVALID)
+    assert down[1] == Reason.NODES_DOWN
+    assert said in new[2]
+    assert said in down[2]
 
 
 def _degraded_by(reason: Reason) -> list[dict[str, Any]]:

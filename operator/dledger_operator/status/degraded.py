@@ -62,7 +62,8 @@ def degraded(facts: Facts, now: str) -> Finding:
         return found
     if found := _bad_pods(facts) or _refused(facts) or _rollout_halted(facts, now):
         return found
-    if found := _disk_lost(facts) or _not_mounted(facts) or _not_starting(facts, now):
+    found = _disk_lost(facts) or _not_mounted(facts) or _not_signed(facts)
+    if found := found or _not_starting(facts, now):
         return found
     short = _short(facts) if facts.is_short else None
     if short is not None and short[1] is not Reason.STARTING:
@@ -115,7 +116,7 @@ def _stopped(facts: Facts, now: str) -> Finding | None:
     if found is None:
         return None
     status, reason, message = found
-    why = [named_missing(facts), loss_sentence(facts)]
+    why = [named_missing(facts), loss_sentence(facts), _unsigned_sentence(facts)]
     if halted(facts, now) and not why[0]:
         why.append("the rollout to its newest template is halted, see Progressing")
     return status, reason, "; ".join(filter(None, (message, *why)))
@@ -195,6 +196,20 @@ def _not_mounted(facts: Facts) -> Finding | None:
     """Return what the spec has pods mount and is not there: the next that starts waits for it."""
     said = named_missing(facts)
     return ("True", Reason.MOUNT_MISSING, said) if said else None
+
+
+def _not_signed(facts: Facts) -> Finding | None:
+    """Return that members have no certificate, and who was to sign them; their pods wait for it."""
+    said = _unsigned_sentence(facts)
+    return ("True", Reason.AUTHORITY_INVALID, said) if said else None
+
+
+def _unsigned_sentence(facts: Facts) -> str:
+    seen = facts.observed.certificates
+    if not (seen.fault and seen.lacking):
+        return ""
+    waiting = ", ".join(seen.lacking)
+    return f"spec.peerTls.caSecretName: {seen.fault}; {waiting} cannot start without a certificate"
 
 
 def _not_starting(facts: Facts, now: str) -> Finding | None:
