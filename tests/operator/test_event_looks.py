@@ -55,7 +55,7 @@ async def test_a_new_pod_is_read_of_at_once_and_one_that_ran_meanwhile_too() -> 
 
     assert await reader.ask(1, "uid-2") == "FailedAttachVolume: other"
     reader.looks.forget("uid-1")
-    assert reader.looks.known("uid-1") is None
+    assert reader.looks.recall("uid-1") is None
     assert await reader.ask(1) == "FailedAttachVolume: other"
 
 

@@ -50,7 +50,7 @@ class EventLooks:
         self._monotonic_s = monotonic_s
         self._looks: dict[str, _Look] = {}
 
-    def known(self, uid: str) -> str | None:
+    def recall(self, uid: str) -> str | None:
         """Return what was said of an object; None if nothing was read of it lately."""
         found = self._looks.get(uid)
         if found is None:
@@ -69,7 +69,7 @@ class EventLooks:
     async def read(self, uid: str, look: Callable[[], Awaitable[str]]) -> str:
         """Return what Events say of an object, by *look* if that is due; what fails is logged."""
         now_s = self._monotonic_s()
-        if self.known(uid) is None:
+        if self.recall(uid) is None:
             self._looks = {k: v for k, v in self._looks.items() if now_s - v.asked_s < _KEPT_S}
             self._looks[uid] = _Look(first_s=now_s, at_s=float("-inf"), asked_s=now_s)
         found = self._looks[uid]

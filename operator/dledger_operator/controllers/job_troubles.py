@@ -50,7 +50,7 @@ class JobTroubles:
     async def _of_job(self, owner: Subject, job: Json) -> str:
         """Return why its last pod was refused; of one that has ended, what was said before."""
         uid = str(job["metadata"].get("uid") or "")
-        known = self._events.known(uid)
+        known = self._events.recall(uid)
         if has_ended(job) and known is not None:
             return known
         return await self._events.read(uid, lambda: self._cluster.refused_pod(owner, job))

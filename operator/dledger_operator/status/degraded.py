@@ -58,7 +58,7 @@ def degraded(facts: Facts, now: str) -> Finding:
     """Return whether the group is degraded at the time *now* (RFC 3339), and by what."""
     if isinstance(facts.recovery, RestoreFailed):
         return "True", Reason.RECOVERY_FAILED, recovery_sentence(facts)
-    if found := _broken_founding(facts) or _stopped(facts, now) or _replaced(facts):
+    if found := _broken_founding(facts) or _tell_outage(facts, now) or _replaced(facts):
         return found
     if found := _bad_pods(facts) or _refused(facts) or _rollout_halted(facts, now):
         return found
@@ -110,7 +110,7 @@ def _replaced_sentence(facts: Facts) -> str:
     return f"{sentence}; {wanted.pod} is being replaced"
 
 
-def _stopped(facts: Facts, now: str) -> Finding | None:
+def _tell_outage(facts: Facts, now: str) -> Finding | None:
     """Return that writes stopped, and what of all that is known to be wrong may be why."""
     found = _nodes_down(facts) or _majority_lost(facts)
     if found is None:
