@@ -125,4 +125,18 @@ GATE_MUTANTS = (
         why="a group whose pod may not be deleted holds up all others for ever",
         checks=("tests/operator/test_turns.py",),
     ),
+    _mutant(
+        name="what waits for a pod holds up the restart that would mend it",
+        file="decisions/plan.py",
+        old="    return (_mend(facts, first) or first) if isinstance(first, Held) else first\n",
+        new="    return first\n",
+        why="a group that is grown and put right in one moment stands still",
+    ),
+    _mutant(
+        name="a sound pod is restarted past what is held",
+        file="decisions/plan.py",
+        old="        case RestartPod(pod=pod) as restart if pod not in standing(facts):\n",
+        new="        case RestartPod() as restart:\n",
+        why="a rollout goes on before the group has the size that it is asked for",
+    ),
 )

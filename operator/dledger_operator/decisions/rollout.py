@@ -8,6 +8,7 @@ is the group's turn (`turns`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
@@ -25,13 +26,17 @@ ALONE: Final = "it runs an older template; clients wait until it is back"
 
 def healing(facts: Facts) -> RestartPod | None:
     """Return the first pod of an older template that does not run; None without one."""
+    return next(find_broken(facts), None)
+
+
+def find_broken(facts: Facts) -> Iterator[RestartPod]:
+    """Yield the restarts of all pods of an older template that do not run."""
     if not facts.is_templated or mounts_missing(facts):
-        return None
+        return
     for name in facts.older:
-        pod = facts.observed.pods[name]
         if _is_broken(facts, name):
-            return RestartPod(pod=name, uid=pod.uid, reason=BROKEN, is_broken=True)
-    return None
+            uid = facts.observed.pods[name].uid
+            yield RestartPod(pod=name, uid=uid, reason=BROKEN, is_broken=True)
 
 
 def rollout(facts: Facts) -> Disruption | Held | None:
