@@ -82,6 +82,11 @@ ROLLING = [{"type": "Progressing", "status": "True", "reason": "RollingOut"}]
     [
         ([], NONE_STARTS, f"orders-0 (does not run since 2031-05-06T07:00:00Z; {STUCK})"),
         ([], replace(NONE_STARTS, absent=GONE), "Secret orders-tls does not exist, and spec.tls"),
+        (
+            [],
+            replace(NONE_STARTS, refusals={("ConfigMap", "orders-config"): "the name is taken"}),
+            "; ConfigMap orders-config: the name is taken",
+        ),
         (ROLLING, NONE_STARTS, "the rollout to its newest template is halted"),
         (
             [],
@@ -89,7 +94,7 @@ ROLLING = [{"type": "Progressing", "status": "True", "reason": "RollingOut"}]
             "the disk of orders-1 is gone: machine m-1 is gone",
         ),
     ],
-    ids=["no start", "no Secret", "no rollout", "no disk"],
+    ids=["no start", "no Secret", "no ConfigMap", "no rollout", "no disk"],
 )
 def test_a_total_outage_is_one_whatever_keeps_the_pods_from_starting(
     known: list[dict[str, Any]], observed: Observed, words: str

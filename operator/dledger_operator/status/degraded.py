@@ -116,8 +116,12 @@ def _tell_outage(facts: Facts, now: str) -> Finding | None:
     if found is None:
         return None
     status, reason, message = found
-    why = [named_missing(facts), loss_sentence(facts), _unsigned_sentence(facts)]
-    if halted(facts, now) and not why[0]:
+    missing = named_missing(facts)
+    why = [missing, loss_sentence(facts), _unsigned_sentence(facts)]
+    refused = _refused(facts)
+    if refused is not None and refused[1] is not Reason.POD_REFUSED:  # said beside each pod's name
+        why.append(refused[2])
+    if halted(facts, now) and not missing:
         why.append("the rollout to its newest template is halted, see Progressing")
     return status, reason, "; ".join(filter(None, (message, *why)))
 
