@@ -565,3 +565,30 @@ def test_the_list_of_waiting_reasons_is_kubernetes_own() -> None:
     found = {name for text in texts for name in re.findall(r'errors\.New\("([A-Z]\w+)"\)', text)}
 
     assert found <= set(WAITING)
+
+
+@pytest.mark.parametrize(
+    ("ready", "at", "state", "expected"),
+    [
+        ("True", "2031-05-06T07:00:20Z", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, True),
+        ("False", "2031-05-06T07:09:00Z", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, True),
+        (
+            "False",
+            "2031-05-06T07:00:01Z",
+            {"running": {"startedAt": "2031-05-06T07:00:05Z"}},
+            False,
+        ),
+        ("False", "2031-05-06T07:09:00Z", {"waiting": {"reason": "ContainerCreating"}}, False),
+        ("False", "", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, False),
+    ],
+    ids=["it is", "it was", "it starts", "it waits", "nobody says"],
+)
+def test_whether_a_pod_has_been_ready_is_read_from_two_times(
+    ready: str, at: str, state: dict[str, Any], expected: bool
+) -> None:
+    """When its container was started, and since when it is not ready."""
+    row = {"type": "Ready", "status": ready, "lastTransitionTime": at}
+
+    assert (
+        _pod({"conditions": [row], "containerStatuses": [{"state": state}]}).was_ready is expected
+    )

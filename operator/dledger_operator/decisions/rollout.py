@@ -104,6 +104,8 @@ def _not_up(facts: Facts, name: str, now: str) -> str:
     waits = observed.unstarted.get(name, "") if name in facts.stalled else ""
     if pod.stopped or waits:
         return f"{name} does not run: {'; '.join(filter(None, (pod.trouble, waits)))}"
+    if pod.was_ready and name not in observed.nodes:
+        return ""  # it came up; what it lacks is its machine, or the way there, and no template
     if pod.created_at and seconds_between(pod.created_at, now) >= COMES_UP_S:
         why = pod.trouble or "it is not ready, or not in sync"
         return f"{name} did not come up in {COMES_UP_S} s: {why}"
