@@ -121,6 +121,18 @@ def test_a_step_that_is_refused_each_time_is_no_step(tries: tuple[Stage, ...]) -
     assert turns.at(B, Stage.READY) == ""
 
 
+def test_groups_that_get_no_further_have_the_turn_one_after_the_other() -> None:
+    """One that has begun would have it again and again, and one that could go on by now never."""
+    turns, had = Turns(), []
+    for _ in range(5 * int(PASSES_ON_S)):
+        for key in (A, B, C):
+            if not turns.at(key, Stage.READY, has_begun=key == A) and had[-1:] != [key]:
+                had.append(key)
+        turns.now_s += 1
+
+    assert had == [A, B, C, A, B]
+
+
 def test_a_group_whose_rounds_fail_keeps_the_turn_no_longer() -> None:
     """Nobody hears of it: it says nothing for as long."""
     turns = Turns()

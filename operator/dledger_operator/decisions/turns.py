@@ -158,16 +158,17 @@ class RolloutTurns:
     def _next(self) -> Key | None:
         """Return whose turn comes: those that have begun first, then as they came.
 
-        Those come last that had it and got no further, until they do.
+        Those come last that had it and got no further, until they do, and one after the other.
         """
         if self._find_halted() or self._under_way():
             return None
         ready = [key for key, found in self._stages.items() if found is Stage.READY]
         if self._monotonic_s() < self._settled_s:
             ready = [key for key in ready if key in self._begun]
-        return min(
-            ready, key=lambda key: (key in self._passed, key not in self._begun), default=None
-        )
+        fresh = [key for key in ready if key not in self._passed]
+        if not fresh:
+            return next(iter(ready), None)
+        return min(fresh, key=lambda key: key not in self._begun)
 
     def _find_halted(self) -> list[Key]:
         return [key for key, found in self._stages.items() if found is Stage.HALTED]
