@@ -446,6 +446,7 @@ def test_nothing_is_rolled_out_while_a_secret_is_missing_and_the_condition_names
     assert (progressing["status"], progressing["reason"]) == ("False", Reason.ROLLOUT_HALTED)
     assert progressing["message"].endswith(f"no other is restarted: {MAKE_IT}")
     assert (degraded["reason"], degraded["message"]) == (Reason.ROLLOUT_HALTED, MAKE_IT)
+    assert stage(facts, NOW) is Stage.WAITS, "a typo in one group's spec halts no other group"
 
     there = plan(_facts(of, _before(absent={})), desired(of, PLATFORM), fresh_id=FRESH_ID)
 

@@ -20,6 +20,7 @@ from dledger_operator.decisions.disruptions import RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.plan import next_disruption
 from dledger_operator.decisions.rollout import COMES_UP_S, coming_up, halted, is_rolling, rollout
+from dledger_operator.decisions.starts import named_missing
 
 PASSES_ON_S: Final = 2.0 * COMES_UP_S
 """A group that gets no further for so long, and is not halted, gives the turn to the next: what
@@ -59,8 +60,9 @@ def stage(facts: Facts, now: str) -> Stage:
     group = facts.group
     if group.spec.paused or not group.takes_turns or not is_rolling(facts):
         return Stage.NONE
-    if halted(facts, now):
-        return Stage.HALTED
+    if why := halted(facts, now):
+        # What the group's spec names and nobody made is its own matter: no pod was harmed by it.
+        return Stage.WAITS if why == named_missing(facts) else Stage.HALTED
     step = rollout(facts)
     if isinstance(step, RestartPod | TransferLeader):
         return Stage.READY if next_disruption(facts) == step else Stage.WAITS
