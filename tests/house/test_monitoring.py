@@ -130,7 +130,6 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_backup_last_success_timestamp_seconds",
         "dledger_door_processes",
         "dledger_door_restarts_total",
-        "dledger_operator_managed_elsewhere",
         "dledger_peer_plain_text_accepted",
     }
 

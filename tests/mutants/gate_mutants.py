@@ -96,4 +96,47 @@ GATE_MUTANTS = (
         why="a lost disk that nobody needs keeps a group from its size, with a false word",
         checks=("tests/operator/test_losses.py",),
     ),
+    _mutant(
+        name="a lost disk waits for one that waits for it",
+        old="    relied_on = left - {*facts.leaving} if is_costless else left\n",
+        new="    relied_on = left\n",
+        why="a group that shrinks since machines die is never whole again",
+    ),
+    _mutant(
+        name="a sound disk is given up while one that is to leave is down",
+        old="    is_costless = members.isdisjoint(stand) and 2 *",
+        new="    is_costless = 2 *",
+        why="an operation takes a second voter from a group that has lost one",
+    ),
+    _mutant(
+        name="a group held in deletion keeps the turn",
+        file="controllers/reconcile.py",
+        old="        self._rollout_turns.forget((group.namespace, group.name))\n"
+        "        await self._nodes.poll({})\n        self._metrics",
+        new="        await self._nodes.poll({})\n        self._metrics",
+        why="one that is halted halts the rollouts of all for as long as a finalizer stays",
+        checks=("tests/operator/test_departure.py",),
+    ),
+    _mutant(
+        name="a step that is refused each time is a step",
+        file="decisions/turns.py",
+        old="        if before is not found and (before is None or {before, found} & _STEPS):\n",
+        new="        if before is not found or key == self._holder:\n",
+        why="a group whose pod may not be deleted holds up all others for ever",
+        checks=("tests/operator/test_turns.py",),
+    ),
+    _mutant(
+        name="what waits for a pod holds up the restart that would mend it",
+        file="decisions/plan.py",
+        old="    return (_mend(facts, first) or first) if isinstance(first, Held) else first\n",
+        new="    return first\n",
+        why="a group that is grown and put right in one moment stands still",
+    ),
+    _mutant(
+        name="a sound pod is restarted past what is held",
+        file="decisions/plan.py",
+        old="        case RestartPod(pod=pod) as restart if pod not in standing(facts):\n",
+        new="        case RestartPod() as restart:\n",
+        why="a rollout goes on before the group has the size that it is asked for",
+    ),
 )

@@ -166,7 +166,7 @@ def _stuck(idle_since: str = LATE) -> Observed:
 
 
 async def test_events_are_read_of_pods_that_hang_and_forgotten_when_they_run() -> None:
-    """Each five seconds; of one that has just begun to start, nothing is asked."""
+    """Each five seconds at first; of one that has just begun to start, nothing is asked."""
     event = {"reason": "FailedMount", "message": "no Secret", "lastTimestamp": NOW}
     looking = _Looking(_Counting(secrets={"own"}, events=[event]))
 
@@ -184,7 +184,7 @@ async def test_events_are_read_of_pods_that_hang_and_forgotten_when_they_run() -
 
 
 async def test_a_jobs_refusals_and_its_pods_waits_are_read() -> None:
-    """Each five seconds; of one that is over, what was said before."""
+    """Each five seconds at first; of one that is over, what was said before."""
     event = {"reason": "FailedCreate", "message": "Error creating: quota", "lastTimestamp": NOW}
     looking = _Looking(_Counting(events=[event]))
     job: dict[str, Any] = {"metadata": {"uid": "j"}, "status": {}}

@@ -269,8 +269,10 @@ async def test_nodes_never_mount_a_config_that_is_someone_elses(story: Story) ->
 
     await story.apply(paused=False)
 
-    await story.until_condition("Degraded", "True/ApplyRefused")
-    assert "orders-config: the name is taken" in await story.message("Degraded")
+    async def named() -> bool:
+        return "orders-config: the name is taken" in await story.message("Degraded")
+
+    await eventually_async(named, "what is in the way is named")
     assert not await story.list("statefulset")
     await story.kubectl("delete", "configmap/orders-config")
     built = await eventually_async(lambda: story.get("statefulset", "orders"), "the StatefulSet")

@@ -106,6 +106,16 @@ def test_a_group_that_wants_no_backups_shows_none() -> None:
     assert shown.value(FAILURES) is None
 
 
+def test_a_group_that_wants_no_backups_any_more_is_not_late_with_its_first() -> None:
+    """Its series went on as they were, and the alert goes by what was said in seven days."""
+    shown = Shown()
+    shown.show(_group({"backup": {"store": STORE}}), {})
+
+    shown.show(_group(), {})
+
+    assert shown.value(TOO_OLD) == float("inf")
+
+
 def test_failures_are_counted() -> None:
     """Each once, also of a group that is not shown otherwise."""
     shown = Shown()

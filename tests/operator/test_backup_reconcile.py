@@ -226,7 +226,7 @@ async def test_a_backup_waits_for_a_group_that_comes_later() -> None:
     world.put({**stored, "status": {"groupId": GROUP_ID, "term": 1}})
     await operator.rounds()
 
-    assert waiting == "there is no BrokerGroup orders in this namespace"
+    assert waiting == ("there is no BrokerGroup orders in this namespace, or it is being deleted")
     assert _phase(world) == "Running"
 
 

@@ -182,7 +182,7 @@ def test_what_is_missing_is_named() -> None:
         "message"
     ]
 
-    assert missing == "there is no BrokerGroup orders in this namespace"
+    assert missing == ("there is no BrokerGroup orders in this namespace, or it is being deleted")
     assert silent == "10.0.0.1: no"
 
 

@@ -292,6 +292,30 @@ async def test_a_plain_group_accepts_both_until_every_pod_answers_over_tls() -> 
     assert _pods(world) == secured
 
 
+@pytest.mark.parametrize("how", ["deleted", "damaged"])
+async def test_plain_text_is_never_accepted_again_whoever_spoils_the_secret(how: str) -> None:
+    """In the middle of a rollout, when older pods might be plain ones."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+    group = world.put_group({"podLabels": {"team": "shop"}})
+    world.put({**group, "metadata": {**group["metadata"], "creationTimestamp": NOW}})
+    await operator.rounds(3, pods=False)
+    secret = world.objects["Secret", "orders-peer-tls"]
+    if how == "deleted":
+        del world.objects["Secret", "orders-peer-tls"]
+    else:
+        world.put({**secret, "data": dict.fromkeys(secret["data"], "AAAA")})
+    operator.now_s += REREAD_S
+
+    modes = set()
+    for _ in range(5):
+        await operator.rounds(1, pods=False)
+        modes.add(_files(world, "orders-peer-tls").get("mode"))
+
+    assert modes - {b"\0\0\0"} == {b"required"}
+
+
 async def test_a_pod_that_is_being_made_anew_has_not_answered_over_tls() -> None:
     """While the last plain pod is gone and the next one not there, both are accepted."""
     world = _world()

@@ -256,6 +256,20 @@ def test_a_new_group_gets_everything_at_once() -> None:
     assert step.bundle == ("a",)
 
 
+def test_an_authority_that_has_ended_by_one_clock_may_be_what_all_nodes_trust() -> None:
+    """Found by the rotations above: its Secret was all that was left when the clock leapt."""
+    ended, new = Authority("a", NOW_S - DAY_S), Authority("b", NOW_S + AUTHORITY_S)
+
+    step = _next(Held(own=(ended, new)))
+    later = _next(
+        Held(own=(ended, new), bundles=dict.fromkeys(SECRETS, step.bundle)),
+        Since(trusted_s={"a": URGENT_S, "b": URGENT_S}),
+    )
+
+    assert (step.signer, step.bundle) == ("", ("a", "b"))
+    assert later.signer == "b"
+
+
 def test_a_certificate_is_renewed_when_a_third_of_its_life_is_left() -> None:
     """By the same authority."""
     assert _next(_steady(LEAF_S / 3 + 1)).issue == ()
@@ -365,3 +379,4 @@ def test_peers_speak_tls_alone_once_all_do_and_never_less_again() -> None:
     assert next_mode(BOTH, is_plain=True, all_over_tls=True) == BOTH
     assert next_mode(BOTH, is_plain=False, all_over_tls=True) == REQUIRED
     assert next_mode(REQUIRED, is_plain=True, all_over_tls=False) == REQUIRED
+    assert next_mode("BEGIN NOTHING", is_plain=False, all_over_tls=False) == REQUIRED

@@ -168,6 +168,28 @@ def test_the_operator_may_neither_make_pods_nor_write_roles(values: Any) -> None
     assert all(verbs == ["get", "create", "patch"] for verbs in secrets)
 
 
+def test_somebody_elses_binding_of_nobody_keeps_no_release_from_being_installed(
+    tmp_path: Path,
+) -> None:
+    """A RoleBinding without subjects is a valid one, and was `nil pointer dereference` to Helm."""
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    overlap = chart / "templates/overlap.yaml"
+    asked = 'lookup "rbac.authorization.k8s.io/v1" "RoleBinding" $namespace ""'
+    text = overlap.read_text("utf-8")
+    assert text.count(asked) == 1
+    found = 'dict "items" (list (dict "metadata" (dict "name" "nobodys")))'
+    overlap.write_text(text.replace(asked, found), "utf-8")
+    few = "rbac.aggregate=false,admissionPolicy.enabled=false,watchNamespaces={bank}"
+    helm = golang.provide(golang.HELM)
+
+    typed = (helm, "template", "two", chart, "--kube-version", "1.34", "--set", few)
+
+    done = subprocess.run(typed, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+
+
 def test_only_who_has_admin_may_create_operations() -> None:
     """One of them may lose what was acknowledged."""
     roles = [made for made in _made() if made["kind"] == "ClusterRole"]

@@ -39,6 +39,7 @@ def test_a_running_pod_is_read() -> None:
         spec_hash="h1",
         restarted_at="then",
         terminating=True,
+        was_ready=True,
     )
 
 

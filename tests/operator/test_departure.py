@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.controllers.reconcile import Clock, Reconciler
+from dledger_operator.controllers.reconcile_loop import GroupLoop
+from dledger_operator.decisions.turns import RolloutTurns, Stage
 from dledger_operator.metrics.metrics import Metrics
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import NOW, PLATFORM
@@ -20,6 +23,7 @@ class Operator:
 
     def __init__(self, world: World) -> None:
         self.world, self.metrics = world, Metrics()
+        self.turns = RolloutTurns(lambda: 0.0, settles_s=0)
         self.reconciler = Reconciler(
             world.group,
             cluster=Cluster(FakeApi(world), self.metrics.wrote),
@@ -28,6 +32,7 @@ class Operator:
             platform=PLATFORM,
             metrics=self.metrics,
             lease_s=lambda: 0.0,
+            rollout_turns=self.turns,
             clock=Clock(now=lambda: LATER),
         )
 
@@ -76,6 +81,40 @@ async def test_a_group_held_in_deletion_says_by_whom_and_that_nobody_looks_after
     sample = operator.metrics.registry.get_sample_value
     assert sample("dledger_operator_group_ready_replicas", labels) is None
     assert operator.reconciler.is_settled
+
+
+async def test_a_group_held_in_deletion_holds_up_no_rollout() -> None:
+    """One that is halted halts all; a finalizer would have kept that so for as long as it stays."""
+    world = World()
+    world.put_group()
+    operator = Operator(world)
+    await operator.rounds()
+    operator.turns.ask(("shop", "orders"), Stage.HALTED, has_begun=True)
+    assert operator.turns.ask(("shop", "pears"), Stage.READY, has_begun=False)
+    _delete(world, "example.com/audit")
+
+    await operator.rounds()
+
+    assert operator.turns.tell(("shop", "pears")) == ""
+
+
+async def test_a_group_held_in_deletion_is_one_that_nobody_looks_after() -> None:
+    """Found by its runbook: its rounds went on being counted, so no alert could tell of it."""
+    world = World()
+    world.put_group()
+    operator = Operator(world)
+    await operator.rounds()
+    _delete(world, "example.com/audit")
+    operator.reconciler.update(world.group)
+    loop = GroupLoop(operator.reconciler, operator.metrics)
+    await asyncio.sleep(0.05)
+
+    await loop.close()
+
+    labels = {"namespace": "shop", "group": "orders"}
+    sample = operator.metrics.registry.get_sample_value
+    assert _row(world, "Progressing")["reason"] == "Terminating"
+    assert sample("dledger_operator_group_age_seconds", labels) is None
 
 
 async def test_who_holds_it_is_told_anew_when_one_of_them_lets_go() -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 
-from dledger_operator.decisions.disruptions import AddMember, Held, RemoveMember
+from dledger.common.status import NodeStatus
+from dledger_operator.api.brokeroperation import RUNNING, BrokerOperation
+from dledger_operator.decisions.disruptions import (
+    AddMember,
+    Held,
+    RemoveMember,
+    ReplaceClaim,
+    ReplaceMember,
+    RestartPod,
+)
 from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.gate import (
     Act,
@@ -21,9 +30,10 @@ from dledger_operator.decisions.gate import (
     hold,
     standing,
 )
+from dledger_operator.decisions.plan import next_disruption
 from dledger_operator.decisions.scaling import scaling
 from dledger_operator.observed.observed import Observed
-from tests.operator.samples import bootstrapped, converged, joined, members
+from tests.operator.samples import GROUP_ID, NOW, bootstrapped, converged, joined, members, node
 from tests.operator.test_scaling import _facts, _rows
 
 EACH: dict[str, Act] = {
@@ -144,3 +154,73 @@ def test_of_those_that_leave_the_one_that_is_drained_goes_first() -> None:
 
     assert isinstance(found, RemoveMember)
     assert found.pod == "orders-1"
+
+
+def test_a_lost_disk_does_not_wait_for_one_that_is_to_leave_and_waits_for_it() -> None:
+    """From five to three, since machines die: one is off, and another is gone with its disk."""
+    lost = {"data-orders-1": "machine m-1 is gone"}
+    rows = _rows(0, 1, 2, 3, 4, lost=(1, 4))
+    facts = _facts(3, 5, rows, lost=(1, 4), changes={"lost": lost})
+
+    found = next_disruption(facts)
+
+    assert isinstance(found, ReplaceClaim)
+    assert found.pod == "orders-1"
+    nodes = {**facts.observed.nodes, "orders-1": _empty(1)}
+    came = replace(facts.observed, lost={}, nodes=nodes)
+    found = next_disruption(facts_of(facts.group, came))
+    assert isinstance(found, ReplaceMember)
+    others = _rows(0, 1, 2, 3, 4, lost=(4,))
+    sound = _facts(3, 5, others, lost=(4,))
+    assert hold(sound, GiveUp(frozenset({"orders-1"}))) == "not in sync: orders-4", "it stands"
+    three = _facts(3, 5, _rows(0, 1, 2, 3, 4, lost=(1, 3, 4)), lost=(1, 3, 4))
+    assert hold(three, Replace(frozenset({"orders-1"}))), "no majority stands"
+
+
+def _empty(ordinal: int) -> NodeStatus:
+    return node(f"new-{ordinal}", told_group_id=GROUP_ID)
+
+
+def test_a_new_member_does_not_wait_for_one_that_is_to_leave_and_is_down() -> None:
+    """After a group was forced to go on from one beyond those that its spec asks for."""
+    rows = _rows(0, 1, 3, lost=(3,))
+
+    found = scaling(_facts(3, 4, rows, lost=(3,)))
+
+    assert isinstance(found, RemoveMember)
+    assert found.pod == "orders-3"
+    assert isinstance(scaling(_facts(3, 4, _rows(0, 1, 3))), AddMember), "that one stands"
+
+
+def test_a_pod_of_an_older_template_is_restarted_for_who_waits_until_it_stands() -> None:
+    """Grown and put right in one moment: nobody joins while it is not ready."""
+    facts = _facts(5, 5, _rows(0, 1, 2))
+    older = _with(facts.observed, 1, ready=False, spec_hash="before")
+    assert isinstance(scaling(facts_of(facts.group, older)), Held)
+
+    found = next_disruption(facts_of(facts.group, older))
+
+    assert isinstance(found, RestartPod)
+    assert found.pod == "orders-1"
+    assert isinstance(next_disruption(facts_of(facts.group, _with(older, 2, ready=False))), Held)
+    stranger = {**facts.observed.nodes, "orders-3": node("id-3", told_group_id="another")}
+    sound = replace(_with(facts.observed, 2, spec_hash="before"), nodes=stranger)
+    assert isinstance(next_disruption(facts_of(facts.group, sound)), Held), "that one stands"
+
+
+def test_a_survivor_whose_pod_does_not_run_is_healed_before_it_is_forced() -> None:
+    """Forcing goes before all else and ends with no deadline: it waited for what it held up."""
+    chosen = {"pod": "orders-1", "nodeId": "id-1", "lastTerm": 1, "lastIndex": 7, "epoch": 0}
+    manifest = {
+        "metadata": {"namespace": "shop", "name": "force", "uid": "1", "creationTimestamp": NOW},
+        "spec": {"group": "orders", "kind": "ForceNewGroup", "forceNewGroup": {"groupId": "x"}},
+        "status": {"phase": RUNNING, "chosen": chosen},
+    }
+    told = {"stopped": True, "ready": False, "spec_hash": "before", "uid": "u1"}
+    seen = _with(_with(converged(bootstrapped(), nodes={}), 0, **told), 1, **told)
+    seen = replace(seen, operations=(BrokerOperation.parse(manifest),))
+
+    found = next_disruption(facts_of(bootstrapped(), seen))
+
+    assert isinstance(found, RestartPod)
+    assert (found.pod, found.is_broken) == ("orders-1", True)

@@ -101,10 +101,14 @@ def _label(pod: dict[str, Any]) -> str:
     return str(pod["metadata"]["labels"].get("team", ""))
 
 
+@pytest.mark.long
 async def test_of_two_that_leave_the_one_that_is_drained_goes_first(
     server: ApiServer, operator: Operator, namespace: str
 ) -> None:
-    """Drained and scaled from three to one in one moment: the sound one stays until then."""
+    """Drained and scaled from three to one in one moment: the sound one stays until then.
+
+    Found: 06_scale_in_while_drained.sh. `test_gate.py` has the decision, and the model a drain.
+    """
     async with new_story(server, namespace, "orders") as story:
         kubelet = DrainingKubelet(story, drain_s=20)
         async with running(kubelet):

@@ -518,7 +518,7 @@ class Cared(Answering, RuleBasedStateMachine):
                 assert (claim.node_id, claim.is_joined) == (action.member_id, False)
                 self.members[action.member_id] = action.pod, False
             case ReplaceMember():
-                self._change(action.leader, self._sound(votes=True) - stand)
+                self._change(action.leader, self._relied_on(action.pod, stand) - stand)
                 del self.members[action.old_id]
                 self.removed.add(action.old_id)
                 self.members[action.member_id] = action.pod, False
@@ -586,12 +586,22 @@ class Cared(Answering, RuleBasedStateMachine):
         del self.members[action.member_id]
         self.removed.add(action.member_id)
 
+    def _relied_on(self, name: str, stand: set[str]) -> set[str]:
+        """Return who has to stand where a member gets an empty disk.
+
+        One that is to leave need not, where the member is down in any case, and a majority stands.
+        """
+        left = self._sound(votes=True) - {name}
+        is_costless = name not in stand and 2 * len(left & stand) > len(self._voters())
+        return {one for one in left if not is_costless or _ordinal(one) < self.spec}
+
     def _give_up(self, action: ReplaceClaim, stand: set[str]) -> None:
         if self.claims[action.pod].uid != action.uid:
             return
         if action.pod in {name for name, _ in self.members.values()}:
             left = self._sound(votes=True) - {action.pod}
-            assert left <= stand, "a disk is given up with a voter on its way"
+            relied_on = self._relied_on(action.pod, stand)
+            assert relied_on <= stand, "a disk is given up with a voter on its way"
             assert 2 * len(left) > len(self._voters()), "no majority left"
             self._none_learns(but=action.pod)
         self.claims[action.pod] = self._new_claim()

@@ -10,9 +10,11 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.cluster.cluster import Cluster
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.handlers import Manager
 from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Clock, Reconciler
 from dledger_operator.decisions.ownership import HANDOVER_S, Standing, standing
+from dledger_operator.decisions.turns import SETTLES_S
 from dledger_operator.metrics.metrics import Metrics
 from tests.operator.backup_samples import backup_body
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
@@ -156,6 +158,33 @@ async def test_a_handed_group_is_marked_at_once_and_acted_on_a_little_later() ->
     assert ("Service", "orders-leader") in world.objects
     assert world.events[-2:] == ["ManagedElsewhere", "ChildRepaired"]
     assert one.reconciler.facts is None
+
+
+def test_what_names_no_group_is_anybodys_only_once_all_groups_have_been_seen() -> None:
+    """Or an operator that starts tells another one's backup that its group is missing."""
+    now_s = 100.0
+    api: Any = FakeApi(World())
+    manager = Manager(api, PLATFORM, Metrics(), lambda: 0.0, lambda: now_s)
+
+    assert not manager._is_ours(("shop", "orders"))
+    now_s += SETTLES_S
+    assert manager._is_ours(("shop", "orders"))
+
+
+async def test_a_mark_that_somebody_takes_away_again_is_told() -> None:
+    """An operator from before there were marks does so with each status, and acts as well."""
+    world = _world()
+    one = Operator(world, ONE)
+    await one.rounds()
+    assert "ManagedElsewhere" not in world.events
+    for _ in range(3):
+        body = world.group
+        body["status"] = {key: body["status"][key] for key in ("groupId", "term", "leader")}
+        world.put(body)
+        await one.rounds(2)
+
+    assert world.status["operator"] == ONE
+    assert world.events.count("ManagedElsewhere") == 1
 
 
 async def test_backups_and_operations_of_another_operators_group_are_left_to_it() -> None:

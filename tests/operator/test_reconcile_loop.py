@@ -17,7 +17,7 @@ class CountingReconciler:
         self.rounds = 0
         self.began = asyncio.Event()
         self.is_settled = False
-        self.is_elsewhere = False
+        self.is_let_alone = False
         self.wake: Callable[[], None] = lambda: None
 
     def call_on_news(self, wake: Callable[[], None]) -> None:

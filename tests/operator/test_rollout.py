@@ -311,6 +311,19 @@ def test_a_pod_gets_its_time_to_come_up() -> None:
     assert found["reason"] == Reason.ROLLING_OUT
 
 
+def test_a_pod_that_came_up_and_whose_machine_is_lost_is_not_one_that_never_did() -> None:
+    """Nothing is wrong with its template, and no other group has to wait until it is back."""
+    lost = {"created_at": "2031-05-06T06:00:00Z", "was_ready": True}
+    observed = _with(_without_node(_seen((0, 1)), 2), 2, **lost)
+
+    found = _row(_facts(observed), "Progressing")
+
+    assert found["reason"] == Reason.ROLLING_OUT
+    assert "orders-1, which waits: not in sync: orders-2" in found["message"]
+    answers = _with(_seen((0, 1)), 2, ready=False, **lost)
+    assert _row(_facts(answers), "Progressing")["reason"] == Reason.ROLLOUT_HALTED
+
+
 def test_a_pod_that_cannot_be_created_halts_the_rollout() -> None:
     """Such as for a quota, or an account that does not exist."""
     gone = {name: pod for name, pod in _seen((0, 1)).pods.items() if name != "orders-2"}

@@ -21,6 +21,7 @@ from dledger_operator.decisions.operations import ordinary
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.rollout import BROKEN, healing, rollout
 from dledger_operator.decisions.starts import find_stalled, is_starting
+from dledger_operator.decisions.turns import Stage, stage
 from dledger_operator.observed.observed import Observed, Pod, Ref
 from dledger_operator.observed.parsers import parse_pod
 from dledger_operator.observed.starts import refused_pod, start_failures
@@ -445,11 +446,26 @@ def test_nothing_is_rolled_out_while_a_secret_is_missing_and_the_condition_names
     assert (progressing["status"], progressing["reason"]) == ("False", Reason.ROLLOUT_HALTED)
     assert progressing["message"].endswith(f"no other is restarted: {MAKE_IT}")
     assert (degraded["reason"], degraded["message"]) == (Reason.ROLLOUT_HALTED, MAKE_IT)
+    assert stage(facts, NOW) is Stage.WAITS, "a typo in one group's spec halts no other group"
 
     there = plan(_facts(of, _before(absent={})), desired(of, PLATFORM), fresh_id=FRESH_ID)
 
     kinds = [each.manifest["kind"] for each in there if isinstance(each, Apply)]
     assert {"StatefulSet", "ConfigMap"} <= {*kinds}
+
+
+def test_a_rollout_that_waits_for_what_the_operator_makes_is_not_halted() -> None:
+    """On the way to TLS each group's Secret is made in the round that first misses it."""
+    observed = _before(absent={("ConfigMap", "orders-config"): "does not exist"})
+    older = {n: replace(p, spec_hash="before") for n, p in observed.pods.items()}
+    facts = _facts(bootstrapped(), replace(observed, pods=older))
+
+    row = _row(facts, "Progressing")
+
+    assert (row["status"], row["reason"]) == ("True", Reason.ROLLING_OUT)
+    said = "ConfigMap orders-config does not exist; the operator makes it again"
+    assert row["message"].endswith(f"which waits: {said}")
+    assert stage(facts, NOW) is Stage.WAITS, "nobody else waits for it"
 
 
 def test_a_secret_that_a_healthy_group_has_lost_is_told_and_holds_every_restart() -> None:
@@ -550,3 +566,30 @@ def test_the_list_of_waiting_reasons_is_kubernetes_own() -> None:
     found = {name for text in texts for name in re.findall(r'errors\.New\("([A-Z]\w+)"\)', text)}
 
     assert found <= set(WAITING)
+
+
+@pytest.mark.parametrize(
+    ("ready", "at", "state", "expected"),
+    [
+        ("True", "2031-05-06T07:00:20Z", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, True),
+        ("False", "2031-05-06T07:09:00Z", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, True),
+        (
+            "False",
+            "2031-05-06T07:00:01Z",
+            {"running": {"startedAt": "2031-05-06T07:00:05Z"}},
+            False,
+        ),
+        ("False", "2031-05-06T07:09:00Z", {"waiting": {"reason": "ContainerCreating"}}, False),
+        ("False", "", {"running": {"startedAt": "2031-05-06T07:00:05Z"}}, False),
+    ],
+    ids=["it is", "it was", "it starts", "it waits", "nobody says"],
+)
+def test_whether_a_pod_has_been_ready_is_read_from_two_times(
+    ready: str, at: str, state: dict[str, Any], expected: bool
+) -> None:
+    """When its container was started, and since when it is not ready."""
+    row = {"type": "Ready", "status": ready, "lastTransitionTime": at}
+
+    assert (
+        _pod({"conditions": [row], "containerStatuses": [{"state": state}]}).was_ready is expected
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from typing import Any
 
@@ -100,7 +101,66 @@ def test_a_group_that_gets_no_further_goes_to_the_end_of_the_line() -> None:
     assert turns.tell(B) == ""
     turns.at(A, Stage.READY, has_begun=True)
     turns.at(B, Stage.NONE)
-    assert turns.woken == [B, A], "it has begun, and comes before one that has not"
+    assert turns.woken == [B, C], "it has begun, and had its turn"
+    turns.at(C, Stage.NONE)
+    assert turns.woken == [B, C, A]
+
+
+@pytest.mark.parametrize("tries", [(Stage.READY,), (Stage.READY, Stage.WAITS)])
+def test_a_step_that_is_refused_each_time_is_no_step(tries: tuple[Stage, ...]) -> None:
+    """Whoever refuses to have its pod deleted, or to lead, held up the rollouts of all for ever."""
+    turns = Turns()
+    turns.at(A, Stage.READY, has_begun=True)
+    for _ in range(int(PASSES_ON_S)):
+        for found in tries:
+            turns.at(A, found, has_begun=True)
+        assert turns.at(B, Stage.READY)
+        turns.now_s += 1
+
+    turns.at(A, tries[0], has_begun=True)
+
+    assert turns.at(B, Stage.READY) == ""
+
+
+def test_groups_that_get_no_further_have_the_turn_one_after_the_other() -> None:
+    """One that has begun would have it again and again, and one that could go on by now never."""
+    turns = Turns()
+    had: list[Key] = []
+    for _ in range(5 * int(PASSES_ON_S)):
+        for key in (A, B, C):
+            if not turns.at(key, Stage.READY, has_begun=key == A) and had[-1:] != [key]:
+                had.append(key)
+        turns.now_s += 1
+
+    assert had == [A, B, C, A, B]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_whatever_groups_say_one_has_the_turn_and_each_gets_it(seed: int) -> None:
+    """In any order, over hours; a group that could go on waits for what ends, but for a halt."""
+    rng, turns, stages = random.Random(seed), Turns(), dict.fromkeys((A, B, C), Stage.NONE)
+    for _ in range(200):
+        turns.now_s += rng.choice([1, 1, 10, 300])
+        key = rng.choice([A, B, C])
+        if rng.random() < 0.1:
+            turns.forget(key)
+            stages[key] = Stage.NONE
+            continue
+        stages[key] = rng.choice([*Stage])
+        turns.at(key, stages[key], has_begun=rng.random() < 0.5)
+
+        going = [one for one in stages if stages[one] is Stage.READY and not turns.tell(one)]
+        assert len(going) <= (Stage.HALTED not in stages.values())
+
+    stages = {key: rng.choice([Stage.READY, Stage.WAITS, Stage.UNDER_WAY]) for key in stages}
+    stages[A] = Stage.READY
+    begun = {key: rng.random() < 0.5 for key in stages}
+    for _ in range(4 * int(PASSES_ON_S) // 5):
+        turns.now_s += 5
+        said = [turns.at(key, stages[key], has_begun=begun[key]) for key in stages]
+        if said[0] == "":
+            return
+    raise AssertionError(stages)
 
 
 def test_a_group_whose_rounds_fail_keeps_the_turn_no_longer() -> None:

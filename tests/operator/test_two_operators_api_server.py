@@ -101,7 +101,13 @@ async def _marks(story: Story) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("values", [(), ("--door-processes", "1")], ids=["same", "other"])
+@pytest.mark.parametrize(
+    "values",
+    [
+        pytest.param((), id="same", marks=pytest.mark.long),  # the policies are looked at in both
+        pytest.param(("--door-processes", "1"), id="other"),
+    ],
+)
 async def test_of_two_operators_that_see_a_group_one_acts_and_the_other_tells(
     group: Story, server: ApiServer, values: tuple[str, ...]
 ) -> None:

@@ -10,20 +10,20 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.controllers.event_looks import LOOKED_S, EventLooks
 from dledger_operator.decisions.starts import GRACE_S, find_stalled, may_restart_soon
 from dledger_operator.observed.disks import claim_lost, machines_of, volume_lost
 from dledger_operator.observed.observed import Observed, Ref, Volume
 
 log: Final = logging.getLogger(__name__)
 
-LOOKED_S: Final = 5.0
-"""How often, while something is missing."""
 CALM_S: Final = 60.0
 """How often it is looked whether what pods mount is there, while none is to start anew."""
 
@@ -63,8 +63,7 @@ class Absences:
         self._now = now
         self._looked_at_s = float("-inf")
         self._found = _Found()
-        self._unstarted: dict[str, str] = {}
-        self._events_at_s = float("-inf")
+        self._events = EventLooks(monotonic_s)
         self._mounts = _Mounts()
         self._may_see_machines = True
         self._may_see_secrets = True
@@ -135,18 +134,13 @@ class Absences:
         """Return what Events say of the pods of which nothing has run for nearly too long."""
         pods = observed.pods
         idle = find_stalled(pods, self._now(), for_s=GRACE_S - LOOKED_S)
-        uids = {pods[name].uid: name for name in idle if pods[name].uid}
-        now_s = self._monotonic_s()
-        if uids and now_s - self._events_at_s >= LOOKED_S:
-            self._events_at_s = now_s
-            try:
-                for uid in uids:
-                    said = await self._cluster.start_failures(group, pod_uid=uid)
-                    self._unstarted[uid] = said
-            except ApiError as error:
-                log.warning("group %s/%s: Events of pods: %s", group.namespace, group.name, error)
-        self._unstarted = {uid: said for uid, said in self._unstarted.items() if uid in uids}
-        return {uids[uid]: said for uid, said in self._unstarted.items() if said}
+        uids = {name: pods[name].uid for name in idle if pods[name].uid}
+        self._events.keep(uids.values())
+        found = {}
+        for name, uid in uids.items():
+            look = partial(self._cluster.start_failures, group, pod_uid=uid)
+            found[name] = await self._events.read(uid, look)
+        return {name: said for name, said in found.items() if said}
 
     async def _absent(
         self,

@@ -40,6 +40,7 @@ from dledger_operator.decisions.certificates import (
     AUTHORITY_S,
     BACKUP,
     BOTH,
+    REQUIRED,
     Course,
     Since,
     course,
@@ -78,7 +79,8 @@ class _Memory:
     """What was read, and since when something is so, in monotonic seconds.
 
     *given* has the authorities that the peers' Secret was seen to trust: nodes that run go on with
-    those when it is lost.
+    those when it is lost. *is_required*: it said that peers speak TLS alone, which is never taken
+    back, whoever deletes it.
     """
 
     found: Read | None = None
@@ -91,6 +93,7 @@ class _Memory:
     trusted_since_s: dict[str, float] = field(default_factory=dict)
     unused_since_s: dict[str, float] = field(default_factory=dict)
     bound_since_s: float | None = None
+    is_required: bool = False
     shown: tuple[bytes, object] = (b"", "")
     shown_at_s: float = float("-inf")
 
@@ -197,6 +200,7 @@ class CertificateKeeper:
             held.held, wanted.holders, now_s=self._now_s(), since=self._since(wanted, held)
         )
         mode = _mode_of(wanted.group, memory.found)
+        memory.is_required = memory.is_required or mode == REQUIRED
         self._view = Certificates(
             known=True,
             due=step.make or bool(self._changes(wanted, held, step)),
@@ -249,9 +253,8 @@ class CertificateKeeper:
         return bool(pods) and pods <= self._nodes.over_tls
 
     def _mode(self, wanted: _Wanted) -> str:
-        return next_mode(
-            self._view.mode, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls
-        )
+        present = REQUIRED if self._memory.is_required else self._view.mode
+        return next_mode(present, is_plain=wanted.is_plain, all_over_tls=wanted.all_over_tls)
 
     def _words(self, wanted: _Wanted, step: Course) -> dict[str, bytes | None]:
         """Return what nodes and clients are told beside certificates; None: no such file."""

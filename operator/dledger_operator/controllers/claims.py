@@ -19,6 +19,7 @@ from dledger_operator.decisions.ownership import (
     Standing,
     elsewhere_sentence,
     standing,
+    unmarked_sentence,
 )
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.status.status import Event
@@ -55,6 +56,7 @@ class Claims:
         self._monotonic_s = monotonic_s
         self._post = post
         self._told: tuple[str, float] = ("", float("-inf"))
+        self._has_marked = False
         self._acts_from_s = float("-inf")
 
     @property
@@ -84,13 +86,20 @@ class Claims:
             self._acts_from_s = self._monotonic_s() + HANDOVER_S
             said = f"operator {self.mark} acts on it from now on, in place of {before}"
             await self._post(group, Event(EventReason.TAKEN_OVER, said))
+        elif self._has_marked:
+            await self._tell(group, unmarked_sentence(self.mark))
+        self._has_marked = True
         self._metrics.show_elsewhere(group.namespace, group.name, is_elsewhere=False)
         return written
 
     async def tell_elsewhere(self, group: BrokerGroup) -> None:
         """Tell that another operator has the group: once an hour, and when that is another one."""
+        self._has_marked = False
         self._metrics.show_elsewhere(group.namespace, group.name, is_elsewhere=True)
-        said, now_s = elsewhere_sentence(group, self.mark), self._monotonic_s()
+        await self._tell(group, elsewhere_sentence(group, self.mark))
+
+    async def _tell(self, group: BrokerGroup, said: str) -> None:
+        now_s = self._monotonic_s()
         if said == self._told[0] and now_s - self._told[1] < TOLD_S:
             return
         self._told = said, now_s

@@ -28,7 +28,7 @@ from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop, OperationLoop
 from dledger_operator.decisions.drift import others_fields
 from dledger_operator.decisions.facts import Facts
-from dledger_operator.decisions.turns import RolloutTurns
+from dledger_operator.decisions.turns import SETTLES_S, RolloutTurns
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod
 from dledger_operator.observed.observed import Pod, Volume
@@ -112,7 +112,12 @@ class Manager:
     """The reconcile loops of all groups, of their backups and of their operations."""
 
     def __init__(
-        self, api: ApiConnection, platform: Platform, metrics: Metrics, lease_s: Callable[[], float]
+        self,
+        api: ApiConnection,
+        platform: Platform,
+        metrics: Metrics,
+        lease_s: Callable[[], float],
+        monotonic_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self.indexes = Indexes()
         self._cluster = Cluster(api, metrics.wrote)
@@ -121,7 +126,9 @@ class Manager:
         self._metrics = metrics
         self._turns = asyncio.Semaphore(MOST_AT_ONCE)
         self._asking = asyncio.Semaphore(MOST_ASKED)
-        self._rollouts = RolloutTurns(time.monotonic, lambda key: self.wake(*key))
+        self._monotonic_s = monotonic_s
+        self._seen_all_s = monotonic_s() + SETTLES_S
+        self._rollouts = RolloutTurns(monotonic_s, lambda key: self.wake(*key))
         self._loops: dict[tuple[str, str], GroupLoop] = {}
         self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
         self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
@@ -240,9 +247,13 @@ class Manager:
         )
 
     def _is_ours(self, key: tuple[str, str]) -> bool:
-        """Whether what names a group is this operator's: what names none is anybody's."""
-        loop = self._loops.get(key)
-        return loop is None or loop.reconciler.is_ours
+        """Whether what names a group is this operator's: what names none is anybody's.
+
+        Which groups there are is known a moment after their backups and operations may be.
+        """
+        if (loop := self._loops.get(key)) is not None:
+            return loop.reconciler.is_ours
+        return self._monotonic_s() >= self._seen_all_s
 
     def _facts(self, key: tuple[str, str]) -> Facts | None:
         loop = self._loops.get(key)

@@ -6,14 +6,12 @@ group, whose first volume a Job restores, and of its backups.
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Final
 
 from dledger_operator.api.spec import Json
-from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, Subject
+from dledger_operator.controllers.event_looks import EventLooks
 from dledger_operator.decisions.starts import GRACE_S
 from dledger_operator.observed.job_status import (
     JobPod,
@@ -23,11 +21,6 @@ from dledger_operator.observed.job_status import (
     job_status,
     seconds_between,
 )
-
-log: Final = logging.getLogger(__name__)
-
-LOOKED_S: Final = 5.0
-"""How often, of one Job or pod."""
 
 
 class JobTroubles:
@@ -43,9 +36,8 @@ class JobTroubles:
         self, cluster: Cluster, *, monotonic_s: Callable[[], float], now: Callable[[], str]
     ) -> None:
         self._cluster = cluster
-        self._monotonic_s = monotonic_s
         self._now = now
-        self._said: dict[str, tuple[float, str]] = {}
+        self._events = EventLooks(monotonic_s)
 
     async def status(self, owner: Subject, job: Json, pods: Sequence[JobPod]) -> JobStatus:
         """Return the status of a Job, with what Events say of it."""
@@ -58,27 +50,18 @@ class JobTroubles:
     async def _of_job(self, owner: Subject, job: Json) -> str:
         """Return why its last pod was refused; of one that has ended, what was said before."""
         uid = str(job["metadata"].get("uid") or "")
-        if has_ended(job) and uid in self._said:
-            return self._said[uid][1]
-        return await self._look_up(uid, lambda: self._cluster.refused_pod(owner, job))
+        known = self._events.recall(uid)
+        if has_ended(job) and known is not None:
+            return known
+        return await self._events.read(uid, lambda: self._cluster.refused_pod(owner, job))
 
     async def _of_pod(self, owner: Subject, pod: JobPod, now: str) -> JobPod:
         """Return a pod with what it waits for, if nothing of it runs for too long."""
         if not pod.idle_since or seconds_between(pod.idle_since, now) < GRACE_S:
+            self._events.forget(pod.uid)
             return pod
-        said = await self._look_up(
+        said = await self._events.read(
             pod.uid, lambda: self._cluster.start_failures(owner, pod_uid=pod.uid)
         )
         since = f"its pod does not run since {pod.idle_since}"
         return replace(pod, trouble="; ".join(filter(None, (since, pod.trouble, said))))
-
-    async def _look_up(self, uid: str, look: Callable[[], Awaitable[str]]) -> str:
-        at_s, said = self._said.get(uid, (float("-inf"), ""))
-        if self._monotonic_s() - at_s < LOOKED_S:
-            return said
-        try:
-            said = await look()
-        except ApiError as error:
-            log.warning("Events of a Job or its pod %s: %s", uid, error)
-        self._said[uid] = self._monotonic_s(), said
-        return said

@@ -262,6 +262,7 @@ class Reconciler:
     async def _depart(self, group: BrokerGroup) -> None:
         """Say of a group that is being deleted who holds it; nothing else is done to it."""
         self.facts = None
+        self._rollout_turns.forget((group.namespace, group.name))
         await self._nodes.poll({})
         self._metrics.forget(group.namespace, group.name)
         after = last_status(group, now=self._clock.now())
@@ -281,9 +282,9 @@ class Reconciler:
         await self._claims.tell_elsewhere(group)
 
     @property
-    def is_elsewhere(self) -> bool:
-        """Whether the group is another operator's."""
-        return self._claims.is_elsewhere(self.group)
+    def is_let_alone(self) -> bool:
+        """Whether nobody here looks after the group: it is another's, or is being deleted."""
+        return self._claims.is_elsewhere(self.group) or self.group.deleted_at != ""
 
     @property
     def is_ours(self) -> bool:
@@ -293,7 +294,7 @@ class Reconciler:
     @property
     def is_settled(self) -> bool:
         """Whether the next round is due only when a watch or a node tells something."""
-        if self.is_elsewhere:
+        if self._claims.is_elsewhere(self.group):
             return True
         if self.group.deleted_at:
             return self._memory.at_rest

@@ -139,8 +139,8 @@ class GroupLoop(ReconcileLoop):
         self.wake()
 
     def note_round(self, *, started_s: float, ended_s: float, succeeded: bool) -> None:
-        """Count it, unless the group is another operator's."""
-        if self.reconciler.is_elsewhere:
+        """Count it, unless nothing was looked at: then the group's age would say that it is."""
+        if self.reconciler.is_let_alone:
             return
         metadata = self.reconciler.body["metadata"]
         key = metadata["namespace"], metadata["name"]

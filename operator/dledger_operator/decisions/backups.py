@@ -168,7 +168,8 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
     if group is None:
         name = backup.spec.group
         return BlockedReason(
-            Reason.GROUP_MISSING, f"there is no BrokerGroup {name} in this namespace"
+            Reason.GROUP_MISSING,
+            f"there is no BrokerGroup {name} in this namespace, or it is being deleted",
         )
     if group.spec.paused:
         return BlockedReason(Reason.PAUSED_BY_USER, f"BrokerGroup {group.name} is paused")

@@ -259,8 +259,10 @@ def _signer(
     for one in reversed(keyed):
         if one.fingerprint in held.known_to_nodes:
             return one
-    if not held.trusted:
-        return keyed[0] if keyed else None  # nothing runs; or the one that all had before
+    if not held.trusted and held.keyed[:1] == tuple(keyed[:1]):
+        # Nothing runs; or the one that all had before. If that has ended, by a clock that may be
+        # wrong, nodes may go on with it, and have to hear of the next one first.
+        return keyed[0] if keyed else None
     settle_s = URGENT_S if is_urgent else SETTLE_S
     return next((one for one in reversed(keyed) if _is_settled(held, one, since, settle_s)), None)
 
@@ -285,10 +287,11 @@ def next_mode(present: str, *, is_plain: bool, all_over_tls: bool) -> str:
     """Return the peers' mode: both while there are pods that may be plain, never back to that.
 
     Args:
-        present: What the Secret says; empty without one, or without this key.
+        present: What the Secret says, or said when it was seen last; empty without one, or without
+            this key. What is none of ours says as little.
         is_plain: Whether pods run, or are made, without certificates.
         all_over_tls: Whether every member runs with certificates and answered over TLS.
     """
-    if present == REQUIRED or (not present and not is_plain):
+    if present == REQUIRED or (present != BOTH and not is_plain):
         return REQUIRED
     return REQUIRED if all_over_tls and not is_plain else BOTH

@@ -166,9 +166,16 @@ def _majority_lost(facts: Facts, members: frozenset[str]) -> str:
 
 
 def _replacement_held(facts: Facts, members: frozenset[str]) -> str:
-    """Return why these members cannot be done without; empty if they can: all others stand."""
-    left = [name for name in _voters(facts) if name not in members]
-    return _under_way(facts, members) or _waited_for(facts, left)
+    """Return why these members cannot be done without; empty if they can: all others stand.
+
+    One that is to leave need not, where these are down already and a majority stands all the same:
+    it waits for them to stand before it leaves, and each would wait for the other for ever.
+    """
+    left = {name for name in _voters(facts) if name not in members}
+    stand = standing(facts)
+    is_costless = members.isdisjoint(stand) and 2 * len(left & stand) > len(_voters(facts))
+    relied_on = left - {*facts.leaving} if is_costless else left
+    return _under_way(facts, members) or _waited_for(facts, relied_on)
 
 
 def _leave_held(facts: Facts, name: str) -> str:

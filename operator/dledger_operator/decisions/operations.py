@@ -87,7 +87,7 @@ def _outcome(operation: BrokerOperation, observed: OperationObserved) -> Outcome
     facts, kind = observed.facts, _ACTS[Kind(operation.spec.kind)]
     if not observed.there:
         name = operation.spec.group
-        message = f"there is no BrokerGroup {name} in this namespace"
+        message = f"there is no BrokerGroup {name} in this namespace, or it is being deleted"
         return Waits(Reason.GROUP_MISSING, message)
     if facts is None:
         return Waits(Reason.WAITING_FOR_GROUP, "the group is being looked at")

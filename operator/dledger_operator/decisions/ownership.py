@@ -55,3 +55,12 @@ def elsewhere_sentence(group: BrokerGroup, mark: str) -> str:
         f"one is gone, or is to let go of it: kubectl annotate bg {name} -n {group.namespace} "
         f"{key}={mark} --overwrite"
     )
+
+
+def unmarked_sentence(mark: str) -> str:
+    """Return that somebody took the mark of this operator away, which it wrote once more."""
+    return (
+        f"the mark of operator {mark} was taken off status.operator: somebody else writes the "
+        "group's status, such as an operator from before there were marks, and then both act on "
+        "it; uninstall that one, or upgrade it"
+    )

@@ -33,9 +33,16 @@ from dledger_operator.decisions.bootstrap_state import (
     Waiting,
 )
 from dledger_operator.decisions.checks import backup_problems
-from dledger_operator.decisions.disruptions import NO_FOOTING, Disruption, Footing, Held
+from dledger_operator.decisions.disruptions import (
+    NO_FOOTING,
+    Disruption,
+    Footing,
+    Held,
+    RestartPod,
+)
 from dledger_operator.decisions.drift import additions, correction, drifts, includes
 from dledger_operator.decisions.facts import Facts
+from dledger_operator.decisions.gate import standing
 from dledger_operator.decisions.growth import as_built, growth
 from dledger_operator.decisions.losses import lost_disk
 from dledger_operator.decisions.membership import replacement
@@ -49,7 +56,7 @@ from dledger_operator.decisions.recovery import (
     Restoring,
     blocks_nodes,
 )
-from dledger_operator.decisions.rollout import healing, rollout
+from dledger_operator.decisions.rollout import find_broken, healing, rollout
 from dledger_operator.decisions.scaling import scaling
 from dledger_operator.decisions.starts import would_stick
 from dledger_operator.decisions.topics import topic_deletion, topics
@@ -110,7 +117,8 @@ _DISRUPTIONS: Final[tuple[Callable[[Facts], Disruption | Held | None], ...]] = (
     topic_deletion,
     rollout,
 )
-"""What may cost a group some safety, the most urgent first; one that is held holds later ones.
+"""What may cost a group some safety, the most urgent first; one that is held holds later ones, but
+for the restart of a pod that it may be waiting for.
 
 A rollout comes last: it may wait for those of other groups for long.
 """
@@ -119,7 +127,23 @@ A rollout comes last: it may wait for those of other groups for long.
 def next_disruption(facts: Facts) -> Disruption | Held | None:
     """Return what may cost the group some safety and comes first; None if nothing is to be done."""
     wanted = (found for each in _DISRUPTIONS if (found := each(facts)) is not None)
-    return next(wanted, None)
+    first = next(wanted, None)
+    return (_mend(facts, first) or first) if isinstance(first, Held) else first
+
+
+def _mend(facts: Facts, held: Held) -> RestartPod | None:
+    """Return the restart of a pod that may be what is waited for; None if that would help nobody.
+
+    The pod of a survivor that does not run, and one of an older template that does not stand: the
+    template may be why, and who waits for it to stand would hold it up for ever.
+    """
+    for restart in find_broken(facts):
+        if restart.pod == held.pod:
+            return restart
+    match rollout(facts):
+        case RestartPod(pod=pod) as restart if pod not in standing(facts):
+            return restart
+    return None
 
 
 def _disruptive(facts: Facts, footing: Footing) -> Iterator[LookAgain | Disruption]:

@@ -8,12 +8,13 @@ is the group's turn (`turns`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Final
 
 from dledger_operator.decisions.disruptions import Disruption, Held, RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.restarts import remaining, restart_next
-from dledger_operator.decisions.starts import mounts_missing
+from dledger_operator.decisions.starts import mounts_missing, named_missing
 from dledger_operator.observed.job_status import seconds_between
 
 COMES_UP_S: Final = 300
@@ -25,13 +26,17 @@ ALONE: Final = "it runs an older template; clients wait until it is back"
 
 def healing(facts: Facts) -> RestartPod | None:
     """Return the first pod of an older template that does not run; None without one."""
+    return next(find_broken(facts), None)
+
+
+def find_broken(facts: Facts) -> Iterator[RestartPod]:
+    """Yield the restarts of all pods of an older template that do not run."""
     if not facts.is_templated or mounts_missing(facts):
-        return None
+        return
     for name in facts.older:
-        pod = facts.observed.pods[name]
         if _is_broken(facts, name):
-            return RestartPod(pod=name, uid=pod.uid, reason=BROKEN, is_broken=True)
-    return None
+            uid = facts.observed.pods[name].uid
+            yield RestartPod(pod=name, uid=uid, reason=BROKEN, is_broken=True)
 
 
 def rollout(facts: Facts) -> Disruption | Held | None:
@@ -73,13 +78,16 @@ def coming_up(facts: Facts) -> tuple[str, ...]:
 def halted(facts: Facts, now: str) -> str:
     """Return which restarted pod does not come up, or what none could start without; else empty.
 
+    What the operator makes itself is only waited for: it is missing for a moment in each group that
+    is given certificates.
+
     Args:
         facts: What is seen.
         now: RFC 3339.
     """
     if not is_rolling(facts):
         return ""
-    if facts.older and (said := mounts_missing(facts)):
+    if facts.older and (said := named_missing(facts)):
         return said
     whys = (_not_up(facts, name, now) for name in coming_up(facts))
     return next(filter(None, whys), "")
@@ -96,6 +104,8 @@ def _not_up(facts: Facts, name: str, now: str) -> str:
     waits = observed.unstarted.get(name, "") if name in facts.stalled else ""
     if pod.stopped or waits:
         return f"{name} does not run: {'; '.join(filter(None, (pod.trouble, waits)))}"
+    if pod.was_ready and name not in observed.nodes:
+        return ""  # it came up; what it lacks is its machine, or the way there, and no template
     if pod.created_at and seconds_between(pod.created_at, now) >= COMES_UP_S:
         why = pod.trouble or "it is not ready, or not in sync"
         return f"{name} did not come up in {COMES_UP_S} s: {why}"

@@ -37,7 +37,16 @@ def scaling(facts: Facts) -> Step | Held | None:
     """Return the next step, or why it waits; None if there is none, or if a pod has to start."""
     if not facts.group.bootstrapped or not facts.observed.membership:
         return None
-    return _retire(facts) or _enter(facts) or _leave(facts)
+    return _retire(facts) or _leave_broken(facts) or _enter(facts) or _leave(facts)
+
+
+def _leave_broken(facts: Facts) -> RemoveMember | None:
+    """Have a member go that does not stand, before others come: who comes would wait for it."""
+    stand = standing(facts)
+    if not facts.entering or all(name in stand for name in facts.leaving):
+        return None
+    found = _leave(facts)
+    return found if isinstance(found, RemoveMember) else None
 
 
 def _retire(facts: Facts) -> RetirePods | Held | None:

@@ -20,12 +20,16 @@ from dledger_operator.decisions.disruptions import RestartPod, TransferLeader
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.plan import next_disruption
 from dledger_operator.decisions.rollout import COMES_UP_S, coming_up, halted, is_rolling, rollout
+from dledger_operator.decisions.starts import named_missing
 
 PASSES_ON_S: Final = 2.0 * COMES_UP_S
 """A group that gets no further for so long, and is not halted, gives the turn to the next: what
 holds it is not its new template, and others must not wait for it for ever."""
 SETTLES_S: Final = 5.0
 """So long a new operator gives no turn to a group that has not begun: it may not have seen all."""
+
+ONE_AT_A_TIME: Final = "one group is rolled out at a time"
+"""The end of what a group is told that only has to wait until others are done."""
 
 Key = tuple[str, str]
 """Namespace and name of a group."""
@@ -46,13 +50,19 @@ class Stage(Enum):
     """A pod does not come up with it."""
 
 
+_STEPS: Final = frozenset({Stage.UNDER_WAY, Stage.HALTED})
+"""Who comes to one of these, or goes on from it, has got further. That a step could be taken is
+none: one that Kubernetes or a node refuses each time could be taken for ever."""
+
+
 def stage(facts: Facts, now: str) -> Stage:
     """Return where a group is at the time *now* (RFC 3339), whatever its turn is."""
     group = facts.group
     if group.spec.paused or not group.takes_turns or not is_rolling(facts):
         return Stage.NONE
-    if halted(facts, now):
-        return Stage.HALTED
+    if why := halted(facts, now):
+        # What the group's spec names and nobody made is its own matter: no pod was harmed by it.
+        return Stage.WAITS if why == named_missing(facts) else Stage.HALTED
     step = rollout(facts)
     if isinstance(step, RestartPod | TransferLeader):
         return Stage.READY if next_disruption(facts) == step else Stage.WAITS
@@ -88,6 +98,7 @@ class RolloutTurns:
         self._stages: dict[Key, Stage] = {}
         self._moved_s: dict[Key, float] = {}
         self._begun: set[Key] = set()
+        self._passed: set[Key] = set()
 
     def remember(self, key: Key, reason: str) -> None:
         """Take what is recorded of a group's rollout, until it is looked at."""
@@ -118,22 +129,25 @@ class RolloutTurns:
 
     def _put(self, key: Key, found: Stage) -> None:
         """Record a stage; groups stand in line in the order in which they came."""
-        steps = found is Stage.READY and key == self._holder
-        if steps or self._stages.get(key) is not found:
+        before = self._stages.get(key)
+        if before is not found and (before is None or {before, found} & _STEPS):
             self._moved_s[key] = self._monotonic_s()
+            self._passed.discard(key)
         self._stages[key] = found
 
     def _drop(self, key: Key) -> None:
         self._stages.pop(key, None)
         self._moved_s.pop(key, None)
         self._begun.discard(key)
+        self._passed.discard(key)
 
     def _pass_on(self, *, asking: Key | None) -> None:
         holder = self._holder
         if holder is not None and (holder not in self._stages or self._is_stuck(holder)):
             self._holder = None
             if (found := self._stages.pop(holder, None)) is not None:
-                self._stages[holder] = found  # at the end of the line
+                self._stages[holder] = found  # at the end of the line, begun or not
+                self._passed.add(holder)
         if self._holder is None and (key := self._next()) is not None:
             self._holder = key
             self._moved_s[key] = self._monotonic_s()
@@ -144,13 +158,19 @@ class RolloutTurns:
         return self._monotonic_s() - self._moved_s[key] >= PASSES_ON_S
 
     def _next(self) -> Key | None:
-        """Return whose turn comes: those that have begun first, then as they came."""
+        """Return whose turn comes: those that have begun first, then as they came.
+
+        Those come last that had it and got no further, until they do, and one after the other.
+        """
         if self._find_halted() or self._under_way():
             return None
         ready = [key for key, found in self._stages.items() if found is Stage.READY]
         if self._monotonic_s() < self._settled_s:
             ready = [key for key in ready if key in self._begun]
-        return min(ready, key=lambda key: key not in self._begun, default=None)
+        fresh = [key for key in ready if key not in self._passed]
+        if not fresh:
+            return next(iter(ready), None)
+        return min(fresh, key=lambda key: key not in self._begun)
 
     def _find_halted(self) -> list[Key]:
         return [key for key, found in self._stages.items() if found is Stage.HALTED]
@@ -169,4 +189,4 @@ class RolloutTurns:
         others = [self._holder] if self._holder else self._under_way()
         if not others:
             return "waits until all groups have been looked at"
-        return f"waits for {'/'.join(others[0])}: one group is rolled out at a time"
+        return f"waits for {'/'.join(others[0])}: {ONE_AT_A_TIME}"

@@ -79,10 +79,12 @@ class BackupMetrics:
 
         *too_old_at*: From when the newest one, or having none, is too old.
         """
+        key = group.namespace, group.name
         completed_at = (status.get("backup") or {}).get("completedAt")
         if not completed_at and not group.spec.backup.store.url:
+            if key in self.shown:  # it is not wanted any more; alerts remember what was said before
+                self._too_old.labels(*key).set(float("inf"))
             return
-        key = group.namespace, group.name
         self.shown.add(key)
         self._failures.labels(*key)
         self._too_old.labels(*key).set(too_old_at.timestamp())

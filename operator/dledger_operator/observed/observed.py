@@ -46,6 +46,7 @@ class Pod:
         stopped: No container of it runs, and not for want of a moment: *trouble* says why.
         idle_since: Since when no container of it runs, RFC 3339; empty if one does.
         looping: A container of it ends again and again, as soon as it runs.
+        was_ready: It is ready, or was since its containers were started.
         too_old: The node's last line, if it stopped because its image is older than what its group
             wrote; else empty.
     """
@@ -66,6 +67,7 @@ class Pod:
     stopped: bool = False
     idle_since: str = ""
     looping: bool = False
+    was_ready: bool = False
     too_old: str = ""
 
     @property

@@ -18,6 +18,7 @@ from dledger_operator.observed.starts import (
     LONGEST_WORDS,
     condition,
     event_order,
+    has_been_ready,
     idle_since,
     is_looping,
     is_stopped,
@@ -69,6 +70,7 @@ def parse_pod(manifest: Json) -> Pod:
         stopped=is_stopped(status),
         idle_since=idle_since(manifest),
         looping=is_looping(status),
+        was_ready=has_been_ready(status),
         too_old="" if ready.get("status") == "True" else _too_old(status),
     )
 

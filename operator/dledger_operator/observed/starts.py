@@ -120,6 +120,19 @@ def idle_since(manifest: Json) -> str:
     return max(times)
 
 
+def has_been_ready(status: Json) -> bool:
+    """Whether a pod was ready since its containers were started: it is, or ceased to be later.
+
+    Until it is, its condition has the time at which its start began.
+    """
+    ready = condition(status, "Ready")
+    states = [one.get("state") or {} for one in status.get("containerStatuses") or ()]
+    started = [str((state.get("running") or {}).get("startedAt") or "") for state in states]
+    if ready.get("status") == "True" or not (started and all(started)):
+        return ready.get("status") == "True"
+    return str(ready.get("lastTransitionTime") or "") > max(started)
+
+
 def is_looping(status: Json) -> bool:
     """Whether a container of a pod ends again and again: the kubelet waits before it goes on."""
     if condition(status, "Ready").get("status") == "True":

@@ -41,21 +41,35 @@ DEADLINE_S: Final = 600
 """After this time without all replicas ready, the group is Degraded: as long as a Deployment is
 given, and twice what a node may take to recover its log."""
 
+_NOT_OF_MEMBERS: Final = frozenset(
+    {
+        Reason.TOPIC_REFUSED,
+        Reason.CERTIFICATE_EXPIRING,
+        Reason.AUTHORITY_INVALID,
+        Reason.CLIENT_CERTIFICATE_REFUSED,
+        Reason.CLIENT_CERTIFICATE_EXPIRING,
+        Reason.CLOCK_APART,
+    }
+)
+"""What may be wrong for weeks with a group of which all voters are in sync."""
+
 
 def degraded(facts: Facts, now: str) -> Finding:
     """Return whether the group is degraded at the time *now* (RFC 3339), and by what."""
     if isinstance(facts.recovery, RestoreFailed):
         return "True", Reason.RECOVERY_FAILED, recovery_sentence(facts)
-    if found := _broken_founding(facts) or _majority_lost(facts) or _replaced(facts):
+    if found := _broken_founding(facts) or _tell_outage(facts, now) or _replaced(facts):
         return found
     if found := _bad_pods(facts) or _refused(facts) or _rollout_halted(facts, now):
         return found
-    if found := _disk_lost(facts) or _not_mounted(facts) or _not_starting(facts, now):
+    found = _disk_lost(facts) or _not_mounted(facts) or _not_signed(facts)
+    if found := found or _not_starting(facts, now):
         return found
-    if facts.is_short:
-        return _short(facts)
-    found = _certificates(facts) or _client_certificates(facts, now) or _clocks(facts)
-    return found or _overdue(facts, now)
+    short = _short(facts) if facts.is_short else None
+    if short is not None and short[1] is not Reason.STARTING:
+        return short
+    found = _topics_refused(facts) or _certificates(facts) or _client_certificates(facts, now)
+    return found or _clocks(facts) or short or _overdue(facts, now)
 
 
 def _broken_founding(facts: Facts) -> Finding | None:
@@ -96,6 +110,32 @@ def _replaced_sentence(facts: Facts) -> str:
     return f"{sentence}; {wanted.pod} is being replaced"
 
 
+def _tell_outage(facts: Facts, now: str) -> Finding | None:
+    """Return that writes stopped, and what of all that is known to be wrong may be why."""
+    found = _nodes_down(facts) or _majority_lost(facts)
+    if found is None:
+        return None
+    status, reason, message = found
+    missing = named_missing(facts)
+    why = [missing, loss_sentence(facts), _unsigned_sentence(facts)]
+    refused = _refused(facts)
+    if refused is not None and refused[1] is not Reason.POD_REFUSED:  # said beside each pod's name
+        why.append(refused[2])
+    if halted(facts, now) and not missing:
+        why.append("the rollout to its newest template is halted, see Progressing")
+    return status, reason, "; ".join(filter(None, (message, *why)))
+
+
+def _nodes_down(facts: Facts) -> Finding | None:
+    """Return that no node of a founded group runs, for longer than a start takes."""
+    observed = facts.observed
+    if not facts.is_short or observed.nodes or any(pod.ready for pod in observed.pods.values()):
+        return None
+    if not (facts.overdue or _was_short(facts)):
+        return None
+    return "True", Reason.NODES_DOWN, f"no node runs: {pods_said(facts, facts.wanted)}"
+
+
 def _majority_lost(facts: Facts) -> Finding | None:
     """Return that writes stopped, once they have been for longer than an election takes."""
     if facts.overdue and facts.observed.nodes and facts.is_short and facts.margin < 0:
@@ -123,16 +163,25 @@ def _bad_pods(facts: Facts) -> Finding | None:
 
 
 def _refused(facts: Facts) -> Finding | None:
-    """Return what Kubernetes or a node did not let the group have."""
-    if refusals := facts.observed.refusals:
-        topics_only = all(kind == "Topic" for kind, _ in refusals)
-        reason = Reason.TOPIC_REFUSED if topics_only else Reason.APPLY_REFUSED
-        return "True", reason, "; ".join(f"{k} {n}: {why}" for (k, n), why in refusals.items())
+    """Return what Kubernetes or a node did not let the group have, but for topics."""
+    if any(kind != "Topic" for kind, _ in facts.observed.refusals):
+        return "True", Reason.APPLY_REFUSED, _refusals_said(facts)
     if uncreated := facts.observed.uncreated:
         return "True", Reason.POD_REFUSED, each_said(uncreated)
     if foreign := facts.observed.foreign:
         return "True", Reason.FOREIGN_VOLUME, each_said(foreign, "is")
     return None
+
+
+def _topics_refused(facts: Facts) -> Finding | None:
+    """Return which topics a node refused: it may do so for ever, whatever becomes of the group."""
+    return (
+        ("True", Reason.TOPIC_REFUSED, _refusals_said(facts)) if facts.observed.refusals else None
+    )
+
+
+def _refusals_said(facts: Facts) -> str:
+    return "; ".join(f"{k} {n}: {why}" for (k, n), why in facts.observed.refusals.items())
 
 
 def _rollout_halted(facts: Facts, now: str) -> Finding | None:
@@ -153,6 +202,20 @@ def _not_mounted(facts: Facts) -> Finding | None:
     return ("True", Reason.MOUNT_MISSING, said) if said else None
 
 
+def _not_signed(facts: Facts) -> Finding | None:
+    """Return that members have no certificate, and who was to sign them; their pods wait for it."""
+    said = _unsigned_sentence(facts)
+    return ("True", Reason.AUTHORITY_INVALID, said) if said else None
+
+
+def _unsigned_sentence(facts: Facts) -> str:
+    seen = facts.observed.certificates
+    if not (seen.fault and seen.lacking):
+        return ""
+    waiting = ", ".join(seen.lacking)
+    return f"spec.peerTls.caSecretName: {seen.fault}; {waiting} cannot start without a certificate"
+
+
 def _not_starting(facts: Facts, now: str) -> Finding | None:
     """Return which pods do not start, and what they wait for.
 
@@ -171,19 +234,31 @@ def _not_starting(facts: Facts, now: str) -> Finding | None:
 
 def _short(facts: Facts) -> Finding:
     """Return which voters are not in sync; what was so before stays until they have had time."""
-    rows = facts.group.status.get("conditions") or ()
-    was = any(row["type"] == "Degraded" and row["status"] == "True" for row in rows)
     pods = facts.observed.pods.values()
     if not facts.observed.nodes and any(pod.ready for pod in pods):
         why = "no pod answers the operator's Status calls"
-        if was:  # what was wrong is not over because nobody tells
+        if _degraded_before(facts) is not None:  # what was wrong is not over because nobody tells
             return "True", Reason.NODES_UNREACHABLE, f"{why}; it was degraded before"
         return "Unknown", Reason.NODES_UNREACHABLE, why
-    if not (facts.overdue or was):
+    if not (facts.overdue or _was_short(facts)):
         return "False", Reason.STARTING, _sync_sentence(facts)
-    if not facts.observed.nodes:
-        return "True", Reason.NODES_DOWN, f"no node runs: {pods_said(facts, facts.wanted)}"
     return _out_of_sync(facts)
+
+
+def _degraded_before(facts: Facts) -> str | None:
+    """Return by what reason the group was degraded when its status was written; None if not."""
+    rows = facts.group.status.get("conditions") or ()
+    told = (r for r in rows if r["type"] == "Degraded" and r["status"] == "True")
+    return next((str(row["reason"]) for row in told), None)
+
+
+def _was_short(facts: Facts) -> bool:
+    """Whether what was wrong before had to do with its members: then it is not over yet.
+
+    One that was degraded by a topic or a certificate may restart a pod like any other group.
+    """
+    before = _degraded_before(facts)
+    return before is not None and before not in _NOT_OF_MEMBERS
 
 
 def _out_of_sync(facts: Facts) -> Finding:

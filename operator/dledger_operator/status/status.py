@@ -13,6 +13,7 @@ from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.topics import recorded_topics
+from dledger_operator.decisions.turns import ONE_AT_A_TIME
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
 from dledger_operator.status.conditions import conditions
@@ -209,15 +210,26 @@ def _name_of(observed: Observed, node_id: str) -> str:
 
 
 def _canonical(value: Json) -> Manifest:
-    """Return the status with its lists in a fixed order, and without its age.
+    """Return the status with its lists in a fixed order, and without what is of its age alone.
 
     Server-side apply keeps an order of its own.
     """
+    rows = [_without_turn(row) for row in value.get("conditions") or ()]
     return {
         **{key: what for key, what in value.items() if key != "seenAt"},
         "members": sorted(value.get("members") or (), key=lambda row: str(row["name"])),
-        "conditions": sorted(value.get("conditions") or (), key=lambda row: str(row["type"])),
+        "conditions": sorted(rows, key=lambda row: str(row["type"])),
     }
+
+
+def _without_turn(row: Json) -> Json:
+    """Return a condition without whose turn it is: that is news to all that wait, at each turn.
+
+    Written at once, it would be as many writes as groups, for each group that is rolled out.
+    """
+    if not str(row.get("message")).endswith(ONE_AT_A_TIME):
+        return row
+    return {key: what for key, what in row.items() if key != "message"}
 
 
 def _steady(value: Manifest) -> Manifest:
