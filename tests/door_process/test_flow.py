@@ -200,4 +200,4 @@ async def test_streams_that_wait_have_no_coroutine_at_either_end() -> None:
         assert await client.status(streams[0]) == (0, b"")
         await eventually(lambda: len(end) == 0 and _has_nobody_at_work())
     echoed = [e.data for e in client.events if isinstance(e, ngh2.DataReceived)]
-    assert b"".join(echoed).count(hi) == 3 * len(streams)
+    assert b"".join(echoed) == 3 * hi  # of the others nothing is read
