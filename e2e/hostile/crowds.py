@@ -36,6 +36,7 @@ _AGAIN_S: Final = 0.5
 _DIAL_AGAIN_S: Final = (1.0, 1.6, 2.56, 4.1)
 """gRPC's pauses between tries to connect, which it spreads by a fifth."""
 _SPREAD: Final = 0.2
+_HANDSHAKES: Final = 32
 _SHARE: Final = 0.98
 """Of all polls: some are being answered at any moment."""
 _COME_S: Final = 90.0
@@ -53,6 +54,8 @@ class Crowd:
         refused: When a call was refused or ended, and how.
         early: Polls that were answered empty at once.
         waiting: How many polls are under way.
+        gate: Dials of theirs at a time. By TLS they are few, since all clients are on this one
+            processor: a handshake would wait for a thousand others here, longer than on any way.
     """
 
     scene: Scene
@@ -63,6 +66,10 @@ class Crowd:
     refused: list[tuple[float, str]] = field(default_factory=list)
     early: int = 0
     waiting: int = 0
+    gate: asyncio.Semaphore = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.gate = asyncio.Semaphore(_HANDSHAKES if self.scene.tls else POLLERS)
 
     async def client(self, number: int) -> None:
         """Be one client until cancelled: it dials again when it is left, at the next node."""
@@ -70,7 +77,8 @@ class Crowd:
         for turn in range(1_000):
             node = self.nodes[(number + turn) % len(self.nodes)] if turn else self.nodes[0]
             make = functools.partial(Honest, f"crowd@{number}")
-            one: Honest | None = await dial(self.scene, node, 0, make)
+            async with self.gate:
+                one: Honest | None = await dial(self.scene, node, 0, make)
             served = False
             if one is None:
                 self._note("connection refused")

@@ -362,6 +362,32 @@ async def test_a_handshake_that_does_not_go_on_makes_room(source: str) -> None:
             writer.close()
 
 
+@pytest.mark.found
+@pytest.mark.parametrize("has_gone", [True, False])
+async def test_a_turn_to_greet_is_given_to_nobody_who_waits_no_more(
+    monkeypatch: pytest.MonkeyPatch, has_gone: bool
+) -> None:
+    """Else it was lost: a crowd of 1,000 took 19 s for handshakes of a second of CPU."""
+    monkeypatch.setattr(places, "PROMPT_S", 60.0 if has_gone else 0.1)
+    bounds = Bounds(handshakes=1)
+    room = places.Places(bounds, Addresses(bounds))
+    first, second, third = filter(None, (room.enter("10.0.0.1", 0.0) for _ in "123"))
+    await room.greet(first)
+    waits = asyncio.create_task(room.greet(second))
+    await asyncio.sleep(0)
+    if has_gone:
+        waits.cancel()
+    await asyncio.wait((waits,))  # or it has waited long enough, and another one's has ended
+    monkeypatch.setattr(places, "PROMPT_S", 60.0)
+    late = asyncio.create_task(room.greet(third))
+    await asyncio.sleep(0)
+
+    room.end_greeting(first if has_gone else second)
+
+    async with asyncio.timeout(10):
+        await late
+
+
 async def test_a_crowd_behind_one_address_gets_through_few_handshakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

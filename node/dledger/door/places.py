@@ -113,6 +113,7 @@ class Places:
         end its own; a stranger's gives way at once.
         """
         loop, greetings = asyncio.get_running_loop(), self._greetings
+        stand = self._waiting.append
         while greetings.taken >= greetings.limit:
             oldest = greetings.next()
             if oldest is None:
@@ -122,21 +123,37 @@ class Places:
                 greetings.evict()
                 break
             turn = loop.create_future()
-            self._waiting.append(turn)
-            await asyncio.wait((turn,), timeout=wait_s)
+            stand(turn)
+            await self._wait(turn, wait_s)
+            stand = self._waiting.appendleft  # somebody was quicker: it is still the next
         place.since_s = loop.time()
         place.greeting = greetings.enter(place.address.name, place)
+
+    async def _wait(self, turn: asyncio.Future[None], wait_s: float) -> None:
+        """Wait for a turn, or so long; one that is no longer waited for is given to nobody."""
+        try:
+            await asyncio.wait((turn,), timeout=wait_s)
+        except asyncio.CancelledError:
+            if turn.done():
+                self._give_turn()
+            raise
+        finally:
+            turn.cancel()
 
     def end_greeting(self, place: Place) -> None:
         """Note that a handshake is over, in whatever way; more than once does nothing."""
         greeting, place.greeting = place.greeting, None
         if greeting is not None:
             self._greetings.leave(greeting)
-            while self._waiting:
-                turn = self._waiting.popleft()
-                if not turn.done():
-                    turn.set_result(None)
-                    break
+            self._give_turn()
+
+    def _give_turn(self) -> None:
+        """Let the next go on that still waits."""
+        while self._waiting:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                break
 
 
 def _end(place: Place) -> None:
