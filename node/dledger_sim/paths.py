@@ -54,10 +54,10 @@ _WARM: Final = 5
 _SETTLED_S: Final = 0.05
 """Until followers have applied it, too."""
 AT_MOST: Final = {
-    "SendMessage alone, at the leader": 388,
-    "32 at once, a message": 85,
-    "ReceiveMessage of one": 610,
-    "AckMessage": 354,
+    "SendMessage alone, at the leader": 385,
+    "32 at once, a message": 82,
+    "ReceiveMessage of one": 607,
+    "AckMessage": 351,
     "one append, at a follower": 223,
     "an idle leader, a second": 2_049,
 }

@@ -75,13 +75,14 @@ class Headers:
         size_bytes: As below.
 
     Attributes:
+        fields: As above, at least those that somebody reads; not to be changed.
         peer: The client's address as gRPC names it: ``ipv4:127.0.0.1:40001``.
         connection: Tells the client's connection from all others of this process.
         deadline_s: Event-loop time at which the call is cancelled; None: the client set no timeout.
         size_bytes: What the fields count for the port's bounds.
     """
 
-    __slots__ = ("_fields", "_pairs", "connection", "deadline_s", "peer", "size_bytes")
+    __slots__ = ("_pairs", "connection", "deadline_s", "fields", "peer", "size_bytes")
 
     def __init__(
         self,
@@ -93,7 +94,7 @@ class Headers:
         deadline_s: float | None,
         size_bytes: int = 0,
     ) -> None:
-        self._pairs, self._fields = pairs, fields
+        self._pairs, self.fields = pairs, fields
         self.peer, self.connection, self.deadline_s = peer, connection, deadline_s
         self.size_bytes = size_bytes
 
@@ -105,38 +106,33 @@ class Headers:
     @property
     def to_keep(self) -> Mapping[bytes, bytes]:
         """Those that somebody reads; not to be changed."""
-        return kept_of(self._fields.items() if self._pairs is None else self._pairs)
-
-    @property
-    def fields(self) -> Mapping[bytes, bytes]:
-        """Those that somebody reads, and of a call that has come whole the others; as `to_keep`."""
-        return self._fields if self._pairs is None else self.to_keep
+        return kept_of(self.fields.items() if self._pairs is None else self._pairs)
 
     def shed(self) -> None:
         """Let go of what nobody reads: the call waits."""
         if self._pairs is None:
-            self._fields = self.to_keep
+            self.fields = self.to_keep
 
     def get(self, name: bytes, default: str = "") -> str:
         """Return the last value of a field as text; what is not ASCII in it is replaced."""
-        value = self._fields.get(name)
+        value = self.fields.get(name)
         return default if value is None else value.decode("ascii", "replace")
 
     def text(self, name: str, default: str = "") -> str:
         """Return the last value of a field as text that may be passed on: what is ASCII in it."""
-        value = self._fields.get(name.encode())
+        value = self.fields.get(name.encode())
         return default if value is None else value.decode("ascii", "ignore")
 
     def raw(self, name: bytes) -> bytes | None:
         """Return the last value of a field as it came; None if it is missing."""
-        return self._fields.get(name)
+        return self.fields.get(name)
 
     def binary(self, name: bytes) -> bytes | None:
         """Return the last value of a ``-bin`` field, decoded; None if it is missing or no base64.
 
         Source: PROTOCOL-HTTP2, Binary-Header; padding may be left out.
         """
-        value = self._fields.get(name)
+        value = self.fields.get(name)
         if value is None:
             return None
         try:
