@@ -186,7 +186,9 @@ def _of_runbooks(kind: str) -> dict[str, Any]:
     """Return the manifest of that kind that is in the runbooks, for a group `orders` in `shop`."""
     words = {"GROUP": "orders", "NS": "shop", "POD": "orders-0", "CLASS": "fast", "SIZE": "10Gi"}
     text = (ROOT / "docs/runbooks.md").read_text("utf-8")
-    blocks = re.findall(r"(?:```yaml|<<'?END'?)\n(.*?)^ *(?:```|END)$", text, re.DOTALL | re.MULTILINE)
+    blocks = re.findall(
+        r"(?:```yaml|<<'?END'?)\n(.*?)^ *(?:```|END)$", text, re.DOTALL | re.MULTILINE
+    )
     fill = functools.partial(re.sub, r"\b[A-Z]+\b", lambda word: words.get(word[0], word[0]))
     made = [yaml.safe_load(fill(textwrap.dedent(block))) for block in blocks]
     (found,) = (each for each in made if each["kind"] == kind)
