@@ -24,6 +24,11 @@ _DRIVERS: Final = "batch.kubernetes.io/job-name"
 _POLL_S: Final = 1.0
 _EXEC_S: Final = 600.0
 
+_EARLY_DROPS: Final = """
+import urllib.request
+page = urllib.request.urlopen("http://127.0.0.1:8080/metrics", timeout=10).read().decode()
+print([line for line in page.splitlines() if line.startswith("dledger_early_dropped_messages_")])
+"""
 _FIRST_ENTRY: Final = """
 import asyncio, base64, json, os, sys
 from dledger.client import AdminClient, MutualTls
@@ -220,6 +225,12 @@ def has_dropped(group: BrokerGroup, pod: str) -> bool | None:
     shown = json.dumps([files[name] for name in ("ca.crt", "tls.crt", "tls.key")])
     said = group.namespace.kubectl("exec", pod, "--", PYTHON, "-c", _FIRST_ENTRY, shown)
     return said.startswith("dropped") or None
+
+
+def early_drops(group: BrokerGroup) -> list[str]:
+    """Return how many messages each node has seen go for want of room, as it says itself."""
+    exec_ = group.namespace.kubectl
+    return [exec_("exec", pod, "--", PYTHON, "-c", _EARLY_DROPS) for pod in group.pods()]
 
 
 def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str]:

@@ -19,6 +19,7 @@ from e2e.harness.backups import (
     Bookkeeper,
     backed_up,
     delete_with_volumes,
+    early_drops,
     has_dropped,
     recovering,
     spark_image,
@@ -70,8 +71,7 @@ def test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time(
     acked += client.write(TOPIC, 500)["acked"]
     client.take(TOPIC, 400)
     client.take(TOPIC, 100, hold=True)
-    noted = client.note()
-    then = datetime.now(UTC)
+    noted, then = note_between_drops(client, group)
     client.write(TOPIC, 500)
     client.take_in_vain(TOPIC, 300)
     third = completed(namespace, "third")
@@ -125,6 +125,14 @@ def test_a_group_comes_back_from_a_backup_on_a_volume_claim(
 
     assert acked == compared["expected"]
     assert (compared["missing"], compared["changed"], compared["extra"]) == (0, 0, 0), compared
+
+
+def note_between_drops(client: Bookkeeper, group: BrokerGroup) -> tuple[dict[str, Any], datetime]:
+    """Note what is kept, until nothing was dropped meanwhile; return that, and when it was so."""
+    while True:
+        before, noted, then = early_drops(group), client.note(), datetime.now(UTC)
+        if early_drops(group) == before:
+            return noted, then
 
 
 def drop_oldest(group: BrokerGroup) -> None:

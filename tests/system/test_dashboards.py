@@ -363,7 +363,11 @@ def test_every_query_of_the_dashboards_returns_data_through_a_failover(watched: 
         DEADLINE_S,
     )
     eventually_blocking(watched.group.whole, "the group is whole", DEADLINE_S)
-    (led_for,) = prometheus.query("time() - max(dledger_leader_since_timestamp_seconds)")
+    (led_for,) = eventually_blocking(
+        lambda: prometheus.query("time() - max(dledger_leader_since_timestamp_seconds)"),
+        "the new leader says since when it leads",
+        DEADLINE_S,
+    )
     assert 0 < float(led_for["value"][1]) < 2 * DEADLINE_S
     left = _queries()
 
