@@ -228,9 +228,9 @@ def has_dropped(group: BrokerGroup, pod: str) -> bool | None:
 
 
 def early_drops(group: BrokerGroup) -> list[str]:
-    """Return how many messages each node has seen go for want of room, as it says itself."""
-    exec_ = group.namespace.kubectl
-    return [exec_("exec", pod, "--", PYTHON, "-c", _EARLY_DROPS) for pod in group.pods()]
+    """Return the lines in which each node counts what went for want of room."""
+    kubectl = group.namespace.kubectl
+    return [kubectl("exec", pod, "--", PYTHON, "-c", _EARLY_DROPS) for pod in group.pods()]
 
 
 def delete_with_volumes(group: BrokerGroup, deadline_s: float = 120) -> list[str]:

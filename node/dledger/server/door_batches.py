@@ -20,7 +20,7 @@ from dledger.calls.method import AnyMethod
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.rules import Asked
 from dledger.checks.names import is_client_id
-from dledger.door.contract import Cancel, Failed, kept_of
+from dledger.door.contract import Cancel, Failed
 from dledger.door_process.frames import AckBatch, Acked, SendBatch
 from dledger.door_process.node_end import Outcome, Settle
 from dledger.errors import DledgerError
@@ -75,7 +75,7 @@ class _Batch:
             has_telemetry=pipeline.backend.runs_telemetry(client.client_id, client.peer),
             connection=client.peer,
             line=client.peer,
-            fields=kept_of(client.pairs),
+            fields=dict(client.pairs),
         )
 
     def begin(self) -> Cancel:
