@@ -45,15 +45,31 @@ ROOM_MUTANTS = (
     Mutant(
         name="a neighbour's files count at once",
         file="replica/room.py",
-        old="short = target - self.free_bytes - self.new_foreign_bytes",
-        new="short = target - self.free_bytes",
+        old="short = target - free_bytes - self.new_foreign_bytes",
+        new="short = target - free_bytes",
         why="who comes and goes with files of its own costs messages",
         checks=(_ROOM,),
     ),
     Mutant(
+        name="room is asked for again by who has not heard that some was made",
+        file="replica/room.py",
+        old="        if self.first_index < first_index:\n            return 0\n",
+        new="",
+        why="a leader goes by files that others are about to drop: as many messages go once more",
+        checks=(_KEEPER,),
+    ),
+    Mutant(
+        name="files that go anyway ask for more to go",
+        file="replica/room.py",
+        old="above_share = self.own_bytes - self.going_bytes -",
+        new="above_share = self.own_bytes -",
+        why="each look until they are gone costs as many messages as the first",
+        checks=(_KEEPER,),
+    ),
+    Mutant(
         name="messages go though that makes no room",
         file="replica/room.py",
-        old="        if self.free_bytes + min(excess, droppable_bytes) < needed_bytes:\n"
+        old="        if free_bytes + min(excess, droppable_bytes) < needed_bytes:\n"
         "            return HOPELESS\n",
         new="",
         why="all of them go for a disk that stays full",
@@ -126,8 +142,8 @@ ROOM_MUTANTS = (
     Mutant(
         name="segments sealed since the last look cannot go",
         file="replica/room_keeper.py",
-        old="        return look.droppable_bytes + max(0, sealed_bytes)\n",
-        new="        return look.droppable_bytes\n",
+        old="look.going_bytes) + max(0, sealed_bytes)\n",
+        new="look.going_bytes)\n",
         why="a fast writer is refused on a new disk that it filled between two looks",
         checks=(_KEEPER,),
     ),

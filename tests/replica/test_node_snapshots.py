@@ -446,6 +446,55 @@ async def test_who_took_the_room_is_named_when_messages_go_early(
     await group.stop()
 
 
+@pytest.mark.found
+@pytest.mark.asyncio
+async def test_a_leader_lets_nothing_go_for_files_that_others_will_drop_anyway(
+    tmp_path: Path,
+) -> None:
+    """Found by a story: each look until the others had dropped theirs cost as many messages again.
+
+    By a majority's reports there was no room yet; and the leader counted from its own next segment.
+    """
+    group = _brokers(tmp_path)
+    group.start()
+    leader = await group.leader()
+    await _create(leader)
+    await _produce(leader, *range(24))
+    await _digests_agree(group)
+    upkeeps = {node: _upkeep(node, budget_bytes=_SMALL_BYTES * 3) for node in group.nodes.values()}
+    for upkeep in upkeeps.values():
+        await upkeep.measure()
+    await _heard_of_all(leader)
+
+    for _ in range(3):
+        await upkeeps[leader].run()
+        await _digests_agree(group)
+    firsts = {_state(node).first_index for node in group.nodes.values()}
+    assert leader.log.first_index in firsts
+    for node, upkeep in upkeeps.items():
+        if node is not leader:
+            assert node.log.first_index < leader.log.first_index
+            await upkeep.measure()
+    await _heard_of_all(leader)
+    await upkeeps[leader].run()
+
+    assert {_state(leader).first_index} == firsts
+    await group.stop()
+
+
+async def _heard_of_all(leader: DriverNode) -> None:
+    """Wait until the others' rooms were told after now."""
+    since_s = asyncio.get_running_loop().time()
+
+    def heard() -> bool:
+        answers = leader.driver.reports.heard().values()
+        return len(answers) == 2 and all(
+            one.report.room is not None and one.heard_s - one.waited_s >= since_s for one in answers
+        )
+
+    await eventually(heard)
+
+
 @pytest.mark.asyncio
 async def test_a_node_that_is_short_of_room_takes_the_snapshot_that_makes_some_at_once(
     tmp_path: Path,

@@ -24,11 +24,17 @@ def _look(free_mib: int, *, own_mib: int = 500, total_mib: int = 1024, **more: i
         droppable_bytes=more.get("droppable_mib", max(0, own_mib - 64)) * MIB,
         snapshot_bytes=more.get("snapshot_mib", 0) * MIB,
         allocated_bytes=more.get("allocated_bytes", 0),
+        first_index=more.get("first", 0),
+        going_bytes=more.get("going_mib", 0) * MIB,
     )
 
 
-def _room(free_mib: int, *, own_mib: int = 500, total_mib: int = 1024) -> Room:
+def _room(
+    free_mib: int, *, own_mib: int = 500, total_mib: int = 1024, first: int = 0, going_mib: int = 0
+) -> Room:
     return Room(
+        first_index=first,
+        going_bytes=going_mib * MIB,
         total_bytes=total_mib * MIB,
         free_bytes=free_mib * MIB,
         own_bytes=own_mib * MIB,
@@ -156,6 +162,34 @@ def test_a_majority_without_room_holds_sends_back() -> None:
     assert keeping.keeper.room_bytes() == -1
     assert keeping.keeper.waits(100) is None
     assert keeping.keeper.decision().drop_bytes > 0
+
+
+@pytest.mark.found
+def test_what_was_let_go_is_not_asked_for_again_until_its_files_are_gone() -> None:
+    """Found by a story: a leader dropped its files, heard of the others', and let as much go again.
+
+    They drop theirs when they next look, up to ten seconds later; each second cost as much again.
+    """
+    keeping = Keeping((B, C))
+    keeper = keeping.keeper
+    full = _room(100, own_mib=924, first=1)
+    keeping.tell({B: full, C: full})
+    keeper.measured(_look(100, own_mib=924, first=1))
+    assert keeper.decision().drop_bytes > 0
+
+    keeper.measured(_look(100, own_mib=924, first=40, going_mib=64))  # let go, not dropped yet
+    assert keeper.decision().drop_bytes == 0
+    keeper.measured(_look(164, own_mib=860, first=40))  # and gone here; the others did not hear yet
+    assert keeper.decision().drop_bytes == 0
+    heard = _room(100, own_mib=924, first=40, going_mib=64)
+    keeping.tell({B: heard, C: heard})
+    keeper.measured(_look(164, own_mib=860, first=40))
+    assert keeper.decision().drop_bytes == 0
+
+    fuller = _room(92, own_mib=932, first=40, going_mib=32)
+    keeping.tell({B: fuller, C: fuller})
+    keeper.measured(_look(124, own_mib=900, first=40))
+    assert keeper.decision().drop_bytes > 0
 
 
 def test_a_minority_without_room_holds_nobody_back() -> None:
@@ -368,3 +402,90 @@ def test_however_much_is_written_between_two_looks_nothing_is_refused(
 
     assert disk.refused == 0
     assert disk.segments * disk.segment_bytes <= total_bytes
+
+
+class _Trio:
+    """Three disks with one log, of which each member drops its files when it comes to it.
+
+    Segment n holds entry n alone. The leader lets messages go by what it has heard.
+    """
+
+    VOLUME, SEGMENT = 64 * MIB, MIB
+
+    def __init__(self) -> None:
+        config = RoomConfig(segment_bytes=self.SEGMENT, least_segment_bytes=self.SEGMENT)
+        self.keeping = Keeping((B, C), config)
+        self.kept, self.last = 1, 50
+        self.knows, self.begins = [1, 1, 1], [1, 1, 1]
+        self.told: dict[str, Room] = {}
+
+    def write(self, segments: int) -> None:
+        """Let the log grow."""
+        self.last += segments
+        self.keeping.allocated_bytes += segments * self.SEGMENT
+
+    def look(self, member: int) -> None:
+        """Let a member measure its disk; the leader hears of it with the next answer."""
+        own_bytes = (self.last - self.begins[member] + 1) * self.SEGMENT
+        going_bytes = (self.knows[member] - self.begins[member]) * self.SEGMENT
+        sizes = {
+            "total_bytes": self.VOLUME,
+            "free_bytes": max(0, self.VOLUME - own_bytes),
+            "own_bytes": own_bytes,
+            "first_index": self.knows[member],
+            "going_bytes": going_bytes,
+        }
+        if member:
+            self.told[(B, C)[member - 1]] = Room(budget_bytes=0, **sizes)
+        else:
+            self.keeping.keeper.measured(
+                Measured(
+                    droppable_bytes=own_bytes - self.SEGMENT,
+                    allocated_bytes=self.keeping.allocated_bytes,
+                    **sizes,
+                )
+            )
+
+    def maintain(self) -> int:
+        """Let go what the leader asks; return how much of what was kept then was one too many."""
+        self.look(0)
+        asked = self.keeping.keeper.decision().drop_bytes
+        segments = min(-(-asked // self.SEGMENT), self.last - self.kept)
+        fits = self.VOLUME * 85 // 100 - (self.last - self.kept + 1) * self.SEGMENT
+        self.kept += segments
+        self.knows[0] = self.kept
+        return segments + fits // self.SEGMENT if segments and fits > 0 else 0
+
+
+@pytest.mark.found
+@given(
+    st.lists(
+        st.one_of(
+            st.tuples(st.just("write"), st.integers(1, 8)),
+            st.tuples(st.just("drop"), st.just(0)),
+            st.tuples(st.sampled_from(["hear", "drop", "look"]), st.integers(1, 2)),
+            st.tuples(st.sampled_from(["tell", "maintain"]), st.just(0)),
+        ),
+        min_size=20,
+        max_size=120,
+    )
+)
+def test_nothing_goes_while_all_that_is_kept_fits_whoever_drops_his_files_when(
+    steps: list[tuple[str, int]],
+) -> None:
+    """Found by a story: looks, reports and drops come in any order; the same room is asked once."""
+    trio = _Trio()
+    for kind, number in steps:
+        if kind == "write":
+            trio.write(min(number, trio.kept + 60 - trio.last))
+        elif kind == "hear":
+            trio.knows[number] = trio.kept
+        elif kind == "drop":
+            trio.begins[number] = trio.knows[number]
+        elif kind == "look":
+            trio.look(number)
+        elif kind == "tell":
+            trio.keeping.clock.now_s += 1
+            trio.keeping.tell(trio.told)
+        else:
+            assert trio.maintain() == 0

@@ -55,12 +55,16 @@ class Room:
         total_bytes, free_bytes: Of the file system, whoever uses it.
         own_bytes: What this member's own files take.
         budget_bytes: What its group asked for; 0: it was not told.
+        first_index: The oldest entry whose messages it keeps.
+        going_bytes: Those of its own bytes that are only older ones' and go with its next snapshot.
     """
 
     total_bytes: int
     free_bytes: int
     own_bytes: int
     budget_bytes: int
+    first_index: int = 0
+    going_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,13 @@ from dledger.errors import DiskFull, DledgerError, StorageError
 from dledger.files.files import DiskUsage
 from dledger.replica import snapshot_backoff
 from dledger.replica.driver import Driver
-from dledger.replica.retention import RetentionPolicy, first_index_without, keep_from
+from dledger.replica.retention import (
+    RetentionPolicy,
+    count_without,
+    first_index_without,
+    keep_from,
+    size_bytes_of,
+)
 from dledger.replica.room_keeper import Measured
 from dledger.replica.slow_followers import SlowFollowers
 from dledger.replica.snapshots import Snapshots
@@ -110,14 +116,18 @@ class Maintenance:
 
     def _look(self) -> Measured:
         allocated_bytes = self._log.allocated_bytes  # before: what is made now counts twice
+        first_index = self._state.first_index  # before: what goes meanwhile is not yet known of
+        sealed = self._log.sealed()
         usage, newest = self._usage(), self._snapshots.newest()
         return Measured(
             total_bytes=usage.total_bytes,
             free_bytes=usage.free_bytes,
             own_bytes=self._log.disk_bytes + self._snapshots.disk_bytes,
-            droppable_bytes=self._log.sealed_bytes,
+            droppable_bytes=size_bytes_of(sealed),
             snapshot_bytes=newest.size_bytes if newest is not None else 0,
             allocated_bytes=allocated_bytes,
+            first_index=first_index,
+            going_bytes=size_bytes_of(sealed[: count_without(sealed, first_index)]),
         )
 
     async def run(self, *, by_need: bool = False) -> None:
@@ -253,9 +263,10 @@ class Maintenance:
         self, excess_bytes: int, lived_ms: int, leaps: tuple[tuple[int, int], ...]
     ) -> tuple[int, int]:
         """Return the first index whose messages are kept, and what it would be with more space."""
+        sealed = self._log.sealed()
         decide = partial(
             keep_from,
-            self._log.sealed(),
+            sealed[count_without(sealed, self._state.first_index) :],
             self._retention,
             applied_index=self._driver.applied_index,
             lived_ms=lived_ms,

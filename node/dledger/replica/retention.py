@@ -6,9 +6,10 @@ of its own no longer needs them. Called by `maintenance`.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from dledger.store.log_index import SealedSegment
@@ -73,10 +74,20 @@ def _is_old(
     return policy.hours > 0 and lived_ms - newest_ms(segment) >= policy.hours * _HOUR_MS
 
 
+def count_without(segments: Sequence[SealedSegment], index: int) -> int:
+    """Return how many of the *segments*, oldest first, have only entries below *index*."""
+    return bisect_left(segments, index, key=attrgetter("last_index"))
+
+
+def size_bytes_of(segments: Sequence[SealedSegment]) -> int:
+    """Return what *segments* take on the disk."""
+    return sum(map(attrgetter("size_bytes"), segments))
+
+
 def first_index_without(segments: Sequence[SealedSegment], index: int) -> int:
     """Return the log's first index if all *segments* entirely below *index* were dropped.
 
     0 if there is no such segment.
     """
-    gone = bisect_right(segments, index - 1, key=lambda segment: segment.last_index)
+    gone = count_without(segments, index)
     return segments[gone - 1].last_index + 1 if gone else 0

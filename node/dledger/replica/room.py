@@ -127,6 +127,8 @@ class DiskRoom:
         own_bytes: What this member's files take.
         budget_bytes: What the group asked for; 0: the file system is all its own.
         settled_bytes: The foreign bytes that have been there for an hour.
+        first_index: The oldest entry whose messages the member keeps.
+        going_bytes: Those of its own bytes that hold only older ones and go by themselves.
     """
 
     total_bytes: int
@@ -134,6 +136,8 @@ class DiskRoom:
     own_bytes: int
     budget_bytes: int
     settled_bytes: int
+    first_index: int = 0
+    going_bytes: int = 0
 
     @property
     def volume_bytes(self) -> int:
@@ -154,23 +158,38 @@ class DiskRoom:
         """Return what own bytes may take before the oldest messages go, if they go for room."""
         return self.volume_bytes * percent // 100
 
-    def asks(self, limits: Limits, *, percent: int, droppable_bytes: int, needed_bytes: int) -> int:
+    def asks(
+        self,
+        limits: Limits,
+        *,
+        percent: int,
+        droppable_bytes: int,
+        needed_bytes: int,
+        first_index: int = 0,
+    ) -> int:
         """Return how many bytes of messages should go; `HOPELESS` if that would make no room.
+
+        What was let go and is still there counts as gone. A member that has not heard yet of the
+        last that was let go asks nothing until it has: it would ask for the same room again.
 
         Args:
             limits: The thresholds of this disk.
             percent: How much of the budget own bytes may take; 0: messages never go for room.
-            droppable_bytes: What could go at all: the sealed segments.
+            droppable_bytes: What could go at all: the sealed segments that are kept.
             needed_bytes: The free bytes that are needed now.
+            first_index: The oldest entry whose messages the leader keeps.
         """
         lacks = self.free_bytes < needed_bytes
         if not percent:
             return HOPELESS if lacks else 0
-        above_share = self.own_bytes - self.watermark_bytes(percent)
+        if self.first_index < first_index:
+            return 0
+        free_bytes = self.free_bytes + self.going_bytes
+        above_share = self.own_bytes - self.going_bytes - self.watermark_bytes(percent)
         target = max(limits.drop_bytes, needed_bytes)
-        short = target - self.free_bytes - self.new_foreign_bytes
+        short = target - free_bytes - self.new_foreign_bytes
         excess = max(0, above_share, short)
-        if self.free_bytes + min(excess, droppable_bytes) < needed_bytes:
+        if free_bytes + min(excess, droppable_bytes) < needed_bytes:
             return HOPELESS
         return excess
 

@@ -13,7 +13,7 @@ import logging
 import math
 from collections import deque
 from collections.abc import Callable, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from dledger.common import defaults
@@ -78,6 +78,8 @@ class Measured:
         droppable_bytes: The sealed segments of its log.
         snapshot_bytes: The newest snapshot.
         allocated_bytes: What the log had made of segments since it was opened, before the look.
+        first_index: The oldest entry whose messages the state keeps.
+        going_bytes: The sealed segments that have only older ones: a snapshot lets them go.
     """
 
     total_bytes: int
@@ -86,6 +88,8 @@ class Measured:
     droppable_bytes: int = 0
     snapshot_bytes: int = 0
     allocated_bytes: int = 0
+    first_index: int = 0
+    going_bytes: int = 0
 
 
 class RoomKeeper:
@@ -166,14 +170,7 @@ class RoomKeeper:
 
     def configure(self, *, budget_bytes: int, percent: int) -> None:
         """Go by another budget and watermark from the next look on."""
-        config = self._config
-        self._config = RoomConfig(
-            segment_bytes=config.segment_bytes,
-            least_segment_bytes=config.least_segment_bytes,
-            small_files_bytes=config.small_files_bytes,
-            budget_bytes=budget_bytes,
-            percent=percent,
-        )
+        self._config = replace(self._config, budget_bytes=budget_bytes, percent=percent)
 
     # -- looks ------------------------------------------------------------------------------------
 
@@ -189,6 +186,8 @@ class RoomKeeper:
             free_bytes=found.free_bytes,
             own_bytes=found.own_bytes,
             budget_bytes=self._config.budget_bytes,
+            first_index=found.first_index,
+            going_bytes=found.going_bytes,
         )
         self._see(self._own_id, self._reports.room, now_s)
         heard = self._reports.heard()
@@ -220,6 +219,8 @@ class RoomKeeper:
             free_bytes=room.free_bytes,
             own_bytes=room.own_bytes,
             budget_bytes=room.budget_bytes,
+            first_index=room.first_index,
+            going_bytes=room.going_bytes,
             # Index files and the blocks of a file system are not counted to the byte.
             settled_bytes=settled + self.limits.segment_bytes,
         )
@@ -276,7 +277,7 @@ class RoomKeeper:
         refused on a new disk that it filled between two looks: nothing was sealed at the first.
         """
         sealed_bytes = self._allocated() - look.allocated_bytes - 2 * self.segment_bytes
-        return look.droppable_bytes + max(0, sealed_bytes)
+        return max(0, look.droppable_bytes - look.going_bytes) + max(0, sealed_bytes)
 
     def _free_of(self, member: NodeId) -> int:
         """Return the free bytes of a member, less what the log has taken since it told them."""
@@ -326,18 +327,14 @@ class RoomKeeper:
         for member in self._heard_of():
             disk = self._disks[member]
             free_bytes = self._free_of(member)
-            now = DiskRoom(
-                total_bytes=disk.total_bytes,
-                free_bytes=free_bytes,
-                own_bytes=disk.own_bytes + disk.free_bytes - free_bytes,
-                budget_bytes=disk.budget_bytes,
-                settled_bytes=disk.settled_bytes,
-            )
+            own_bytes = disk.own_bytes + disk.free_bytes - free_bytes
+            now = replace(disk, free_bytes=free_bytes, own_bytes=own_bytes)
             asks[member] = now.asks(
                 self.limits,
                 percent=self._config.percent,
                 droppable_bytes=droppable,
                 needed_bytes=needed,
+                first_index=self._measured.first_index,
             )
             if free_bytes < needed:
                 lacking.add(member)

@@ -61,12 +61,6 @@ class LogReader:
         return self._state.disk.allocated_bytes
 
     @property
-    def sealed_bytes(self) -> int:
-        """What all segments but the last take: those that can be dropped."""
-        with self._state.lock:
-            return sum(segment.capacity_bytes for segment in self._index.segments[:-1])
-
-    @property
     def disk_bytes(self) -> int:
         """What all files take: segments, the spare one, index files, the watermark.
 
