@@ -10,6 +10,8 @@ import importlib
 import sys
 from typing import Final
 
+from dledger.cli import spool_command
+
 _EXIT_NOT_INSTALLED: Final = 2
 """The same as for other usage errors."""
 _EXIT_INTERRUPTED: Final = 130
@@ -17,7 +19,9 @@ _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
 
 def dledger() -> int:
-    """Run ``dledger``."""
+    """Run ``dledger``; the spool's parent without what the other commands import."""
+    if sys.argv[1:2] == [spool_command.NAME]:
+        return spool_command.main(sys.argv[2:])
     return _run("dledger.cli.main", "dledger", extra="node")
 
 
