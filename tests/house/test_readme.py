@@ -105,7 +105,8 @@ EVIDENCE = {
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),
     "The outage spool for other": (
-        "tests/house/test_readme.py::test_there_is_no_command_for_the_spool_yet",
+        "tests/system/test_sidecar_sdk.py::test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed",
+        "tests/system/test_sidecar_live.py::test_a_group_that_stops_and_comes_back_has_everything_once_in_order",
     ),
 }
 """The first words of each row, and the tests that would fail were it false."""
@@ -158,14 +159,6 @@ def test_a_row_says_works_refused_or_not_yet() -> None:
         "refused",
         "not",
     }
-
-
-def test_there_is_no_command_for_the_spool_yet() -> None:
-    """When there is one, its row says so."""
-    with pytest.raises(SystemExit) as ended:
-        command_line.main(["spool"])
-
-    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(

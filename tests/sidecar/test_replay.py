@@ -121,7 +121,7 @@ async def test_lanes_are_replayed_beside_each_other() -> None:
             await asyncio.Event().wait()
         return await held(path, body, metadata, timeout_s)
 
-    bench.group.unary = unary  # type: ignore[assignment]
+    bench.group.unary = unary
     bench.group.error = None
     await eventually(lambda: len(bench.group.stored) == 90, "the other lanes' messages")
 
@@ -142,7 +142,7 @@ async def test_a_call_that_is_too_much_is_halved() -> None:
             raise REFUSED
         return await held(path, body, metadata, timeout_s)
 
-    bench.group.unary = unary  # type: ignore[assignment]
+    bench.group.unary = unary
     bench.group.error = None
     await bench.drained()
 

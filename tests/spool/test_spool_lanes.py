@@ -196,7 +196,7 @@ def test_a_message_without_room_leaves_a_hole_and_no_place_twice() -> None:
     disk, group = Disk(max_bytes=4 * 8192), LaneGroup()
     spool = disk.open()
     kept = spool.append([sent(n, "bob") for n in range(1, 200)])
-    bring(spool, group, chunks=3)
+    bring(spool, group, chunks=6)
     spool.append([sent(200, "bob")])
 
     bring(spool, group)

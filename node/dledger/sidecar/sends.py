@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 from google.protobuf.message import DecodeError
 
 from dledger.door.contract import Answer, Cancel, Fail, Headers
-from dledger.errors import DledgerError, StorageError, Unavailable
+from dledger.errors import DledgerError, Overloaded, StorageError, Unavailable
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.send_requests import checked
 from dledger.rpc.rocketmq_stubs import service
@@ -35,6 +35,8 @@ _LEAST_TRY_S: Final = 0.02
 _NEARLY_STORED: Final = 1_024
 """While a lane has so few messages on the disk and the group takes them, its sends wait for it."""
 _PATIENCE_S: Final = 0.5
+MAX_UNDER_WAY_BYTES: Final = 128 << 20
+"""Of requests in memory; a larger crowd is told to come again."""
 
 LaneKey: TypeAlias = tuple[str, str]
 """Client id and topic."""
@@ -112,6 +114,7 @@ class Sends:
         self._on_spooled, self._on_broken = on_spooled, on_broken
         self._lanes: dict[LaneKey, _Lane] = {}
         self._tasks = set[asyncio.Task[None]]()
+        self._held_bytes = 0
         self.worker: Worker | None = None
         self.why = "the spool is not open yet"
 
@@ -131,6 +134,10 @@ class Sends:
             topic = request.messages[0].topic.name
         except (DecodeError, IndexError):
             request, topic = service.SendMessageRequest(), ""  # the group says what is wrong
+        if self._held_bytes > MAX_UNDER_WAY_BYTES:
+            answer(_refusal(Overloaded(f"{self._held_bytes} bytes of sends are under way")))
+            return None
+        self._held_bytes += len(body)
         send = _Send(headers, body, request, answer)
         lane = self._lane((headers.text("x-mq-client-id"), topic))
         lane.sends.append(send)
@@ -230,6 +237,8 @@ class Sends:
             send = lane.sends.popleft()
             if send.stage is _Stage.SPOOLED and not send.is_gone:
                 self._spool(lane, send)
+            else:
+                self._held_bytes -= len(send.body)
         if not lane.sends and not lane.backlog:
             self._lanes.pop(lane.key, None)
 
@@ -240,7 +249,7 @@ class Sends:
                 raise Unavailable(f"the group is away, and there is no spool: {self.why}")
             checked(send.request, client_id, "")
         except DledgerError as error:
-            send.answer(_refusal(error))
+            self._end(send, _refusal(error))
             return
         now_ms = time.time_ns() // 1_000_000
         messages = [
@@ -268,7 +277,8 @@ class Sends:
         try:
             kept = await worker.append(messages)
         except StorageError as failed:
-            send.answer(_refusal(Unavailable(f"the group is away, and the disk failed: {failed}")))
+            why = f"the group is away, and the disk failed: {failed}"
+            self._end(send, _refusal(Unavailable(why)))
             self._on_broken(failed)
             return
         except DledgerError as refused:
@@ -279,8 +289,12 @@ class Sends:
         self._counts.spooled += done
         if done:
             self._on_spooled()
-        send.answer(_accepted(messages) if error is None else _refusal(error))
+        self._end(send, _accepted(messages) if error is None else _refusal(error))
         self.stored(lane.key, len(messages) - done)
+
+    def _end(self, send: _Send, answer: bytes) -> None:
+        self._held_bytes -= len(send.body)
+        send.answer(answer)
 
     def stored(self, key: LaneKey, count: int) -> None:
         """Note that so many messages of a lane are not on the disk any longer."""
