@@ -108,6 +108,9 @@ EVIDENCE = {
         "tests/system/test_sidecar_sdk.py::test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed",
         "tests/system/test_sidecar_live.py::test_a_group_that_stops_and_comes_back_has_everything_once_in_order",
     ),
+    "Commands that drain a spool": (
+        "tests/house/test_readme.py::test_there_are_no_more_commands_for_the_spool_yet",
+    ),
 }
 """The first words of each row, and the tests that would fail were it false."""
 
@@ -159,6 +162,15 @@ def test_a_row_says_works_refused_or_not_yet() -> None:
         "refused",
         "not",
     }
+
+
+@pytest.mark.parametrize("action", ["drain", "show", "requeue"])
+def test_there_are_no_more_commands_for_the_spool_yet(action: str) -> None:
+    """When there are, their row says so."""
+    with pytest.raises(SystemExit) as ended:
+        command_line.main(["spool", action])
+
+    assert ended.value.code == 2
 
 
 @pytest.mark.parametrize(

@@ -50,8 +50,8 @@ class Bench:
             self.group,  # type: ignore[arg-type]
             self.reach,
             self.counts,
-            on_stored=self.sends.stored,
-            on_drained=self.sends.drained,
+            on_stored=self.sends.note_stored,
+            on_drained=self.sends.note_drained,
         )
         self.sends.attach(worker)
         self.task = asyncio.create_task(self.replay.run())

@@ -145,7 +145,7 @@ class Sidecar:
             self._reach,
             self.counts,
             on_spooled=self._wake,
-            on_broken=self._broken,
+            on_broken=self._on_broken,
         )
         self._spool: Spool | None = None
         self._replay: Replay | None = None
@@ -184,7 +184,7 @@ class Sidecar:
     async def _open(self) -> None:
         """Open the spool, unless its disk does not let us."""
         try:
-            spool = await self._on_disk(self._opened)
+            spool = await self._on_disk(self._open_spool)
         except DledgerError as error:
             self._sends.why = str(error)
             logger.critical("there is no spool, calls pass without one: %s", error)
@@ -196,14 +196,14 @@ class Sidecar:
             self._to_replay,
             self._reach,
             self.counts,
-            on_stored=self._sends.stored,
-            on_drained=self._sends.drained,
+            on_stored=self._sends.note_stored,
+            on_drained=self._sends.note_drained,
         )
         self._replay.report_damage()
         self._sends.attach(worker)
         self._run(self._replaying(self._replay))
 
-    def _opened(self) -> Spool:
+    def _open_spool(self) -> Spool:
         spool = open_spool(self._files, self._directory, limits=self._limits)
         own = spool.waiting - sum(lane.depth for *_, lane in spool.lanes)
         if own:
@@ -220,7 +220,7 @@ class Sidecar:
         except* StorageError as failed:
             for error in failed.exceptions:
                 if is_disk_failure(error):
-                    self._broken(error)
+                    self._on_broken(error)
 
     async def _look(self) -> None:
         """Look now and then for the disk, and for clients that have gone."""
@@ -234,7 +234,7 @@ class Sidecar:
         if self._replay is not None:
             self._replay.wake()
 
-    def _broken(self, error: BaseException) -> None:
+    def _on_broken(self, error: BaseException) -> None:
         """End, so that the next child opens the spool anew: it alone knows what the disk has."""
         logger.critical("the disk failed: %s", error)
         self.end(_EXIT_DISK)
@@ -250,9 +250,9 @@ class Sidecar:
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._on_done)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _on_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
         if error is not None:

@@ -112,7 +112,7 @@ class Passing:
         served["SendMessage"] = Unary(
             self._sends.serve,
             max_request_bytes=MAX_CLIENT_FRAME_BYTES,
-            refusal=lambda why: _refused("SendMessage", why),
+            refusal=lambda why: _refusal_unread("SendMessage", why),
         )
         for name in _STREAMS:
             served[name] = BidiStream(self._receiving(name))
@@ -135,10 +135,10 @@ class Passing:
         return Unary(
             serve,
             max_request_bytes=MAX_CLIENT_FRAME_BYTES,
-            refusal=lambda why: _refused(name, why),
+            refusal=lambda why: _refusal_unread(name, why),
         )
 
-    async def _asked(
+    async def _ask(
         self, name: str, headers: Headers, body: bytes, most_s: float = _NO_DEADLINE_S
     ) -> bytes:
         """Return the group's answer. Raises UpstreamError: no address has one."""
@@ -163,7 +163,7 @@ class Passing:
     def _as_bytes(self, name: str) -> _Serve:
         async def work(headers: Headers, body: bytes) -> bytes:
             try:
-                return await self._asked(name, headers, body)
+                return await self._ask(name, headers, body)
             except UpstreamError as error:
                 if name in ANSWERED_HERE:
                     answer = getattr(service, f"{name}Response")(status=ok())
@@ -179,7 +179,7 @@ class Passing:
             return _refusal("QueryRoute", InvalidArgument(f"the request cannot be parsed: {error}"))
         why: object = "it answers that it is not available"
         try:
-            answer = await self._asked("QueryRoute", headers, body, TRY_S)
+            answer = await self._ask("QueryRoute", headers, body, TRY_S)
             code = service.QueryRouteResponse.FromString(answer).status.code
         except (UpstreamError, DecodeError) as error:
             why = error
@@ -215,7 +215,7 @@ class Passing:
 
     async def _assignment(self, headers: Headers, body: bytes) -> bytes:
         try:
-            answer = await self._asked("QueryAssignment", headers, body)
+            answer = await self._ask("QueryAssignment", headers, body)
             return rewritten_assignment(answer, self._here)
         except (UpstreamError, DecodeError) as error:
             why = f"{refusal_of('QueryAssignment')} ({error})"
@@ -252,7 +252,7 @@ def _refusal(name: str, error: DledgerError) -> bytes:
     return bytes(refused_response(name, error).SerializeToString())
 
 
-def _refused(name: str, why: Failed) -> bytes:
+def _refusal_unread(name: str, why: Failed) -> bytes:
     """Return the answer to a request that the door refuses unread."""
     kind = InvalidArgument if isinstance(why, TooLarge) else Overloaded
     return _refusal(name, kind(why.message))

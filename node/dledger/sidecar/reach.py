@@ -17,13 +17,13 @@ class Reach:
     def __init__(self) -> None:
         self.away = False
 
-    def answered(self) -> None:
+    def note_answer(self) -> None:
         """Note that the group has taken something."""
         if self.away:
             self.away = False
             logger.info("the group takes writes again")
 
-    def failed(self, why: str) -> None:
+    def note_failure(self, why: str) -> None:
         """Note that it has not."""
         if not self.away:
             self.away = True

@@ -186,10 +186,10 @@ class Replay:
                 await keep_rejected(
                     self._worker, self._counts, _ignore, [(one, why) for one, _ in call]
                 )
-            self._done(lane, len(call))
+            self._finish(lane, len(call))
         del self._lanes[lane.key]
 
-    def _done(self, lane: _Lane, count: int) -> None:
+    def _finish(self, lane: _Lane, count: int) -> None:
         for _ in range(count):
             _, part = lane.waiting.popleft()
             part.left -= 1
@@ -204,15 +204,15 @@ class Replay:
                 SEND_PATH, request_of(messages), metadata, TIMEOUT_S
             )
         except UpstreamError as error:
-            self._reach.failed(str(error))
+            self._reach.note_failure(str(error))
             return _Outcome.NOT_YET, str(error), 0
         verdict, code, why = verdict_of_send(answer)
         if verdict is Verdict.AWAY:
             if code != Code.TOO_MANY_REQUESTS:
-                self._reach.failed(why)
+                self._reach.note_failure(why)
                 self._upstream.move()
             return _Outcome.NOT_YET, why, code
-        self._reach.answered()
+        self._reach.note_answer()
         return (_Outcome.STORED if verdict is Verdict.ANSWER else _Outcome.REFUSED), why, code
 
 

@@ -217,7 +217,7 @@ class Sends:
             else:
                 verdict, code, why = verdict_of_send(answer)
                 if verdict is not Verdict.AWAY:
-                    self._reach.answered()
+                    self._reach.note_answer()
                     if verdict is Verdict.ANSWER:
                         self._counts.stored += len(send.request.messages)
                     return answer
@@ -226,7 +226,7 @@ class Sends:
                     return None
                 upstream.move()
             await asyncio.sleep(_PAUSE_S)
-        self._reach.failed(why)
+        self._reach.note_failure(why)
         return None
 
     # -- the disk -------------------------------------------------------------------------------
@@ -289,14 +289,14 @@ class Sends:
         self._counts.spooled += done
         if done:
             self._on_spooled()
-        self._end(send, _accepted(messages) if error is None else _refusal(error))
-        self.stored(lane.key, len(messages) - done)
+        self._end(send, _acceptance_of(messages) if error is None else _refusal(error))
+        self.note_stored(lane.key, len(messages) - done)
 
     def _end(self, send: _Send, answer: bytes) -> None:
         self._held_bytes -= len(send.body)
         send.answer(answer)
 
-    def stored(self, key: LaneKey, count: int) -> None:
+    def note_stored(self, key: LaneKey, count: int) -> None:
         """Note that so many messages of a lane are not on the disk any longer."""
         lane = self._lanes.get(key)
         if lane is None or not count:
@@ -313,11 +313,11 @@ class Sends:
                 self._run(self._try(lane, send))
         self._settle(lane)
 
-    def drained(self) -> None:
+    def note_drained(self) -> None:
         """Note that nothing is on the disk: what was lost to damage there is awaited no longer."""
         for lane in tuple(self._lanes.values()):
             if not lane.writing:
-                self.stored(lane.key, lane.backlog)
+                self.note_stored(lane.key, lane.backlog)
 
     def _run(self, work: Any) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -334,7 +334,7 @@ def _refusal(error: DledgerError) -> bytes:
     return bytes(refused_response("SendMessage", error).SerializeToString())
 
 
-def _accepted(messages: list[Message]) -> bytes:
+def _acceptance_of(messages: list[Message]) -> bytes:
     """Return the answer that the messages are kept; nobody knows their offsets yet."""
     entries = [
         service.SendResultEntry(status=ok(), message_id=each.record.message_id) for each in messages

@@ -75,14 +75,14 @@ class Upstream:
     def __init__(self, addresses: Sequence[str], tls: MutualTls | None = None) -> None:
         self._addresses, self._tls = addresses, tls
         self._at = 0
-        self._channel = self._dialled()
+        self._channel = self._dial()
         self._methods: dict[tuple[str, str], Any] = {}
         self._streams = set[Any]()
         self._closing = set[asyncio.Task[None]]()
         self.under_way = 0
         self.used_at_s = asyncio.get_running_loop().time()
 
-    def _dialled(self) -> grpc.aio.Channel:
+    def _dial(self) -> grpc.aio.Channel:
         return dial(self._addresses[self._at], options(), self._tls)
 
     def _method(self, path: str, kind: str) -> Any:
@@ -140,7 +140,7 @@ class Upstream:
         if channel is not self._channel:
             return  # another call has left it already
         self._at = (self._at + 1) % len(self._addresses)
-        self._channel = self._dialled()
+        self._channel = self._dial()
         self._methods.clear()
         for call in tuple(self._streams):
             call.cancel()
@@ -186,9 +186,9 @@ class Clients:
 
     def of(self, headers: Headers) -> Upstream:
         """Return the connection of whoever sent these headers."""
-        return self.named(headers.text("x-mq-client-id") or f"#{headers.connection}")
+        return self.of_name(headers.text("x-mq-client-id") or f"#{headers.connection}")
 
-    def named(self, name: str) -> Upstream:
+    def of_name(self, name: str) -> Upstream:
         """Return the connection of that name."""
         upstream = self._upstreams.get(name)
         if upstream is None:

@@ -46,7 +46,7 @@ class LaneBook:
     def __iter__(self) -> Iterator[tuple[str, str, Lane]]:
         return iter([(*key, lane) for key, lane in self._lanes.items()])
 
-    def placed(self, message: Message, sequence: int) -> Message:
+    def place(self, message: Message, sequence: int) -> Message:
         """Return *message* with its place in its lane; *sequence* is to be its own in the spool."""
         if not message.client_id:
             return message
@@ -63,7 +63,7 @@ class LaneBook:
             if message.client_id:
                 self._lanes[message.client_id, message.topic].depth += 1
 
-    def found(self, head: Head) -> None:
+    def add_found(self, head: Head) -> None:
         """Count a message that was found on the disk."""
         if head.client_id:
             key = (head.client_id, head.topic)

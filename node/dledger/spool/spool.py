@@ -123,7 +123,7 @@ class Spool:
         """
         self._check_usable()
         first = self._accepted + 1
-        placed = [self.lanes.placed(message, first + n) for n, message in enumerate(messages)]
+        placed = [self.lanes.place(message, first + n) for n, message in enumerate(messages)]
         try:
             return self._append_all(placed, [encode_message(message) for message in placed])
         finally:

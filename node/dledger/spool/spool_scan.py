@@ -175,7 +175,7 @@ class SpoolScanner:
             if record.sequence > result.replayed and record.sequence not in self._rejected:
                 head = _head(record)
                 result.depth[head.topic] += 1
-                result.lanes.found(head)
+                result.lanes.add_found(head)
                 if head.tried:
                     result.tried += 1
                     result.tried_since_ms = result.tried_since_ms or head.born_at_ms
