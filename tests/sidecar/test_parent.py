@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -108,6 +109,25 @@ def test_wrong_options_of_the_child_end_the_parent(tmp_path: Path) -> None:
 
     assert process.returncode == 2
     assert "the group has no type 'SURPRISING'" in said
+
+
+@pytest.mark.slow
+def test_metrics_are_served_and_status_stays_well_while_the_group_is_away(tmp_path: Path) -> None:
+    """A gauge says degraded; no probe of Kubernetes takes the pod away for that."""
+    where = f"127.0.0.1:{free_port_range()}"
+    process, port = started(tmp_path / "spool", "--metrics", where)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        eventually_blocking(lambda: greeted(port), "a child that serves")
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    assert 'dledger_spool_depth{spool="spool"} 0.0' in text
+    assert 'dledger_spool_unknown_outcomes{spool="spool"} 0.0' in text
 
 
 def test_status_of_no_spool_is_refused(tmp_path: Path) -> None:

@@ -6,13 +6,16 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 
 from dledger.client import Client
 from dledger.common.listening import listening
+from dledger.door.tls import TlsCertificate
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import Code
+from dledger.server.client_certificate import self_signed
 from dledger.sidecar.child import Sidecar
 from tests.sidecar.fakes import request
 from tests.system.live_nodes import LiveNodes
@@ -39,15 +42,17 @@ class Beside:
         self._upstream, self._directory, self._topics = upstream, directory, topics
 
     async def __aenter__(self) -> Beside:
-        bound = listening("127.0.0.1:0")
-        self.port = bound.getsockname()[1]
+        plain, tls = listening("127.0.0.1:0"), listening("127.0.0.1:0")
+        self.port, self.tls_port = plain.getsockname()[1], tls.getsockname()[1]
+        self.pair = self_signed("dledger-spool", "127.0.0.1")
         self.sidecar = Sidecar(
             upstream=self._upstream,
             directory=self._directory,
             topics=self._topics,
             max_bytes=1 << 26,
         )
-        await self.sidecar.start([bound], [None])
+        certificates = [None, TlsCertificate(self.pair.chain, self.pair.key)]
+        await self.sidecar.start([plain, tls], certificates)
         self.channel = grpc.aio.insecure_channel(f"127.0.0.1:{self.port}")
         return self
 
@@ -181,6 +186,61 @@ async def test_telemetry_is_answered_here_while_the_group_is_away(
         call.cancel()
 
     assert answer.settings.publishing.max_body_size > 0
+
+
+@pytest.mark.slow
+@pytest.mark.found
+async def test_each_client_has_one_connection_with_its_telemetry(
+    nodes: LiveNodes, tmp_path: Path
+) -> None:
+    """A node believes a call about a client's own where its Telemetry is, and there alone."""
+    settings = definition.Settings(client_type=definition.ClientType.PRODUCER)
+    settings.publishing.topics.add(name=TOPIC)
+    command = service.TelemetryCommand(settings=settings).SerializeToString()
+    node: Any = nodes.nodes[0]
+    peers: dict[str, set[str]] = {}
+    clients = node._parts.messaging.clients
+    seen = clients.seen
+
+    def note(caller: Any) -> None:
+        peers.setdefault(caller.client_id, set()).add(caller.peer)
+        seen(caller)
+
+    clients.seen = note
+    async with Beside(nodes.client_addresses, tmp_path / "spool") as beside:
+        method: Any = beside.channel.stream_stream(f"/{SERVICE_NAME}/Telemetry")
+        calls = []
+        for name in ("alice", "bob"):
+            call = method(metadata=(("x-mq-client-id", name),))
+            await call.write(command)
+            await call.read()
+            calls.append(call)
+            for number in range(3):
+                assert await beside.send(number, name) == Code.OK
+        telemetry = node._parts.messaging.telemetry
+        for name in ("alice", "bob"):
+            (peer,) = peers[name]
+            assert telemetry.runs_on(name, peer)
+        for call in calls:
+            call.cancel()
+
+    assert not peers["alice"] & peers["bob"]
+
+
+@pytest.mark.slow
+async def test_the_tls_port_leads_to_itself(nodes: LiveNodes, tmp_path: Path) -> None:
+    """SDKs of Java and Go use TLS unless told otherwise."""
+    async with Beside(nodes.client_addresses, tmp_path / "spool") as beside:
+        port = beside.tls_port
+        credentials = grpc.ssl_channel_credentials(beside.pair.chain)
+        async with grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials) as channel:
+            method: Any = channel.unary_unary(f"/{SERVICE_NAME}/QueryRoute")
+            asked = service.QueryRouteRequest(topic=definition.Resource(name=TOPIC))
+            answer = await method(asked.SerializeToString(), timeout=5)
+        route = service.QueryRouteResponse.FromString(answer)
+
+    (address,) = route.message_queues[0].broker.endpoints.addresses
+    assert address.port == port
 
 
 @pytest.mark.slow

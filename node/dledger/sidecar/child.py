@@ -71,7 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     sockets = [socket.socket(fileno=int(number)) for number in args.sockets.split(",")]
     try:
         return uvloop.run(_run(args, sockets))
-    except (InvalidArgument, ValueError, OSError) as error:
+    except InvalidArgument as error:
         print(f"dledger spool run: {error}", file=sys.stderr)
         return EXIT_USAGE
 
@@ -94,7 +94,10 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
         registry = CollectorRegistry()
         registry.register(SpoolCollector({Path(args.dir).name: sidecar.counters}))
         host, port = split_address(args.metrics)
-        start_http_server(port, host, registry)
+        try:
+            start_http_server(port, host, registry)
+        except OSError as error:
+            raise InvalidArgument(f"cannot serve metrics at {args.metrics}: {error}") from error
     gc.freeze()
     gc.set_threshold(*_GC_THRESHOLDS)
     give_back_now_and_then()
@@ -107,7 +110,10 @@ def _certificate(args: argparse.Namespace) -> TlsCertificate:
     if args.tls_cert_file or args.tls_key_file:
         if not (args.tls_cert_file and args.tls_key_file):
             raise InvalidArgument("--tls-cert-file and --tls-key-file go together")
-        return TlsCertificate.of_files(Path(args.tls_cert_file), Path(args.tls_key_file))
+        try:
+            return TlsCertificate.of_files(Path(args.tls_cert_file), Path(args.tls_key_file))
+        except OSError as error:
+            raise InvalidArgument(f"the certificate cannot be used: {error}") from error
     pair = self_signed("dledger-spool", "127.0.0.1")
     return TlsCertificate(pair.chain, pair.key)
 

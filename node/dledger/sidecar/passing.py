@@ -70,6 +70,8 @@ _AS_BYTES: Final = (
 _STREAMS: Final = ("PullMessage", "ReceiveMessage")
 _MARGIN_S: Final = 0.2
 _NO_DEADLINE_S: Final = 3.0
+_NOWHERE: Final = Here("", 0)
+"""What is kept of a route is the same whichever node answers, and at whichever port of ours."""
 
 _Serve = Callable[[Headers, bytes], Awaitable[bytes]]
 
@@ -186,7 +188,7 @@ class Passing:
         else:
             verdict = verdict_of_code(code)
             if verdict is Verdict.ANSWER:
-                self._routes.put(topic.name, answer)
+                self._routes.put(topic.name, rewritten_route(answer, _NOWHERE))
                 return rewritten_route(answer, self._here)
             if verdict is Verdict.FAULT:
                 self._routes.forget(topic.name)

@@ -20,8 +20,10 @@ from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
-_CLOSING_S: Final = 30.0
-"""How long calls on a connection that was left may still take."""
+_CLOSING_S: Final = 70.0
+"""How long calls on a connection that was left may still take: polls take up to a minute."""
+_LONG_S: Final = 1.0
+"""A node that has not answered for so long may be frozen; what had less time says nothing of it."""
 _NOT_SENT: Final = ("failed to connect to all addresses", "errors resolving ")
 _IDLE_S: Final = 120.0
 
@@ -95,7 +97,8 @@ class Upstream:
         """Return the answer to one call.
 
         Raises:
-            UpstreamError: There is none. The connection has been left for the next one then.
+            UpstreamError: There is none. If nobody was reached, or a node has not answered for
+                long, the connection has been left for the next one.
         """
         channel = self._channel
         self._begin()
@@ -104,8 +107,11 @@ class Upstream:
                 body, metadata=metadata, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            self._leave(channel)
-            raise failure_of(error) from None
+            failed = failure_of(error)
+            late = failed.code is Code.DEADLINE_EXCEEDED and timeout_s >= _LONG_S
+            if late or failed.code is Code.UNAVAILABLE:
+                self._leave(channel)
+            raise failed from None
         finally:
             self._end()
         return bytes(answer)
