@@ -14,7 +14,7 @@ from dledger.sidecar.upstream import Metadata
 from dledger.spool.payload import Message
 from dledger.spool.reader import Chunk, Spooled
 from dledger.types import Record
-from tests.sidecar.fakes import REFUSED, FakeGroup, message
+from tests.sidecar.fakes import LOST, REFUSED, FakeGroup, message
 from tests.sidecar.test_sends import Bench
 from tests.spool.spool_harness import Disk
 from tests.waiting import eventually
@@ -139,7 +139,7 @@ async def test_a_call_that_is_too_much_is_halved() -> None:
 
     async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
         if len(service.SendMessageRequest.FromString(body).messages) > 8:
-            raise REFUSED
+            raise LOST
         return await held(path, body, metadata, timeout_s)
 
     bench.group.unary = unary

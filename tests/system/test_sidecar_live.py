@@ -10,9 +10,10 @@ import grpc
 import grpc.aio
 import pytest
 
-from dledger.client import Client
+from dledger.client import Client, SpoolingProducer
 from dledger.common.listening import listening
 from dledger.door.tls import TlsCertificate
+from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import Code
 from dledger.server.client_certificate import self_signed
@@ -281,6 +282,45 @@ async def test_messages_are_received_and_acknowledged_through_it(
 
     assert message.body == b"body 1"
     assert acked.status.code == Code.OK
+
+
+@pytest.mark.slow
+async def test_a_directory_that_cannot_be_used_keeps_nothing_from_the_group(
+    nodes: LiveNodes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is looked for again, and used as soon as it can be."""
+    monkeypatch.setattr("dledger.sidecar.child._LOOK_S", 0.05)
+    directory = tmp_path / "spool"
+    directory.write_text("no directory")
+    async with Beside(nodes.client_addresses, directory) as beside:
+        codes = [await beside.send(1)]
+        degraded = beside.sidecar.counters().degraded
+        directory.unlink()
+        await eventually(lambda: not beside.sidecar.counters().degraded, "a spool")
+        await nodes.stop(0)
+        codes.append(await beside.send(2))
+        kept = beside.sidecar.counters().depth
+        await nodes.start(0)
+        await beside.drained()
+        found = await stored(nodes)
+
+    assert (codes, degraded, kept, found) == ([Code.OK, Code.OK], 1, 1, [1, 2])
+
+
+@pytest.mark.slow
+async def test_a_directory_is_of_a_sidecar_or_of_a_producer(tmp_path: Path) -> None:
+    """While messages wait in it: each would send the other's as what they are not."""
+    nobody = "127.0.0.1:9"
+    async with SpoolingProducer(nobody, tmp_path / "producer", patience_s=0.1) as producer:
+        await producer.send(TOPIC, b"hello")
+    async with Beside([nobody], tmp_path / "producer") as beside:
+        refused = beside.sidecar._sends.why
+    async with Beside([nobody], tmp_path / "sidecar") as beside:
+        assert await beside.send(1) == Code.OK
+
+    with pytest.raises(InvalidArgument, match="is the spool of a sidecar"):
+        await SpoolingProducer(nobody, tmp_path / "sidecar").open()
+    assert "1 messages of a SpoolingProducer wait in" in refused
 
 
 @pytest.mark.slow

@@ -10,8 +10,6 @@ import importlib
 import sys
 from typing import Final
 
-from dledger.cli import spool_command
-
 _EXIT_NOT_INSTALLED: Final = 2
 """The same as for other usage errors."""
 _EXIT_INTERRUPTED: Final = 130
@@ -20,9 +18,8 @@ _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
 def dledger() -> int:
     """Run ``dledger``; the spool's parent without what the other commands import."""
-    if sys.argv[1:2] == [spool_command.NAME]:
-        return spool_command.main(sys.argv[2:])
-    return _run("dledger.cli.main", "dledger", extra="node")
+    module = "spool_command" if sys.argv[1:2] == ["spool"] else "main"
+    return _run(f"dledger.cli.{module}", "dledger", extra="node")
 
 
 def dledger_operator() -> int:

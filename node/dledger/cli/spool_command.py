@@ -11,6 +11,7 @@ import importlib
 import json
 import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final
 
@@ -20,13 +21,14 @@ from dledger.sidecar.options import EPILOG, add_run_arguments, add_status_argume
 NAME: Final = "spool"
 HELP: Final = "keep sends on the local disk while the group is away"
 _EXIT_REFUSED: Final = 1
+_OF_THE_CHILD: Final = ("grpc", "ngh2", "uvloop", "cryptography")
 
 
-def main(argv: Sequence[str]) -> int:
-    """Run ``dledger spool``; *argv* is what follows; return the exit code."""
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``dledger spool``; *argv* is what follows that; return the exit code."""
     parser = argparse.ArgumentParser(prog=f"dledger {NAME}", description=f"{HELP.capitalize()}.")
     add_arguments(parser)
-    args = parser.parse_args(argv)
+    args = parser.parse_args(sys.argv[2:] if argv is None else argv)
     code: int = args.run(args)
     return code
 
@@ -44,6 +46,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _run(args: argparse.Namespace) -> int:
+    for package in _OF_THE_CHILD:
+        if find_spec(package) is None:  # or the parent would start one child after the other
+            raise ModuleNotFoundError(f"No module named {package!r}", name=package)
     return parent.run(args, _options_of(args))
 
 

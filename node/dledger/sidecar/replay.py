@@ -39,13 +39,17 @@ _LANES_AT_ONCE: Final = 16
 _MAX_ODD_FAILURES: Final = 10
 """After so many INTERNAL_ERRORs in a row for a single message it is that message's fault."""
 
+_OF_ONE_TOPIC: Final = frozenset({Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR})
+"""What says nothing of other lanes."""
+
 _log = logging.getLogger(__name__)
 
 
 class _Outcome(Enum):
     STORED = "the group has them"
     REFUSED = "the group never takes them as they are"
-    NOT_YET = "the group is away, or the call was too much for it"
+    NOT_YET = "the group is in no state to take them, or the call was too much for it"
+    UNREACHED = "nobody has got the call"
 
 
 @dataclass(slots=True)
@@ -167,6 +171,9 @@ class Replay:
             async with self._room:
                 call = next_call(lane.waiting, lane.limit)
                 outcome, why, code = await self._attempt([one for one, _ in call])
+            if outcome is _Outcome.UNREACHED:
+                await asyncio.sleep(backoff.next_s())
+                continue
             if outcome is _Outcome.NOT_YET:
                 lane.limit = max(1, len(call) // 2)
                 lane.odd_failures += code == Code.INTERNAL_ERROR
@@ -179,8 +186,8 @@ class Replay:
                 continue
             backoff.reset()
             lane.odd_failures = 0
+            lane.limit = min(2 * lane.limit, MAX_MESSAGES)
             if outcome is _Outcome.STORED:
-                lane.limit = min(2 * lane.limit, MAX_MESSAGES)
                 self._counts.replayed += len(call)
             else:
                 await keep_rejected(
@@ -205,10 +212,11 @@ class Replay:
             )
         except UpstreamError as error:
             self._reach.note_failure(str(error))
-            return _Outcome.NOT_YET, str(error), 0
+            outcome = _Outcome.NOT_YET if error.sent else _Outcome.UNREACHED
+            return outcome, str(error), 0
         verdict, code, why = verdict_of_send(answer)
         if verdict is Verdict.AWAY:
-            if code != Code.TOO_MANY_REQUESTS:
+            if code not in _OF_ONE_TOPIC:
                 self._reach.note_failure(why)
                 self._upstream.move()
             return _Outcome.NOT_YET, why, code
