@@ -6,10 +6,21 @@ import asyncio
 from collections import deque
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from dledger.common.limits import MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import Code
-from dledger.sidecar.replay import Part, next_call, replay_metadata, request_of
+from dledger.sidecar.replay import (
+    LEAST_MESSAGES,
+    LONG_S,
+    Part,
+    next_call,
+    next_limit,
+    replay_metadata,
+    request_of,
+)
 from dledger.sidecar.upstream import Metadata
 from dledger.spool.payload import Message
 from dledger.spool.reader import Chunk, Spooled
@@ -163,6 +174,18 @@ def test_a_call_is_of_consecutive_messages_of_one_lane() -> None:
     assert first(*(spooled(1, n) for n in range(1, 9)), limit=5) == 5
     assert first(spooled(1, 1, 9 << 20), spooled(1, 2, 9 << 20)) == 1
     assert first(spooled(1, 1, 99 << 20)) == 1
+
+
+@given(st.integers(1, MAX_MESSAGES), st.integers(1, MAX_MESSAGES), st.floats(0, 5))
+def test_a_call_is_as_large_as_live_sends_can_bear(limit: int, count: int, lasted_s: float) -> None:
+    """They wait behind it: a slow one is followed by a smaller one, and never by a tiny one."""
+    after = next_limit(limit, count, lasted_s)
+
+    assert min(limit, LEAST_MESSAGES) <= after <= MAX_MESSAGES
+    if lasted_s > LONG_S:
+        assert after <= limit
+    if lasted_s < LONG_S / 2:
+        assert after == min(2 * limit, MAX_MESSAGES)
 
 
 def test_a_call_has_the_messages_as_they_came() -> None:

@@ -39,6 +39,9 @@ _LANES_AT_ONCE: Final = 16
 _MAX_ODD_FAILURES: Final = 10
 """After so many INTERNAL_ERRORs in a row for a single message it is that message's fault."""
 
+LONG_S: Final = 0.1
+"""A call that takes longer is made smaller, down to `LEAST_MESSAGES`: live sends wait behind it."""
+LEAST_MESSAGES: Final = 256
 _OF_ONE_TOPIC: Final = frozenset({Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR})
 """What says nothing of other lanes."""
 
@@ -166,11 +169,13 @@ class Replay:
 
     async def _bring(self, lane: _Lane) -> None:
         """Bring a lane's messages to the group, in order, until none waits."""
-        backoff = Backoff(*_BACKOFF_S)
+        backoff, loop = Backoff(*_BACKOFF_S), asyncio.get_running_loop()
         while lane.waiting:
             async with self._room:
                 call = next_call(lane.waiting, lane.limit)
+                began_s = loop.time()
                 outcome, why, code = await self._attempt([one for one, _ in call])
+                lasted_s = loop.time() - began_s
             if outcome is _Outcome.UNREACHED:
                 await asyncio.sleep(backoff.next_s())
                 continue
@@ -186,7 +191,7 @@ class Replay:
                 continue
             backoff.reset()
             lane.odd_failures = 0
-            lane.limit = min(2 * lane.limit, MAX_MESSAGES)
+            lane.limit = next_limit(lane.limit, len(call), lasted_s)
             if outcome is _Outcome.STORED:
                 self._counts.replayed += len(call)
             else:
@@ -243,6 +248,19 @@ def next_call(waiting: Sequence[tuple[Spooled, Part]], limit: int) -> list[tuple
                 break
         call.append(one)
     return call
+
+
+def next_limit(limit: int, count: int, lasted_s: float) -> int:
+    """Return how many messages the next call of a lane may have.
+
+    Args:
+        limit: What the last one might have.
+        count: What it had.
+        lasted_s: How long it took, in seconds. Live sends of others wait behind it at the group.
+    """
+    if lasted_s > LONG_S:
+        return min(limit, max(LEAST_MESSAGES, count // 2))
+    return min(2 * limit, MAX_MESSAGES) if lasted_s < LONG_S / 2 else limit
 
 
 def request_of(messages: Sequence[Spooled]) -> bytes:
