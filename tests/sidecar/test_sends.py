@@ -280,6 +280,31 @@ async def test_without_a_disk_calls_pass_and_say_so_when_the_group_is_away() -> 
     await bench.end()
 
 
+async def test_a_sidecar_that_comes_back_in_an_outage_knows_it() -> None:
+    """Sends are answered at once, and do not wait for the replay's first failure."""
+    disk, group = Disk(), FakeGroup()
+    first = Bench(disk, group)
+    first.open()
+    group.error = REFUSED
+    first.send(1)
+    await first.answered(1)
+    await first.end()
+    group.error = None
+    group.gate.clear()
+    second = Bench(disk, group)
+    second.open()
+    second.send(2)
+    second.send(1, client_id="alice")
+    codes = list(await second.answered(2))
+    group.gate.set()
+    await second.drained()
+
+    assert codes == [Code.OK] * 2
+    assert second.counts.spooled == 2
+    assert (group.numbers(), group.numbers("alice")) == ([1, 2], [1])
+    await second.end()
+
+
 async def test_a_killed_sidecar_goes_on_where_it_was() -> None:
     """Twice; what was answered OK is stored once, in order, and new sends go behind it."""
     disk, group = Disk(max_bytes=1 << 22, file_bytes=1 << 16), FakeGroup()

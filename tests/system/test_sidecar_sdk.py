@@ -19,7 +19,7 @@ from dledger.files.files import RealFiles
 from dledger.sidecar.status import status_of
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from tests.sidecar.test_parent import children
+from tests.sidecar.test_parent import children, has_spare
 from tests.waiting import eventually_blocking
 
 TOPIC = "orders"
@@ -89,12 +89,46 @@ async def _stored(endpoint: str) -> list[tuple[int, int]]:
     return [(int(body.split()[0]), int(body.split()[1])) for body in bodies]
 
 
+class Outage:
+    """The whole group is away: SIGKILLed, or SIGSTOPped."""
+
+    def __init__(self, group: DevGroup, *, frozen: bool) -> None:
+        self._group, self._frozen = group, frozen
+        self._pids = [pid for pid in group.state()["pids"] if pid]
+        self._again: list[DevGroup] = []
+
+    def begin(self) -> None:
+        if self._frozen:
+            self._signal(signal.SIGSTOP)
+        else:
+            self._group.kill()
+
+    def end(self) -> None:
+        if self._frozen:
+            self._signal(signal.SIGCONT)
+        else:
+            group = self._group
+            self._again.append(DevGroup(group.data, group.client_port, "segment_bytes=8388608"))
+            self._again[0].announced()
+
+    def clean_up(self) -> None:
+        if self._frozen:
+            self._signal(signal.SIGCONT)
+        for one in self._again:
+            one.stop()
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids:
+            os.kill(pid, number)
+
+
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.parametrize("frozen", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed(
-    group: DevGroup, tmp_path: Path
+    group: DevGroup, tmp_path: Path, frozen: bool
 ) -> None:
-    """All of the group SIGKILLed, and the child of the sidecar twice: each once, in order."""
+    """All of the group at once, and the child of the sidecar twice: each once, in order."""
     endpoints, port, spool = group.state()["endpoints"], free_port_range(), tmp_path / "spool"
     command = [sys.executable, "-m", "dledger", "spool", "run", "--dir", str(spool)]
     command += ["--listen", f"127.0.0.1:{port}"]
@@ -104,18 +138,17 @@ def test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed(
     sidecar = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors)
     assert sidecar.stdout is not None
     sidecar.stdout.readline()
-    again: list[DevGroup] = []
+    outage = Outage(group, frozen=frozen)
     sdk = Sdk(f"127.0.0.1:{port}", tmp_path / "home")
     try:
         sdk.go_on(50)
-        group.kill()
+        outage.begin()
         sdk.go_on(50)
         for _ in range(2):
-            (child,) = children(sidecar.pid)
-            os.kill(child, signal.SIGKILL)
+            eventually_blocking(lambda: has_spare(sidecar.pid), "a spare child")
+            os.kill(children(sidecar.pid)[0], signal.SIGKILL)
             sdk.go_on(50)
-        again.append(DevGroup(group.data, group.client_port, "segment_bytes=8388608"))
-        again[0].announced()
+        outage.end()
         sdk.go_on(50)
         sdk.stop()
         eventually_blocking(lambda: not status_of(RealFiles(), spool).depth, "an empty spool")
@@ -125,8 +158,7 @@ def test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed(
         sidecar.send_signal(signal.SIGTERM)
         sidecar.communicate(timeout=60)
         errors.close()
-        for one in again:
-            one.stop()
+        outage.clean_up()
 
     assert [send for send in sdk.sends if send[2]] == []
     for thread in range(THREADS):

@@ -62,6 +62,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     add_run_arguments(parser)
     args = parser.parse_args(argv)
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if not sys.stdin.readline():  # this one was a spare, and its parent has ended
+        return 0
     logging.basicConfig(
         level=args.log_level,
         stream=sys.stderr,

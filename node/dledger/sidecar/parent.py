@@ -7,6 +7,7 @@ outlive the process that serves them, and this one imports nothing that could en
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import signal
 import socket
@@ -23,7 +24,10 @@ from dledger.sidecar.options import addresses_in, split_address
 EXIT_USAGE: Final = 2
 _CHILD: Final = "dledger.sidecar"
 _PAUSES_S: Final = (0.05, 2.0)
-_CALM_S: Final = 10.0
+_CALM_S: Final = 1.0
+"""What lived for so long is replaced at once."""
+_ALONE_S: Final = 1.0
+"""A child has the CPU to itself while it begins."""
 
 
 def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
@@ -47,7 +51,10 @@ def run(args: argparse.Namespace, argv: Sequence[str]) -> int:
 
 
 class Parent:
-    """Keeps one child running.
+    """Keeps one child running, and a spare one that has only to be told to go.
+
+    A child takes half a second of CPU to be imported, which is more than an SDK's patience where
+    there is little of it.
 
     Args:
         sockets: The ports, which listen.
@@ -57,37 +64,52 @@ class Parent:
     def __init__(self, sockets: Sequence[socket.socket], argv: Sequence[str]) -> None:
         self._sockets, self._argv = sockets, argv
         self._child: subprocess.Popen[bytes] | None = None
+        self._spare: subprocess.Popen[bytes] | None = None
         self._is_stopping = False
 
     def run(self) -> int:
-        """Start the child again and again, until a signal or until its options are wrong."""
+        """Have the next child go again and again, until a signal or until its options are wrong."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._stop)
         pause_s, most_s = _PAUSES_S
         while True:
             began_s = time.monotonic()
             code = self._run_child()
-            if self._has_to_stop():
-                return 0
-            if code == EXIT_USAGE:
-                return EXIT_USAGE
+            if self._has_to_stop() or code == EXIT_USAGE:
+                self._end_spare()
+                return 0 if self._has_to_stop() else EXIT_USAGE
+            print(f"dledger spool: the child ended ({code}), the next begins", file=sys.stderr)
             if time.monotonic() - began_s > _CALM_S:
                 pause_s = _PAUSES_S[0]
-            print(f"dledger spool: the child ended ({code}), the next begins", file=sys.stderr)
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, most_s)
-            if self._has_to_stop():
-                return 0
+            else:
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, most_s)
 
     def _run_child(self) -> int:
+        """Have a child go, start the spare once that has begun to serve, and return its code."""
+        child = self._spare or self._start()
+        self._child, self._spare = child, None
+        _tell(child)
+        if self._has_to_stop():  # the signal came before there was a child to tell
+            child.terminate()
+        try:
+            return child.wait(_ALONE_S)
+        except subprocess.TimeoutExpired:
+            self._spare = self._start()
+            return child.wait()
+
+    def _start(self) -> subprocess.Popen[bytes]:
         descriptors = [each.fileno() for each in self._sockets]
         listed = ",".join(map(str, descriptors))
         command = [sys.executable, "-m", _CHILD, "--sockets", listed, *self._argv]
-        with subprocess.Popen(command, pass_fds=descriptors) as child:  # noqa: S603 - this program
-            self._child = child
-            if self._has_to_stop():  # the signal came before there was a child to tell
-                child.terminate()
-            return child.wait()
+        return subprocess.Popen(  # noqa: S603 - this program
+            command, stdin=subprocess.PIPE, pass_fds=descriptors
+        )
+
+    def _end_spare(self) -> None:
+        """Have it end: it reads the end of what it waits for."""
+        if self._spare is not None:
+            self._spare.communicate()
 
     def _has_to_stop(self) -> bool:
         return self._is_stopping
@@ -98,3 +120,11 @@ class Parent:
         child = self._child
         if child is not None and child.returncode is None:
             os.kill(child.pid, signal.SIGTERM)
+
+
+def _tell(child: subprocess.Popen[bytes]) -> None:
+    """Tell a child to go; one that has died says so when it is waited for."""
+    assert child.stdin is not None  # noqa: S101 - for mypy
+    with contextlib.suppress(BrokenPipeError):
+        child.stdin.write(b"\n")
+        child.stdin.flush()

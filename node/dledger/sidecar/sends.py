@@ -121,6 +121,8 @@ class Sends:
     def attach(self, worker: Worker) -> None:
         """Use an open spool from now on; its lanes have what it found on the disk."""
         self.worker = worker
+        if worker.spool.waiting:  # until the replay has found out
+            self._reach.note_failure(f"{worker.spool.waiting} messages wait from before")
         for client_id, topic, found in worker.spool.lanes:
             self._lane((client_id, topic)).backlog += found.depth
 
