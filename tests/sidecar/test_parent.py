@@ -18,6 +18,7 @@ import pytest
 from e2e.harness.ports import free_port_range
 from tests.waiting import eventually_blocking
 
+_READING = {"pipe_read", "anon_pipe_read"}
 RUN = "import sys; from dledger.cli.commands import dledger; sys.exit(dledger())"
 
 
@@ -63,9 +64,9 @@ def has_gone(pid: int, child: int) -> bool:
 
 
 def has_spare(pid: int) -> bool:
-    """Whether a process has a second child that has imported what it needs."""
+    """Whether a process has a second child that waits to be told to go: it reads its stdin."""
     pids = children(pid)
-    return len(pids) == 2 and "ngh2" in Path(f"/proc/{pids[1]}/maps").read_text("ascii")
+    return len(pids) == 2 and Path(f"/proc/{pids[1]}/wchan").read_text("ascii") in _READING
 
 
 @pytest.mark.slow
