@@ -49,7 +49,10 @@ SDKS: Final[Mapping[str, Sdk]] = {
         roots="GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",
         one_tls_address=True,
     ),
-    "java": Sdk(version="rocketmq-client-java 5.2.0 (Maven Central)"),
+    "java": Sdk(
+        version="rocketmq-client-java 5.2.0 (Maven Central)",
+        chances={"one_node_frozen": _STAYS},
+    ),
     "node": Sdk(
         version="rocketmq-client-nodejs 1.0.8 (npm)",
         roots="GRPC_DEFAULT_SSL_ROOTS_FILE_PATH",

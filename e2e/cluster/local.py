@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -40,6 +41,8 @@ from e2e.cluster.tools import KubernetesTools
 API_TIMEOUT_S = 90.0
 NODES_TIMEOUT_S = 120.0
 RUNTIME_TIMEOUT_S = 60.0
+ABSENT_S = 2.0
+"""For how long a component shows no process before it is taken for ended."""
 DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins/kubelet.sock")
 DNS_PATH = "/apis/apps/v1/namespaces/kube-system/daemonsets/coredns"
 
@@ -199,17 +202,18 @@ class LocalCluster(KubernetesTools):
         self, what: str, condition: Callable[[], bool], needed: Iterable[str], timeout_s: float
     ) -> None:
         """Wait for a condition, but not longer than the components live that it needs."""
-        missed: set[str] = set()
+        missed_s: dict[str, float] = {}
 
         def check() -> bool:
-            nonlocal missed
+            nonlocal missed_s
             if condition():
                 return True
-            # A process that is being replaced by `exec` shows no environment for a moment.
-            absent = set(needed) - processes.components(self.layout).keys()
-            if dead := sorted(absent & missed):
+            # A process that is being replaced by `exec` shows no environment for a moment: a long
+            # one, where the program is read from a cold disk.
+            absent, now_s = set(needed) - processes.components(self.layout).keys(), time.monotonic()
+            missed_s = {each: missed_s.get(each, now_s) for each in absent}
+            if dead := sorted(each for each in absent if now_s - missed_s[each] >= ABSENT_S):
                 raise ClusterError(f"{', '.join(dead)} ended by itself\n{self._log_ends(dead)}")
-            missed = absent
             return False
 
         until(what, check, timeout_s=timeout_s, detail=lambda: self._log_ends(needed))
