@@ -101,7 +101,7 @@ IDENTITY_MUTANTS = (
     Mutant(
         name="readers are told who produced",
         file="broker/produce.py",
-        old="    return head, payload[_HEADER.size + client :]\n",
+        old="    return head, payload[_HEADER.size + mark + client :]\n",
         new="    return bytes(payload[: _HEADER.size]), payload[_HEADER.size :]\n",
         why="whoever reads a topic can take the next ids of its producers",
         checks=(_IDENTITY,),

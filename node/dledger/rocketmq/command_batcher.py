@@ -91,6 +91,7 @@ class CommandBatcher(Generic[_Key, _Row]):
         *,
         line: str = "",
         producer: str = "",
+        alone: bool = False,
     ) -> asyncio.Future[Place]:
         """Commit *rows* together with other requests' rows for the same *key*.
 
@@ -101,6 +102,7 @@ class CommandBatcher(Generic[_Key, _Row]):
             line: The line in which the command waits if these are its first rows; see
                 `Engine.submit`.
             producer: The producer of the rows; the same for all rows of a *key*.
+            alone: Whether no other request may join, as the rows count from the first one on.
 
         Returns:
             The future of the outcome; it raises as `Engine.propose` does.
@@ -110,14 +112,15 @@ class CommandBatcher(Generic[_Key, _Row]):
             Overloaded: A bounded queue is full; nothing happened.
             DiskFull: No room for user data; nothing happened.
         """
-        shared = self._open.get(key)
+        shared = None if alone else self._open.get(key)
         if shared is not None and shared.has_room(len(rows), size_bytes):
             self._engine.check(self._kind)
             return shared.add(rows, size_bytes)
         shared = _Shared(self._kind, partial(self._close, key))
         request = shared.add(rows, size_bytes)
         result = self._engine.submit(shared, line=line, producer=producer)
-        self._open[key] = shared
+        if not alone:
+            self._open[key] = shared
         result.add_done_callback(partial(self._settle, key, shared))
         return request
 

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dledger.broker.produce import FLAGS, VERSION
+from dledger.broker.produce import FLAGS, HAS_MARK, VERSION
+from dledger.broker.replay_mark import MARK_BYTES
 from dledger_pipeline.errors import MalformedMessage
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -110,7 +111,7 @@ class ProduceColumns:
         self.check(self._flags & ~FLAGS == 0, "unknown PRODUCE flags")
         self.check(self.count >= 1, "PRODUCE without messages")
         self.check(9 * self.count <= end - start, "PRODUCE payload is too short for its messages")
-        self._at = start + _HEADER_BYTES
+        self._at = start + _HEADER_BYTES + np.where(self._has(HAS_MARK), MARK_BYTES, 0)
         self.client = self._span(numbers.u16(start + 2))
         self.topic = self._span(numbers.u16(start + 4))
         self.born_host = self._span(numbers.u16(start + 6))
