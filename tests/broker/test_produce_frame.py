@@ -50,16 +50,15 @@ _MARKS = st.one_of(
 )
 
 
-@given(_MESSAGES, _TEXT, _TEXT, st.integers(-1, 1000), _TEXT, _MARKS)
+@given(_MESSAGES, st.tuples(_TEXT, _TEXT, _TEXT), st.integers(-1, 1000), _MARKS)
 def test_a_batch_comes_out_as_it_went_in(
     messages: list[Message],
-    client: str,
-    topic: str,
+    names: tuple[str, str, str],
     queue_id: int,
-    host: str,
     mark: ReplayMark | None,
 ) -> None:
     """Every field of every message survives, whichever columns are present."""
+    client, topic, host = names
     command = encode_produce(
         Columns.of(messages),
         client_id=client,

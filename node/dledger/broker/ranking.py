@@ -1,9 +1,9 @@
 """The key with the lowest rank, where ranks change all the time: a heap that is corrected lazily.
 
-Owned by `deduplication` and `replayed_lanes`. The result is the least (rank, key) of the present keys. It depends only
-on what is ranked, so it is the same on a node that restored the state from a snapshot. The heap is
-built on the first query and costs nothing before. It may hold a rank that has risen since, or a key
-that is gone: such items are corrected when they reach the top.
+Owned by `deduplication` and `replayed_lanes`. The result is the least (rank, key) of the present
+keys. It depends only on what is ranked, so it is the same on a node that restored the state from a
+snapshot. The heap is built on the first query and costs nothing before. It may hold a rank that has
+risen since, or a key that is gone: such items are corrected when they reach the top.
 """
 
 from __future__ import annotations

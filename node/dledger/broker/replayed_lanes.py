@@ -23,7 +23,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from dledger.broker.ranking import Rank, Ranking
-from dledger.broker.replay_mark import KEY_BYTES, MAX_SEQUENCE
+from dledger.broker.replay_mark import KEY_BYTES
 from dledger.broker.snapshot_codec import Encoded, Reader, column, number, strings, text_bytes
 
 KEPT_MS: Final = 30 * 24 * 3_600_000

@@ -77,8 +77,9 @@ class Rows:
         self._positions[row] = (queue_id, offset)
 
     def positions(self) -> list[_QueuePosition]:
-        """Return each row's position, once all new rows are stored; `NOWHERE` for a conflict,
-        and for a row whose sequence alone is known.
+        """Return each row's position, once all new rows are stored.
+
+        `NOWHERE` for a conflict, and for a row of which only the sequence is known.
         """
         for row, first in self._first.items():
             self._positions[row] = self._positions[first]

@@ -1,8 +1,8 @@
-"""What a spool says of a replay in the metadata of its call: which lane, and from which sequence on.
+"""What a spool says of a replay in its call's metadata: which lane, and from which sequence on.
 
-``x-dledger-replay: <token>;<lane>;<first sequence>``: 32 hexadecimal digits that were drawn when the
-spool's directory was founded and are told to nobody else, the number of the lane in that spool, and
-the sequence of the call's first message, both decimal. The other messages of the call follow it.
+``x-dledger-replay: <token>;<lane>;<first sequence>``: 32 hexadecimal digits that were drawn when
+the spool's directory was founded and are told to nobody else, the number of the lane in that spool,
+and the sequence of the call's first message, both decimal. The call's other messages follow it.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ def replay_mark(value: bytes, client_id: str, topic: str, count: int) -> ReplayM
     lane, first = (int(found[2]), int(found[3])) if found is not None else (0, 0)
     if found is None or lane > MAX_LANE or first > MAX_SEQUENCE - count + 1:
         raise InvalidArgument(
-            f"the metadata {REPLAY_FIELD.decode()} must be a token of {2 * TOKEN_BYTES} hexadecimal "
-            "digits, a lane of 32 bits and a sequence from 1 on of 64 bits, with ';' between them"
+            f"the metadata {REPLAY_FIELD.decode()} must be a token of {2 * TOKEN_BYTES} "
+            "hexadecimal digits, a lane of 32 bits and a sequence from 1 on of 64 bits, with ';' "
+            "between them"
         )
     token = bytes.fromhex(found[1].decode())
     return ReplayMark(lane_key(token, client_id=client_id, topic=topic, lane=lane), first)

@@ -20,8 +20,8 @@ KEPT: Final = frozenset((b"x-mq-", b"autho", b":path"))
 """How the names of fields begin that are kept: ``x-mq-``, ``authorization`` and ``:path``."""
 KEPT_BYTES: Final = 5
 REPLAY_FIELD: Final = b"x-dledger-replay"
-"""The one field of ours that clients send (`checks.replays`). Its whole name counts: those that nodes
-add when they pass a call on are not to come from a client."""
+"""The one field of ours that clients send (`checks.replays`). Its whole name counts: those that
+nodes add when they pass a call on are not to come from a client."""
 
 
 class Code(enum.IntEnum):
@@ -152,9 +152,7 @@ def kept_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     spool says of a replay.
     """
     return {
-        name: value
-        for name, value in pairs
-        if name[:KEPT_BYTES] in KEPT or name == REPLAY_FIELD
+        name: value for name, value in pairs if name[:KEPT_BYTES] in KEPT or name == REPLAY_FIELD
     }
 
 

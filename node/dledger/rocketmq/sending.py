@@ -84,9 +84,7 @@ class Sender:
             alone=sending.origin.replay is not None,
         )
 
-    async def _own(
-        self, sending: Sending, message: Message, stored: Produced, row: int
-    ) -> int:
+    async def _own(self, sending: Sending, message: Message, stored: Produced, row: int) -> int:
         """Return the own offset of a message whose id was used before, maybe for another message.
 
         Raises:
