@@ -32,7 +32,8 @@ class Ranking(Generic[_K]):
     def __init__(
         self, keys: Callable[[], Collection[_K]], rank: Callable[[_K], Rank | None]
     ) -> None:
-        self._keys, self._rank = keys, rank
+        self._keys: Callable[[], Collection[_K]] = keys
+        self._rank: Callable[[_K], Rank | None] = rank
         self._heap: list[tuple[Rank, _K]] | None = None
 
     def sank(self, key: _K) -> None:

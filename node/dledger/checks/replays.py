@@ -37,9 +37,9 @@ def replay_mark(value: bytes, client_id: str, topic: str, count: int) -> ReplayM
     lane, first = (int(found[2]), int(found[3])) if found is not None else (0, 0)
     if found is None or lane > MAX_LANE or first > MAX_SEQUENCE - count + 1:
         raise InvalidArgument(
-            f"the metadata {REPLAY_FIELD.decode()} must be a token of {2 * TOKEN_BYTES} "
-            "hexadecimal digits, a lane of 32 bits and a sequence from 1 on of 64 bits, with ';' "
-            "between them"
+            f"the metadata {REPLAY_FIELD.decode()} must be TOKEN;LANE;SEQUENCE: {2 * TOKEN_BYTES} "
+            "hexadecimal digits in lower case, a number of 32 bits, and one of 64 bits from 1 on, "
+            "for the last message of the call as well"
         )
     token = bytes.fromhex(found[1].decode())
     return ReplayMark(lane_key(token, client_id=client_id, topic=topic, lane=lane), first)
