@@ -34,9 +34,9 @@ REPLAY_MUTANTS = (
     ),
     Mutant(
         name="lanes age by the log's time",
-        file="broker/state.py",
-        old="payload, time.log_ms, time.lived_ms)",
-        new="payload, time.log_ms, time.log_ms)",
+        file="broker/topic_store.py",
+        old="whose=whose, lived_ms=time.lived_ms)",
+        new="whose=whose, lived_ms=time.log_ms)",
         why="a group that was away for a month has forgotten what it stored before",
         checks=(_LANES,),
     ),

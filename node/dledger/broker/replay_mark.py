@@ -36,7 +36,7 @@ class ReplayMark(NamedTuple):
         """Return its `MARK_BYTES` bytes in a PRODUCE payload."""
         return _MARK.pack(*self)
 
-    def known(self, last: int, count: int) -> int:
+    def count_known(self, last: int, count: int) -> int:
         """Return how many of *count* messages are not behind sequence *last*; the first ones."""
         return max(0, min(count, last - self.first + 1))
 

@@ -156,7 +156,7 @@ class ReplayedLanes:
 
     def freeze(self) -> Encoded:
         """Return a function that encodes the present lanes, least recently used first."""
-        return partial(_encoded, list(self._lanes.items()))
+        return partial(_pieces_of, list(self._lanes.items()))
 
     def read(self, source: Reader, topics: Collection[str]) -> None:
         """Read the lanes, of these *topics*, into this empty object. Raises MalformedStateError."""
@@ -186,7 +186,7 @@ def _digest(client_id: str) -> int:
     return int.from_bytes(blake2b(client_id.encode(), digest_size=8).digest(), "little")
 
 
-def _encoded(lanes: Sequence[tuple[bytes, _Lane]]) -> Iterator[bytes]:
+def _pieces_of(lanes: Sequence[tuple[bytes, _Lane]]) -> Iterator[bytes]:
     """Yield the bytes for a snapshot: 44 a lane, and each topic once."""
     count = len(lanes)
     topics = {name: n for n, name in enumerate(dict.fromkeys(lane.topic for _, lane in lanes))}

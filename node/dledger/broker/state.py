@@ -206,8 +206,9 @@ class BrokerState:
         try:
             if isinstance(command, ProduceFrame):
                 payload = Payload(index, start, end)
-                time = self.time
-                return self.topics.produce(command, payload, time.log_ms, time.lived_ms)
+                if command.replay is not None:
+                    return self.topics.replay(command, command.replay, payload, self.time)
+                return self.topics.produce(command, payload, self.time.log_ms)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)

@@ -15,7 +15,9 @@ from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted, TopicGrown
 from dledger.broker.retries import Rows
@@ -194,12 +196,25 @@ class TopicStore:
                 f"{topic!r} are above the limit of {MAX_QUEUES_IN_ALL}"
             )
 
+    def replay(
+        self, batch: ProduceFrame, mark: ReplayMark, payload: Payload, time: LivedTime
+    ) -> Produced:
+        """Store the new messages of *batch*, a replay with this *mark*; as `produce`."""
+        known = mark.count_known(self._lanes.last(mark.key), batch.count)
+        produced = self.produce(batch, payload, time.log_ms, known)
+        # Never past a conflict: that row is not stored yet, and must not be known when it comes.
+        done = produced.conflicts[0] if produced.conflicts else batch.count
+        if done:
+            last, whose = mark.first + done - 1, (batch.topic, batch.client_id)
+            self._lanes.advance(mark.key, last, whose=whose, lived_ms=time.lived_ms)
+        return produced
+
     def produce(
-        self, batch: ProduceFrame, payload: Payload, now_ms: int, lived_ms: int
+        self, batch: ProduceFrame, payload: Payload, now_ms: int, replayed: int = 0
     ) -> Produced:
         """Store the new messages of *batch*, and return the position of each message.
 
-        *now_ms* is the log's time, *lived_ms* how much of it was lived.
+        *now_ms* is the log's time; the first *replayed* messages are stored already.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -211,26 +226,6 @@ class TopicStore:
         else:
             self.queues(batch.topic)
         tags = batch.tags()
-        if batch.replay is None:
-            return self._produce(batch, tags, payload, now_ms)
-        key, first = batch.replay
-        replayed = batch.replay.known(self._lanes.last(key), batch.count)
-        produced = self._produce(batch, tags, payload, now_ms, replayed)
-        # Never past a conflict: that row is not stored yet, and must not be known when it comes.
-        done = produced.conflicts[0] if produced.conflicts else batch.count
-        if done:
-            last, whose = first + done - 1, (batch.topic, batch.client_id)
-            self._lanes.advance(key, last, whose=whose, lived_ms=lived_ms)
-        return produced
-
-    def _produce(
-        self,
-        batch: ProduceFrame,
-        tags: list[bytes] | None,
-        payload: Payload,
-        now_ms: int,
-        replayed: int = 0,
-    ) -> Produced:
         ids = batch.ids() if batch.has_ids else None
         if ids is not None or replayed:
             digests = batch.body_digests()

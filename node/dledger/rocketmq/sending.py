@@ -42,7 +42,7 @@ class Sender:
         self, request: service.SendMessageRequest, caller: Caller
     ) -> service.SendMessageResponse:
         """Store the request's messages as one batch; return each one's position."""
-        sending = _checked(request, caller)
+        sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
         await self._resolver.topic(sending.origin.topic)
         stored, first = _placed(await self._submitted(sending))
@@ -66,7 +66,7 @@ class Sender:
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
-        sending = _checked(request, caller)
+        sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         topic, is_replay = sending.origin.topic, sending.origin.replay is not None
         if sending.unchecked or is_replay or self._engine.state.topics.get(topic) is None:
             return None
@@ -103,11 +103,6 @@ class Sender:
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
         return stored.offsets[row]
-
-
-def _checked(request: service.SendMessageRequest, caller: Caller) -> Sending:
-    replay = caller.fields.get(REPLAY_FIELD)
-    return checked(request, caller.client_id, caller.line, replay)
 
 
 def _placed(place: Place) -> tuple[Produced, int]:
