@@ -6,6 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _LANES = "tests/broker/test_replayed_lanes.py"
 _WIRE = "tests/rocketmq/test_replays.py"
+_BATCHES = "tests/requests/test_broken_messages.py"
 
 REPLAY_MUTANTS = (
     Mutant(
@@ -99,8 +100,8 @@ REPLAY_MUTANTS = (
     Mutant(
         name="replays share a command",
         file="rocketmq/command_batcher.py",
-        old="        shared = None if alone else self._open.get(key)\n",
-        new="        shared = self._open.get(key)\n",
+        old="        if not alone:\n",
+        new="        if not alone or rows:\n",
         why="the rows of the second call have the sequences of others, and are stored twice",
         checks=(_WIRE,),
     ),
@@ -134,6 +135,6 @@ REPLAY_MUTANTS = (
         old="    if batch.replay is not None:",
         new="    if batch.queue_id < NO_QUEUE:",
         why="who reads keys in a backup can have a spool's messages taken for stored",
-        checks=(_WIRE,),
+        checks=(_BATCHES,),
     ),
 )

@@ -8,17 +8,13 @@ from collections.abc import AsyncIterator
 import grpc
 import pytest
 
-from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
-from dledger.broker.replay_mark import ReplayMark
-from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import service
 from dledger.server.client_certificate import self_signed
-from dledger.services.batches import checked_batch
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 from tests.waiting import eventually
 
+pytestmark = pytest.mark.contract
 TOKEN = "0123456789abcdef" * 2
 NOBODY_KNOWS = -1
 
@@ -180,12 +176,3 @@ async def test_a_mark_that_is_none_is_refused_by_name(
     assert "x-dledger-replay" in refused.status.message
     assert TOKEN not in refused.status.message
     assert not group.log
-
-
-def test_only_the_edge_makes_marks() -> None:
-    """Who brings a batch of its own knows no key of a lane, or should not."""
-    batch = Columns(message_ids=["1"], bodies=[b"x"], born_at_ms=[0])
-    mark = ReplayMark(bytes(16), 1)
-
-    with pytest.raises(InvalidArgument, match="replay"):
-        checked_batch(encode_produce(batch, client_id="c", topic="t", replay=mark))

@@ -102,7 +102,8 @@ class CommandBatcher(Generic[_Key, _Row]):
             line: The line in which the command waits if these are its first rows; see
                 `Engine.submit`.
             producer: The producer of the rows; the same for all rows of a *key*.
-            alone: Whether no other request may join, as the rows count from the first one on.
+            alone: Whether no other request may join, as the rows count from the first one on; the
+                same for all rows of a *key*.
 
         Returns:
             The future of the outcome; it raises as `Engine.propose` does.
@@ -112,7 +113,7 @@ class CommandBatcher(Generic[_Key, _Row]):
             Overloaded: A bounded queue is full; nothing happened.
             DiskFull: No room for user data; nothing happened.
         """
-        shared = None if alone else self._open.get(key)
+        shared = self._open.get(key)
         if shared is not None and shared.has_room(len(rows), size_bytes):
             self._engine.check(self._kind)
             return shared.add(rows, size_bytes)
