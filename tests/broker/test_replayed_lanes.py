@@ -428,7 +428,7 @@ def test_one_use_forgets_no_more_than_it_may_take() -> None:
 
 
 def test_what_a_lane_costs() -> None:
-    """44 bytes in a snapshot, and about half a kilobyte in memory: 2.9 and 40 MB at most."""
+    """44 bytes in a snapshot, and less than half a kilobyte in memory: 2.9 and 28 MB at most."""
     lanes, count = ReplayedLanes(), 20_000
     tracemalloc.start()
     for number in range(count):
