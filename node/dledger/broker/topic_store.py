@@ -120,6 +120,11 @@ class TopicStore:
         """Number of ids in the deduplication window; at most `deduplication.MAX_IDS`."""
         return len(self._dedupe)
 
+    @property
+    def replayed_lanes(self) -> int:
+        """Number of lanes whose last sequence is known; at most `replayed_lanes.MAX_LANES`."""
+        return len(self._lanes)
+
     def create(self, command: commands.CreateTopic) -> TopicCreated:
         """Create a topic, or find it with the same settings.
 
