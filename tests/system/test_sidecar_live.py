@@ -112,6 +112,7 @@ async def test_a_group_that_stops_and_comes_back_has_everything_once_in_order(
         counters = beside.sidecar.counters()
 
     assert set(codes) == {Code.OK}
+    assert nodes.nodes[0].engine.state.topics.replayed_lanes == 1
     assert (away.degraded, away.depth) == (1, 100)
     assert found == list(range(1, 241))
     assert (counters.degraded, counters.rejected, counters.unknown_outcomes) == (0, 0, 0)

@@ -17,6 +17,7 @@ from typing import Final
 
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_MESSAGES, MAX_REQUEST_BYTES
+from dledger.door.contract import REPLAY_FIELD
 from dledger.errors import CorruptSpool, MessageRejected, StorageError
 from dledger.rpc.status import Code
 from dledger.rpc.wire import length_prefix
@@ -29,7 +30,7 @@ from dledger.spool.reader import Chunk, Spooled
 from dledger.spool.replay import keep_rejected
 from dledger.spool.worker import Worker
 
-REPLAY_HEADER: Final = "x-dledger-replay"
+REPLAY_HEADER: Final = REPLAY_FIELD.decode()
 TIMEOUT_S: Final = 5.0
 _BACKOFF_S: Final = (0.1, 1.0)
 _AHEAD_MESSAGES: Final = 65_536
