@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from copy import deepcopy
 from dataclasses import replace
 from random import Random
 
@@ -12,17 +13,13 @@ from hypothesis import strategies as st
 
 from dledger.errors import SpoolFull
 from dledger.files.memory_files import Fault
-from dledger.spool.identity import SpoolIdentity
 from dledger.spool.lanes import Ages
-from dledger.spool.opening import open_spool
 from dledger.spool.payload import Message
 from dledger.spool.spool import Spool
 from tests.spool.old_format import write_spool
 from tests.spool.spool_harness import (
     CHUNK,
-    CLIENT,
     DIR,
-    STAMP,
     Disk,
     Group,
     message,
@@ -162,7 +159,7 @@ def test_random_lives_of_lanes_keep_their_word(seed: int) -> None:
     life.check()
 
 
-def test_a_lane_has_consecutive_sequences_and_goes_on_after_a_restart() -> None:
+def test_a_lane_has_consecutive_sequences_and_another_number_after_a_restart() -> None:
     """Each client and topic for itself."""
     disk = Disk()
     disk.open().append([sent(n, CLIENTS[n % 2]) for n in range(1, 7)])
@@ -172,8 +169,28 @@ def test_a_lane_has_consecutive_sequences_and_goes_on_after_a_restart() -> None:
     chunk = spool.read(max_records=99, max_bytes=1 << 20)
 
     assert chunk is not None
-    places = [(one.message.lane, one.message.lane_sequence) for one in chunk.messages]
-    assert places == [(1, 1), (2, 1), (1, 2), (2, 2), (1, 3), (2, 3), (1, 4), (8, 1)]
+    lanes = [one.message.lane for one in chunk.messages]
+    assert [one.message.lane_sequence for one in chunk.messages] == [1, 1, 2, 2, 3, 3, 1, 1]
+    assert (lanes[:6], len(set(lanes)), min(lanes) > 0) == (lanes[:2] * 3, 4, True)
+
+
+def test_a_directory_that_is_put_back_has_no_place_twice() -> None:
+    """A disk's snapshot, under a producer that goes on: what was sent since is taken for new."""
+    disk, group = Disk(), LaneGroup()
+    disk.files = files = CutFiles()
+    disk.open().append([sent(1, "bob"), sent(2, "bob")])
+    files.kill()
+    kept = deepcopy(files)
+    spool = disk.open()
+    spool.append([sent(3, "bob")])
+    bring(spool, group)
+    disk.files = kept
+    spool = disk.open()
+    spool.append([sent(4, "bob")])
+
+    bring(spool, group)
+
+    assert group.numbers("bob") == [1, 2, 3, 4]
 
 
 def test_a_lane_that_is_empty_is_founded_again_under_another_number() -> None:
@@ -188,7 +205,8 @@ def test_a_lane_that_is_empty_is_founded_again_under_another_number() -> None:
     disk.reopen().append([sent(3, "bob")])
     bring(disk.reopen(), group)
 
-    assert [(one.lane, one.lane_sequence) for one in group.stored] == [(1, 1), (2, 1), (3, 1)]
+    assert [one.lane_sequence for one in group.stored] == [1, 1, 1]
+    assert len({one.lane for one in group.stored}) == 3
 
 
 def test_a_message_without_room_leaves_a_hole_and_no_place_twice() -> None:
@@ -207,27 +225,20 @@ def test_a_message_without_room_leaves_a_hole_and_no_place_twice() -> None:
     assert 200 in group.numbers("bob")
 
 
-def test_a_state_that_is_lost_changes_the_token() -> None:
-    """Sequences may begin again: under the old token the group would take them for stored."""
-    disk = Disk()
+def test_a_state_that_is_lost_doubles_nothing_and_loses_nothing() -> None:
+    """Sequences of the spool may begin again; lanes do not."""
+    disk, group = Disk(), LaneGroup()
     spool = disk.open()
-    spool.append([sent(1, "bob")])
-    bring(spool, LaneGroup())
-    before = disk.reopen().token
-    tokens = iter(["ab" * 16])
+    spool.append([sent(1, "bob"), sent(2, "bob")])
+    bring(spool, group)
     disk.files.remove(DIR / "state")
-
     disk.files.kill()
-    after = open_spool(
-        disk.files,
-        DIR,
-        limits=disk.limits,
-        new_identity=lambda _: SpoolIdentity(
-            client_id=CLIENT, stamp=STAMP, token=bytes.fromhex(next(tokens))
-        ),
-    )
+    spool = disk.open()
+    spool.append([sent(3, "bob")])
 
-    assert (before, after.token) == (bytes(range(16)).hex(), "ab" * 16)
+    bring(spool, group)
+
+    assert group.numbers("bob") == [1, 2, 3]
 
 
 def test_the_token_is_kept_and_comes_back_from_the_files() -> None:

@@ -1,12 +1,14 @@
 """The lanes of a spool, and how long its messages have waited: what is counted of them in memory.
 
-A lane is the messages of one client and topic, in the order in which they came. Its number is never
-given again: the group keeps the last sequence of each lane, and takes what is not above it for
-stored. Owned by `Spool`.
+A lane is the messages of one client and topic, in the order in which they came. The group keeps the
+last sequence of each, and takes what is not above it for stored. So no place is given twice, also
+where a directory was put back as it was before: a lane's number is drawn, and each opening draws
+its own for what comes from then on. Owned by `Spool`.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -24,12 +26,12 @@ class Lane:
     """One of them.
 
     Attributes:
-        number: Its name for the group, from the sequence of the message that founded it.
+        number: Its name for the group; 0: of what was found on the disk, which has its own.
         last: The sequence in the lane that was given last.
         depth: How many of its messages wait.
     """
 
-    number: int
+    number: int = 0
     last: int = 0
     depth: int = 0
 
@@ -46,14 +48,12 @@ class LaneBook:
     def __iter__(self) -> Iterator[tuple[str, str, Lane]]:
         return iter([(*key, lane) for key, lane in self._lanes.items()])
 
-    def place(self, message: Message, sequence: int) -> Message:
-        """Return *message* with its place in its lane; *sequence* is to be its own in the spool."""
+    def place(self, message: Message) -> Message:
+        """Return *message* with its place in its lane."""
         if not message.client_id:
             return message
-        key = (message.client_id, message.topic)
-        lane = self._lanes.get(key)
-        if lane is None:
-            lane = self._lanes[key] = Lane((sequence - 1) % _LANES + 1)
+        lane = self._lanes.setdefault((message.client_id, message.topic), Lane())
+        lane.number = lane.number or 1 + secrets.randbelow(_LANES)
         lane.last += 1
         return replace(message, lane=lane.number, lane_sequence=lane.last)
 
@@ -66,12 +66,7 @@ class LaneBook:
     def add_found(self, head: Head) -> None:
         """Count a message that was found on the disk."""
         if head.client_id:
-            key = (head.client_id, head.topic)
-            lane = self._lanes.setdefault(key, Lane(head.lane))
-            if lane.number != head.lane:  # that one was replayed before this was founded
-                lane.number, lane.last = head.lane, 0
-            lane.last = max(lane.last, head.lane_sequence)
-            lane.depth += 1
+            self._lanes.setdefault((head.client_id, head.topic), Lane()).depth += 1
 
     def forget(self, messages: Sequence[Message]) -> None:
         """Subtract messages that were replayed or rejected."""

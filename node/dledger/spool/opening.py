@@ -133,10 +133,6 @@ class _Opening:
     def spool(self, lock: File, limits: Limits) -> Spool:
         identity = self._identity()
         state, certain = self._state(identity)
-        if not certain:
-            # Sequences may be given again, and with them lanes: under the old token the group would
-            # take their messages for stored.
-            identity = self._with_a_token(identity)
         replayed, accepted = state.state.replayed, state.state.accepted
         remove_leftovers(self.files, self.directory)
         self.files.fsync_dir(self.directory)
@@ -173,7 +169,8 @@ class _Opening:
             identity = self._identity_of_files() or self._new_spool()
             save_identity(self.files, self.directory, identity)
         if not identity.token:  # of version 1
-            identity = self._with_a_token(identity)
+            identity = replace(identity, token=self.new_identity(identity.client_id).token)
+            save_identity(self.files, self.directory, identity)
         if self.client_id and identity.client_id != self.client_id:
             raise WrongIdentity("client id", expected=self.client_id, found=identity.client_id)
         return identity
@@ -185,7 +182,7 @@ class _Opening:
             CorruptFile: There are files, but no intact header: their client id is lost.
         """
         firsts = first_sequences(self.files, self.directory)
-        for first in reversed(firsts):  # the newest has the newest token
+        for first in reversed(firsts):  # those of version 1 have no token
             page = read_file(self.files, self.directory / file_name(first))[:FILE_HEADER_BYTES]
             try:
                 header = decode_file_header(page)
@@ -208,12 +205,6 @@ class _Opening:
         self.files.fsync_dir(self.directory.parent)
         format_state(self.files, self.directory, State(number=0, replayed=0, accepted=0))
         return identity
-
-    def _with_a_token(self, identity: SpoolIdentity) -> SpoolIdentity:
-        """Give the spool another token, durably, and return its identity."""
-        made = replace(identity, token=self.new_identity(identity.client_id).token)
-        save_identity(self.files, self.directory, made)
-        return made
 
     # -- state ----------------------------------------------------------------------------------
 

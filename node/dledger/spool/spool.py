@@ -122,8 +122,7 @@ class Spool:
             InvalidArgument: A message cannot be encoded; none was written.
         """
         self._check_usable()
-        first = self._accepted + 1
-        placed = [self.lanes.place(message, first + n) for n, message in enumerate(messages)]
+        placed = [self.lanes.place(message) for message in messages]
         try:
             return self._append_all(placed, [encode_message(message) for message in placed])
         finally:
