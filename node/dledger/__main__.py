@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from dledger.cli.main import main
+from dledger.cli.commands import dledger
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(dledger())

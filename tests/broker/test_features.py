@@ -139,7 +139,7 @@ def _version_2() -> bytes:
 
 def _with_flag() -> bytes:
     command = _produced()
-    command[6] |= 32
+    command[6] |= 64
     return bytes(command)
 
 
@@ -152,7 +152,7 @@ _NEWER = [
     (_framed(2, {"name": 3, "b": 0, "a": 0}), "CREATE_TOPIC with 'a', 'b'"),
     (_version_2(), "PRODUCE of version 2"),
     (b"\x01\x00\x00\x00\x01\x02", "PRODUCE of version 2"),
-    (_with_flag(), "PRODUCE with flags 0x20"),
+    (_with_flag(), "PRODUCE with flags 0x40"),
 ]
 
 
@@ -294,7 +294,7 @@ def test_of_an_open_command_the_highest_level_of_its_type_counts() -> None:
 
 def test_the_level_of_a_batch_is_that_of_its_columns() -> None:
     """Seen in its flags; the messages are not looked at."""
-    form = replace(FEATURES.commands[CommandType.PRODUCE], flags={1: 1, 2: 1, 32: 2})
+    form = replace(FEATURES.commands[CommandType.PRODUCE], flags={1: 1, 2: 1, 64: 2})
     features = replace(NEXT, commands={**NEXT.commands, CommandType.PRODUCE: form})
 
     assert features.level_of(bytes(_produced())) == 1

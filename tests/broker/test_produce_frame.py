@@ -18,6 +18,7 @@ from dledger.broker.command_frame import (
 from dledger.broker.id_runs import IdRun
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.replay_mark import ReplayMark
 
 _TEXT = st.text(max_size=12)
 _MESSAGES = st.lists(
@@ -43,19 +44,34 @@ def _decoded(command: bytes) -> ProduceFrame:
     return ProduceFrame(command, start, end)
 
 
-@given(_MESSAGES, _TEXT, _TEXT, st.integers(-1, 1000), _TEXT)
+_MARKS = st.one_of(
+    st.none(),
+    st.builds(ReplayMark, st.binary(min_size=16, max_size=16), st.integers(1, 2**64 - 9)),
+)
+
+
+@given(_MESSAGES, st.tuples(_TEXT, _TEXT, _TEXT), st.integers(-1, 1000), _MARKS)
 def test_a_batch_comes_out_as_it_went_in(
-    messages: list[Message], client: str, topic: str, queue_id: int, host: str
+    messages: list[Message],
+    names: tuple[str, str, str],
+    queue_id: int,
+    mark: ReplayMark | None,
 ) -> None:
     """Every field of every message survives, whichever columns are present."""
+    client, topic, host = names
     command = encode_produce(
-        Columns.of(messages), client_id=client, topic=topic, queue_id=queue_id, born_host=host
+        Columns.of(messages),
+        client_id=client,
+        topic=topic,
+        queue_id=queue_id,
+        born_host=host,
+        replay=mark,
     )
 
     found = _decoded(command)
 
     assert (found.client_id, found.topic, found.queue_id) == (client, topic, queue_id)
-    assert found.born_host == host
+    assert (found.born_host, found.replay) == (host, mark)
     assert [found.message(row) for row in range(found.count)] == messages
     assert found.message_ids() == tuple(message.message_id.encode() for message in messages)
     assert found.tags() in (None, [message.tag.encode() for message in messages])

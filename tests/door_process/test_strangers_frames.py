@@ -13,6 +13,7 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Message
+from dledger.broker.replay_mark import ReplayMark
 from dledger.calls.service import handlers_of, resumed_of
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
@@ -29,6 +30,9 @@ from tests.requests.memory_group import MemoryGroup
 from tests.waiting import eventually
 
 COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
+MARKED = encoded(
+    Origin("client-1", "t", "", ReplayMark(bytes(16), 1)), [Message(message_id="1", body=b"body")]
+)
 PEER = "ipv4:127.0.0.1:1"
 CLIENT = Client(PEER, "client-1", None, ((b"x-mq-client-id", b"client-1"),))
 
@@ -83,6 +87,7 @@ BAD = {
         1, a_send(command=COMMAND.replace(b"\x01\x00\x08\x00", b"\x02\x00\x08\x00", 1))
     ),
     "another client": frames.sending(1, a_send(client=CLIENT._replace(client_id="client-2"))),
+    "the mark of a replay": frames.sending(1, a_send(command=MARKED)),
     "too many calls": frames.sending(1, a_send(calls=2)),
     "no handles": packed(DoorKind.ACK, 1, bytes(16)),
     "no credit": packed(Kind.CREDIT, 1, b"1"),

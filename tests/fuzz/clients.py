@@ -15,9 +15,10 @@ from dledger.broker.command_frame import split
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.calls.caller import Caller
 from dledger.checks.names import check_name
+from dledger.checks.replays import replay_mark
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.door import contract as door
 from dledger.errors import InvalidArgument, InvalidReceiptHandle, Refused
@@ -384,12 +385,13 @@ class Headers(Target):
     _KEYS: ClassVar = (
         *("x-mq-client-id", "x-mq-request-id", "x-mq-language", "x-mq-namespace", "authorization"),
         *("x-dledger-forwarded", "x-dledger-through", "x-mq-date-time", "user-agent"),
+        "x-dledger-replay",
     )
 
     def draw(self, rng: Random) -> bytes:
         pairs = [["x-mq-client-id", "host@7@0@abc"]] * rng.choice((0, 1, 1, 1, 2))
         pairs += [
-            [rng.choice(self._KEYS), rng.choice((*TEXTS, "plain", "tls", "y" * 256))]
+            [rng.choice(self._KEYS), rng.choice((*TEXTS, "plain", "tls", "y" * 256, _replay(rng)))]
             for _ in range(rng.randrange(5))
         ]
         return json_bytes(pairs)
@@ -410,8 +412,22 @@ class Headers(Target):
         )  # fmt: skip
         if told(poll.encode()) != poll:
             raise Broken("the log names another client")
+        said = caller.fields.get(door.REPLAY_FIELD)
+        mark = None if said is None else replay_mark(said, sender, "t", 1)
+        if said is not None and door.REPLAY_FIELD.decode() not in dict(caller.metadata):
+            raise Broken("a replay is passed on without its mark")
         doors_agree(encode_produce(_ONE, client_id=sender, topic="t"))
-        return caller.tls, caller.through is None
+        ((_, start, end),) = split(
+            command := encode_produce(_ONE, client_id=sender, topic="t", replay=mark)
+        )
+        if ProduceFrame(command, start, end).replay != mark:
+            raise Broken("the log names another lane, or another sequence")
+        return caller.tls, caller.through is None, mark is None
+
+
+def _replay(rng: Random) -> str:
+    token = rng.choice(("0" * 32, "0123456789abcdef" * 2, "F" * 32, ""))
+    return f"{token};{rng.choice(NUMBERS)};{rng.choice(NUMBERS)}"
 
 
 _ONE: Final = Columns(message_ids=["m"], bodies=[b"x"], born_at_ms=[0])

@@ -19,6 +19,7 @@ from crc32c import crc32c
 from dledger.broker import commands
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.errors import NewerCommand, NewerFormat, OlderFormat, StorageError
@@ -74,7 +75,7 @@ def a_state() -> BrokerState:
             ),
             encode_produce(
                 Columns(message_ids=["one", ""], bodies=[b"x", b"y"], born_at_ms=[1, 2]),
-                client_id="other", topic="t", queue_id=1,
+                client_id="other", topic="t", queue_id=1, replay=ReplayMark(bytes(16), 7),
             ),
             commands.Receive(
                 group="g", topic="t", queue_id=0, any_queue=True, limit=3, invisible_ms=9,
@@ -120,7 +121,7 @@ class States(Target):
                     (
                         encode_produce(
                             Columns(message_ids=["n"], bodies=[b"x"], born_at_ms=[1]),
-                            client_id="client", topic="t",
+                            client_id="client", topic="t", replay=ReplayMark(bytes(16), 8),
                         ),
                         commands.Receive(
                             group="g", topic="t", queue_id=0, any_queue=True, limit=9,

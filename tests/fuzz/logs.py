@@ -36,7 +36,7 @@ from tests.fuzz.mutation import BYTES, NUMBERS, mutated, spoil
 from tests.fuzz.target import Broken, Target
 
 _HEADER: Final = struct.Struct("<BBHHHiI")
-_ENCODINGS, _TAGS, _KEYS, _PROPERTIES, _TRACES = 1, 2, 4, 8, 16
+_ENCODINGS, _TAGS, _KEYS, _PROPERTIES, _TRACES, _MARK = 1, 2, 4, 8, 16, 32
 _TIMES: Final = (0, 1, 1_700_000_000_000, 253_402_300_799_999)
 _CREATE: Final = commands.CreateTopic(name="t", type="NORMAL", queues=4).encode()
 
@@ -60,11 +60,13 @@ def a_batch(rng: Random) -> bytes:
     """
     count = rng.choice((1, 1, 2, 3, 8, 40))
     client, topic, host = _bytes(rng, b"client"), _bytes(rng, b"t"), _bytes(rng, b"host")
-    flags = rng.choice((0, 0, 1, 2, 4, 8, 16, 31, rng.randrange(32), rng.randrange(256)))
+    flags = rng.choice((0, 0, 1, 2, 4, 8, 16, 31, rng.randrange(64), rng.randrange(256)))
     times = [
         rng.choice(_TIMES) if rng.random() < 0.9 else rng.choice(NUMBERS) for _ in range(count)
     ]
+    mark = struct.pack("<16sQ", bytes(16), _wrapped(rng.choice(NUMBERS), 64, signed=False))
     parts = [
+        mark if flags & _MARK else b"",
         *(client, topic, host),
         struct.pack(f"<{count}q", *(_wrapped(time, 64) for time in times)),
         bytes(rng.choice((*[1, 2] * 20, 0, 255)) for _ in range(count))

@@ -15,15 +15,10 @@ from dledger.errors import DledgerError, InvalidArgument
 from dledger.files import checked_json
 from dledger.files.files import Mode
 from dledger.files.memory_files import MemoryFiles
-from dledger.spool.format import (
-    FILE_HEADER_BYTES,
-    Message,
-    decode_message,
-    encode_message,
-    topic_of,
-)
+from dledger.spool.format import FILE_HEADER_BYTES
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import limits_of, open_spool
+from dledger.spool.payload import Message, decode_message, encode_message, head_of
 from dledger.spool.spool import Spool
 from dledger.types import Record
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
@@ -32,6 +27,7 @@ from tests.fuzz.target import Broken, Target
 _DIRECTORY: Final = Path("/spool")
 _LIMITS: Final = limits_of(1 << 20)
 _STAMP: Final = b"stampst!"
+_TOKEN: Final = bytes(range(16))
 _CRC: Final = struct.Struct("<I")
 
 
@@ -71,7 +67,7 @@ def _opened(files: MemoryFiles) -> Spool:
         files,
         _DIRECTORY,
         limits=_LIMITS,
-        new_identity=lambda _: SpoolIdentity(client_id="client", stamp=_STAMP),
+        new_identity=lambda _: SpoolIdentity(client_id="client", stamp=_STAMP, token=_TOKEN),
     )
 
 
@@ -146,7 +142,7 @@ def _sealed(name: str, data: bytes, rng: Random) -> bytes:
         return (slots[0] + _CRC.pack(crc32c(slots[0]))).ljust(4_096, b"\0") + (
             slots[1] + _CRC.pack(crc32c(slots[1]))
         )
-    head = data[:288].ljust(288, b"\0")
+    head = data[:304].ljust(304, b"\0")
     records = _sealed_records(data[FILE_HEADER_BYTES:])
     return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") + records
 
@@ -154,10 +150,10 @@ def _sealed(name: str, data: bytes, rng: Random) -> bytes:
 def _sealed_json(data: bytes, rng: Random) -> bytes:
     if rng.random() < 0.05:
         return nested(rng).encode()
-    fields = {"client_id": "client", "stamp": _STAMP.hex()}
+    fields = {"client_id": "client", "stamp": _STAMP.hex(), "token": _TOKEN.hex()}
     try:
         spoilt = spoil(rng, fields, 1)
-        return checked_json.encode(1, spoilt) if isinstance(spoilt, dict) else data
+        return checked_json.encode(rng.choice((1, 2)), spoilt) if isinstance(spoilt, dict) else data
     except (ValueError, TypeError):
         return data
 
@@ -186,6 +182,10 @@ class SpoolMessages(Target):
             topic=rng.choice(TEXTS),
             queue_id=rng.choice((-1, 0, 2**31 - 1)),
             reason=rng.choice(TEXTS),
+            client_id=rng.choice(TEXTS),
+            lane=rng.choice((0, 1, 2**32 - 1)),
+            lane_sequence=rng.choice((0, 1, 2**64 - 1)),
+            tried=rng.random() < 0.5,
             record=Record(
                 body=rng.randbytes(rng.randrange(5)),
                 message_id=rng.choice(TEXTS),
@@ -200,7 +200,12 @@ class SpoolMessages(Target):
 
     def feed(self, data: bytes) -> Hashable:
         message = decode_message(data)
-        if topic_of(data) != message.topic:
+        if head_of(data)[:4] != (
+            message.topic,
+            message.record.born_at_ms,
+            message.client_id,
+            message.lane,
+        ):
             raise Broken("it is counted under another topic than it is sent to")
         if decode_message(encode_message(message)) != message:
             raise Broken("written again it is another message")

@@ -131,6 +131,7 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
+        "dledger_replayed_lanes",
     }
 
     assert {name for name in _names() if name not in asked} == elsewhere

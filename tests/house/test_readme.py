@@ -105,7 +105,11 @@ EVIDENCE = {
         "tests/rocketmq/test_rocketmq_protocol.py::test_methods_to_come_are_answered_by_name",
     ),
     "The outage spool for other": (
-        "tests/house/test_readme.py::test_there_is_no_command_for_the_spool_yet",
+        "tests/system/test_sidecar_sdk.py::test_an_sdk_sees_no_error_while_the_group_and_the_sidecar_are_killed",
+        "tests/system/test_sidecar_live.py::test_a_group_that_stops_and_comes_back_has_everything_once_in_order",
+    ),
+    "Commands that drain a spool": (
+        "tests/house/test_readme.py::test_there_are_no_more_commands_for_the_spool_yet",
     ),
 }
 """The first words of each row, and the tests that would fail were it false."""
@@ -160,10 +164,11 @@ def test_a_row_says_works_refused_or_not_yet() -> None:
     }
 
 
-def test_there_is_no_command_for_the_spool_yet() -> None:
-    """When there is one, its row says so."""
+@pytest.mark.parametrize("action", ["drain", "show", "requeue"])
+def test_there_are_no_more_commands_for_the_spool_yet(action: str) -> None:
+    """When there are, their row says so."""
     with pytest.raises(SystemExit) as ended:
-        command_line.main(["spool"])
+        command_line.main(["spool", action])
 
     assert ended.value.code == 2
 

@@ -20,6 +20,7 @@ from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
 from tests.mutants.poison_mutants import POISON_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
+from tests.mutants.replay_mutants import REPLAY_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
@@ -36,6 +37,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *LINK_MUTANTS,
     *EDGE_MUTANTS,
     *IDENTITY_MUTANTS,
+    *REPLAY_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,
     *TIME_MUTANTS,

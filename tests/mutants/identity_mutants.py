@@ -77,8 +77,8 @@ IDENTITY_MUTANTS = (
     Mutant(
         name="a repetition is believed",
         file="rocketmq/sending.py",
-        old="            row not in stored.repeats\n",
-        new="            row not in stored.repeats or True\n",
+        old="*(row for row in stored.repeats if stored.offsets[row] != NOWHERE)]\n",
+        new="]\n",
         why="a body that was made to collide makes a message vanish",
         checks=(_IDENTITY,),
     ),
@@ -101,7 +101,7 @@ IDENTITY_MUTANTS = (
     Mutant(
         name="readers are told who produced",
         file="broker/produce.py",
-        old="    return head, payload[_HEADER.size + client :]\n",
+        old="    return head, payload[_HEADER.size + mark + client :]\n",
         new="    return bytes(payload[: _HEADER.size]), payload[_HEADER.size :]\n",
         why="whoever reads a topic can take the next ids of its producers",
         checks=(_IDENTITY,),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.replay_mark import ReplayMark
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA
@@ -115,9 +116,19 @@ def message_row(
 
 
 def produced(
-    *messages: Message, topic: str = "t", queue_id: int = 0, client: str = "c", host: str = ""
+    *messages: Message,
+    topic: str = "t",
+    queue_id: int = 0,
+    client: str = "c",
+    host: str = "",
+    replay: ReplayMark | None = None,
 ) -> bytes:
     """Return a framed PRODUCE command."""
     return encode_produce(
-        Columns.of(messages), client_id=client, topic=topic, queue_id=queue_id, born_host=host
+        Columns.of(messages),
+        client_id=client,
+        topic=topic,
+        queue_id=queue_id,
+        born_host=host,
+        replay=replay,
     )

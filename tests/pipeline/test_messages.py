@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.replay_mark import ReplayMark
 from dledger_pipeline.errors import MalformedMessage
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, SetAside, decode
 from tests.pipeline.entry_batches import (
@@ -25,14 +26,15 @@ from tests.pipeline.entry_batches import (
 )
 
 _COMMANDS = st.builds(
-    lambda messages, topic, queue_id, client, host: produced(
-        *messages, topic=topic, queue_id=queue_id, client=client, host=host
+    lambda messages, topic, queue_id, client, host, replay: produced(
+        *messages, topic=topic, queue_id=queue_id, client=client, host=host, replay=replay
     ),
     MESSAGES,
     TEXT,
     st.integers(0, 1000),
     TEXT,
     TEXT,
+    st.none() | st.builds(ReplayMark, st.just(bytes(16)), st.integers(1, 1 << 63)),
 )
 _ENTRIES = st.lists(
     st.lists(_COMMANDS | st.just(frame(CommandType.ACK, b"{}")), max_size=3).map(b"".join),

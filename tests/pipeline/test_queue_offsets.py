@@ -11,6 +11,7 @@ from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
+from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.state import BrokerState
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
@@ -21,16 +22,18 @@ from tests.broker.log import Log
 from tests.pipeline.entry_batches import Held, data_entries, entry_batch, produced
 
 _COMMAND = st.builds(
-    lambda ids, topic, queue_id, client: produced(
+    lambda ids, topic, queue_id, client, first: produced(
         *(Message(message_id=i, body=b"body") for i in ids),
         topic=topic,
         queue_id=queue_id,
         client=client,
+        replay=ReplayMark(f"{client:8}{topic:8}".encode(), first) if first else None,
     ),
     st.lists(st.sampled_from(["", "a", "b", "c", "d"]), min_size=1, max_size=4),
     st.sampled_from(["t", "u", "unknown"]),
     st.integers(-1, 3),
     st.sampled_from(["c", "e"]),
+    st.integers(0, 9),
 )
 # Broken in every version: what only a newer one could read stops a node.
 _PRODUCE = bytes((5, 0, 0, 0, CommandType.PRODUCE, VERSION, 0)) + b"c"

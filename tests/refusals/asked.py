@@ -49,7 +49,7 @@ PACKED = {
 """Bodies that are no gzip, or no fitting one."""
 _MORE_THAN_A_SHARE = 6 << 20
 _TYPE_AT, _FLAGS_AT = 4, 6
-"""Bytes of a framed command: its type; and of a PRODUCE its flags, of which 32 means nothing."""
+"""Bytes of a framed command: its type; and of a PRODUCE its flags, of which 64 means nothing."""
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ def _of_type(number: int) -> bytes:
 def _newer() -> bytes:
     """Return a batch with a flag that this version does not know, as a newer producer sets it."""
     command = bytearray(batch())
-    command[_FLAGS_AT] = 32
+    command[_FLAGS_AT] = 64
     return bytes(command)
 
 
@@ -373,6 +373,19 @@ def _messages() -> Iterator[Asked]:
     yield bad("SendMessage", "messages: 4097", send(*(sent(n) for n in range(4097))))
     yield bad("SendMessage", "messages: of two topics", send(sent(), sent(2, topic="another")))
     yield bad("SendMessage", "one of two: body empty", send(sent(), sent(2, b"")))
+    token, last = "0123456789abcdef" * 2, (1 << 64) - 1
+    for what, said in {
+        "replay: empty": "",
+        "replay: no token": "0;1",
+        "replay: a token in upper case": f"{token.upper()};0;1",
+        "replay: a lane of 33 bits": f"{token};{1 << 32};1",
+        "replay: a sequence of 0": f"{token};0;0",
+        "replay: a sequence of 65 bits": f"{token};0;{last + 1}",
+    }.items():
+        yield good("SendMessage", what, headers=(*ME, *metadata(x_dledger_replay=said)))
+    headers = (*ME, *metadata(x_dledger_replay=f"{token};0;{last}"))
+    two = send(sent(), sent(2))
+    yield bad("SendMessage", "replay: its second sequence has 65 bits", two, headers=headers)
 
 
 def _consumers() -> Iterator[Asked]:

@@ -10,7 +10,9 @@ import grpc.aio
 import pytest
 
 from dledger.broker.command_frame import CommandType, frame
-from dledger.broker.produce import FLAGS
+from dledger.broker.message import Columns
+from dledger.broker.produce import FLAGS, encode_produce
+from dledger.broker.replay_mark import ReplayMark
 from dledger.checks.messages import MAX_TIMESTAMP_MS, check_record
 from dledger.client import Client, Record
 from dledger.errors import InvalidArgument
@@ -99,7 +101,16 @@ def test_the_ends_of_the_range_are_let_in() -> None:
     """And ids of any script."""
     ids = ["ä".encode(), "消息".encode()]
     assert checked_batch(raw(ids, born_at_ms=[0, MAX_TIMESTAMP_MS])).count == 2
-    assert FLAGS == 31, "a new column of texts is checked at the door as well"
+    assert FLAGS == 63, "a new column of texts is checked at the door as well"
+
+
+def test_a_batch_brings_no_mark_of_a_replay() -> None:
+    """Who encodes one knows no key of a lane, or should not: the edge makes them of tokens."""
+    batch = Columns(message_ids=["1"], bodies=[b"x"], born_at_ms=[0])
+    mark = ReplayMark(bytes(16), 1)
+
+    with pytest.raises(InvalidArgument, match="replay"):
+        checked_batch(encode_produce(batch, client_id="c", topic="t", replay=mark))
 
 
 async def test_an_append_has_times_that_can_be_told(group: MemoryGroup) -> None:

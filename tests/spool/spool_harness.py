@@ -12,9 +12,9 @@ from dledger.broker.body_digests import digests_of
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.files.files import Files
 from dledger.files.memory_files import MemoryFiles
-from dledger.spool.format import Message
 from dledger.spool.identity import SpoolIdentity
 from dledger.spool.opening import open_spool
+from dledger.spool.payload import Message
 from dledger.spool.producer import Producer
 from dledger.spool.reader import Spooled
 from dledger.spool.rejected import read_rejected
@@ -24,6 +24,7 @@ from dledger.types import Record
 DIR = Path("/spool")
 CLIENT = "client-1"
 STAMP = b"\xf1stamp\x00\xf2"
+TOKEN = bytes(range(16))
 CHUNK = 8
 
 
@@ -41,7 +42,7 @@ def messages(first: int, last: int, size: int = 40) -> list[Message]:
 
 def identity(client_id: str = "") -> SpoolIdentity:
     """Return what a new spool is made as."""
-    return SpoolIdentity(client_id=client_id or CLIENT, stamp=STAMP)
+    return SpoolIdentity(client_id=client_id or CLIENT, stamp=STAMP, token=TOKEN)
 
 
 class Group:

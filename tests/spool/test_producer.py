@@ -30,7 +30,7 @@ from dledger.errors import (
 from dledger.files.memory_files import Fault, MemoryFiles
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector
-from dledger.spool.format import Message
+from dledger.spool.payload import Message
 from dledger.spool.producer import Producer
 from dledger.spool.topic_sender import SendResult
 from dledger.types import Record

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault, MemoryFiles
-from dledger.spool.format import Message, encode_message, encode_record
+from dledger.spool.format import encode_record
+from dledger.spool.payload import Message, encode_message
 from dledger.spool.spool import Spool
 from tests.files.recording_files import RecordingFiles
 from tests.spool.spool_harness import CHUNK, DIR, STAMP, Disk, Group, message, messages, replay

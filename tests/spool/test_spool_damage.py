@@ -297,14 +297,15 @@ def test_spool_whose_client_id_nobody_knows_is_refused_and_left_alone() -> None:
 def test_later_format_is_refused_and_left_alone(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A newer program wrote it; this one must not judge it."""
     for module in ("format", "identity"):
-        monkeypatch.setattr(f"dledger.spool.{module}.FORMAT_VERSION", 2)
+        monkeypatch.setattr(f"dledger.spool.{module}.FORMAT_VERSION", 3)
+    monkeypatch.setattr("dledger.spool.format.VERSIONS", (1, 2, 3))
     later = spooled(5)
     monkeypatch.undo()
     disk = spooled(5)
     disk.contents(name)[:] = later.contents(name)
     before = {name: bytes(disk.contents(name)) for name in disk.files.list(DIR)}
 
-    with pytest.raises(Unsupported, match="format version 2, this one reads 1"):
+    with pytest.raises(Unsupported, match="format version 3, this one reads 2"):
         disk.open()
 
     assert {name: bytes(disk.contents(name)) for name in disk.files.list(DIR)} == before

@@ -13,20 +13,17 @@ from dledger.files.checked_json import VersionError
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
-    Message,
     State,
     decode_file_header,
-    decode_message,
     decode_state,
     encode_file_header,
-    encode_message,
     encode_record,
     encode_state,
     scan,
-    topic_of,
 )
+from dledger.spool.payload import Message, decode_message, encode_message, head_of
 from dledger.types import Record
-from tests.spool.spool_harness import STAMP, message, messages
+from tests.spool.spool_harness import STAMP, TOKEN, message, messages
 
 TEXT = st.text(max_size=20)
 MESSAGES = st.builds(
@@ -34,6 +31,10 @@ MESSAGES = st.builds(
     topic=TEXT,
     queue_id=st.integers(-1, 1023),
     reason=TEXT,
+    client_id=TEXT,
+    lane=st.integers(0, (1 << 32) - 1),
+    lane_sequence=st.integers(0, (1 << 64) - 1),
+    tried=st.booleans(),
     record=st.builds(
         Record,
         body=st.binary(max_size=100) | st.just(STAMP * 3),
@@ -62,7 +63,9 @@ def test_messages_are_read_back_as_they_were_spooled(batch: list[Message], room:
     found = scan(data, stamp=STAMP, first=7)
 
     assert [decode_message(record.payload) for record in found.records] == batch
-    assert [topic_of(record.payload) for record in found.records] == [m.topic for m in batch]
+    assert [head_of(record.payload) for record in found.records] == [
+        (m.topic, m.record.born_at_ms, m.client_id, m.lane, m.lane_sequence, m.tried) for m in batch
+    ]
     assert (found.gaps, found.fault) == ([], "")
     assert found.end == len(data) - room
 
@@ -107,7 +110,7 @@ def test_record_cut_short_is_no_record(length: int) -> None:
 def test_records_inside_a_body_are_not_found_when_their_record_is_damaged() -> None:
     """Somebody spools a copy of spool files: older sequences are not taken for newer ones."""
     inner = b"".join(records(messages(1, 3)))
-    outer = Message(topic="backups", record=Record(body=inner, message_id="outer-one"))
+    outer = Message(topic="backups", record=Record(body=inner, message_id="outer-one-one"))
     data = bytearray(b"".join(records([*messages(1, 3), outer, message(5)])))
     assert data.rindex(STAMP, 0, data.rindex(STAMP)) % 8 == 0, "copies are where records may be"
     data[data.index(b"backups")] ^= 1
@@ -136,19 +139,19 @@ def test_scan_of_any_bytes_ends_and_finds_nothing(data: bytes) -> None:
 @given(data=st.binary(max_size=100))
 def test_payload_of_any_bytes_is_a_message_or_an_error(data: bytes) -> None:
     """A record that is whole but was written by somebody else raises nothing unexpected."""
-    for decode in (decode_message, topic_of):
+    for decode in (decode_message, head_of):
         with suppress(ValueError):
             decode(data)
 
 
 def test_file_header_is_read_back_and_no_byte_of_it_may_change() -> None:
-    """Client id, stamp and first sequence are under a CRC."""
-    header = FileHeader(client_id="kücken-1", stamp=STAMP, first_sequence=1 << 40)
+    """Client id, stamp, token and first sequence are under a CRC."""
+    header = FileHeader(client_id="kücken-1", stamp=STAMP, token=TOKEN, first_sequence=1 << 40)
     page = encode_file_header(header)
 
     assert len(page) == FILE_HEADER_BYTES
     assert decode_file_header(page) == header
-    for position in range(292):
+    for position in range(308):
         torn = bytearray(page)
         torn[position] ^= 1
         with pytest.raises(ValueError, match="CRC32C"):
@@ -167,11 +170,11 @@ def test_state_is_read_back_and_a_torn_slot_is_refused() -> None:
 
 def test_later_format_is_told_from_damage(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is not quarantined by a version that cannot read it."""
-    monkeypatch.setattr("dledger.spool.format.FORMAT_VERSION", 2)
+    monkeypatch.setattr("dledger.spool.format.FORMAT_VERSION", 3)
     later = encode_state(State(number=1, replayed=0, accepted=0))
     monkeypatch.undo()
 
-    with pytest.raises(VersionError, match="format version 2, this one reads 1"):
+    with pytest.raises(VersionError, match="format version 3, this one reads 2"):
         decode_state(later)
 
 

@@ -4,13 +4,14 @@ Little endian, no padding; ``n`` messages::
 
     offset  size  field
     0       1     version, 1
-    1       1     flags: 1 encodings, 2 tags, 4 keys, 8 properties, 16 trace contexts
+    1       1     flags: 1 encodings, 2 tags, 4 keys, 8 properties, 16 trace contexts, 32 mark
     2       2     length of client id
     4       2     length of topic
     6       2     length of born host
     8       4     queue id, signed; -1: chosen when applied
     12      4     n, at least 1
-    16      ..    client id, topic, born host (UTF-8)
+    16      24    mark of a replay: key of the lane, u64 first sequence   if flag 32
+            ..    client id, topic, born host (UTF-8)
             8n    born_at_ms, signed 64 bit
             n     encoding of each body (1 identity, 2 gzip)            if flag 1
             ..    strings: message ids ("" = not deduplicated)
@@ -52,12 +53,14 @@ from dledger.broker.command_frame import (
 )
 from dledger.broker.id_runs import Ids, run_from
 from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mark_at
 
 VERSION = 1
 NO_QUEUE = -1
 _HEADER = struct.Struct("<BBHHHiI")
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
-FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES
+HAS_MARK = 32
+FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES | HAS_MARK
 _PAIR = struct.Struct("<2I")
 _U32 = struct.Struct("<I")
 _LONG_ID_BYTES = 64
@@ -68,15 +71,23 @@ _IDENTITY = bytes([Encoding.IDENTITY])
 
 
 def encode_produce(
-    batch: Columns, *, client_id: str, topic: str, queue_id: int = NO_QUEUE, born_host: str = ""
+    batch: Columns,
+    *,
+    client_id: str,
+    topic: str,
+    queue_id: int = NO_QUEUE,
+    born_host: str = "",
+    replay: ReplayMark | None = None,
 ) -> bytes:
     """Return the framed PRODUCE command for a batch, whose messages share topic and queue."""
     client, name, host = client_id.encode(), topic.encode(), born_host.encode()
     count = len(batch.bodies)
     flags, encodings, columns = _optional_columns(batch)
+    flags |= HAS_MARK if replay is not None else 0
     return frame(
         CommandType.PRODUCE,
         _HEADER.pack(VERSION, flags, len(client), len(name), len(host), queue_id, count),
+        replay.encode() if replay is not None else b"",
         client,
         name,
         host,
@@ -255,6 +266,7 @@ class ProduceFrame:
         queue_id: The queue asked for, or `NO_QUEUE`.
         count: Number of messages.
         born_host: The producer's address, as the producer gave it.
+        replay: The mark of a replay; None if it is none.
     """
 
     __slots__ = (
@@ -271,6 +283,7 @@ class ProduceFrame:
         "client_id",
         "count",
         "queue_id",
+        "replay",
         "topic",
     )
 
@@ -291,6 +304,8 @@ class ProduceFrame:
         self.queue_id: int = queue_id
         self.count: int = count
         position = start + _HEADER.size
+        self.replay = _mark(data, position, end, count) if flags & HAS_MARK else None
+        position += MARK_BYTES if flags & HAS_MARK else 0
         try:
             self.client_id = str(data[position : position + client], "utf-8")
             position += client
@@ -424,10 +439,20 @@ class ProduceFrame:
 
 
 def without_client_id(payload: memoryview) -> tuple[bytes, memoryview]:
-    """Return a payload with its client id removed, as two pieces; nothing else changes."""
+    """Return a payload without client id and mark, as two pieces; nothing else changes."""
     version, flags, client, *others = _HEADER.unpack_from(payload)
-    head = _HEADER.pack(version, flags, 0, *others)
-    return head, payload[_HEADER.size + client :]
+    head = _HEADER.pack(version, flags & ~HAS_MARK, 0, *others)
+    mark = MARK_BYTES if flags & HAS_MARK else 0
+    return head, payload[_HEADER.size + mark + client :]
+
+
+def _mark(data: bytes, start: int, end: int, count: int) -> ReplayMark:
+    if start + MARK_BYTES > end:
+        raise MalformedCommandError(f"the mark of a replay at byte {start} is cut short")
+    mark = mark_at(data, start)
+    if not 1 <= mark.first <= MAX_SEQUENCE - count + 1:
+        raise MalformedCommandError(f"{count} messages of a replay from sequence {mark.first} on")
+    return mark
 
 
 def _check_known(data: bytes, start: int, end: int) -> None:

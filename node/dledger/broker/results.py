@@ -19,7 +19,8 @@ class Produced:
 
     Attributes:
         queue_ids: The queue of each message, in the batch's order.
-        offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts.
+        offsets: The queue offset of each message, in the batch's order; `NOWHERE` if it conflicts,
+            or is a repeat of which nobody knows any more where it is.
         index: The Raft index of the entry that holds the first stored message; 0 if retention has
             dropped it since, or no message was stored.
         generation: The topic's generation, which tells topics of one name apart.
@@ -40,7 +41,7 @@ class Produced:
     @property
     def queue_id(self) -> int:
         """The queue of the first stored message; `NOWHERE` if there is none."""
-        if not self.conflicts:
+        if self.queue_ids[0] != NOWHERE:
             return self.queue_ids[0]
         return next((queue for queue in self.queue_ids if queue != NOWHERE), NOWHERE)
 

@@ -1,6 +1,7 @@
 """Sorting the messages of a batch into new ones, repeats, and conflicts (another body, same id).
 
-Pure; called by `topic_store` for batches with an id that the deduplication window knows.
+Pure; called by `topic_store` for batches with an id that the deduplication window knows, and for
+replays of which some rows are known by their sequence.
 """
 
 from __future__ import annotations
@@ -24,16 +25,23 @@ class Rows:
         ids: Every message's id; a message with an empty id is always new.
         digests: The digest of every body.
         known: What the window knows of each id, before the batch is stored.
+        replayed: How many rows, the first ones, are known by the sequence of their lane. They were
+            stored before, whatever their ids say: those only tell where, if anything does.
 
     Attributes:
         new: The rows to be stored, ascending; the caller reports each position with `stored`.
-        repeats: The rows whose messages were stored before: id and digest agree.
+        repeats: The rows whose messages were stored before: id and digest agree, or the sequence
+            says so.
         conflicts: The rows whose ids belong to messages with other bodies.
         home: The queue of the first repeat that was stored before; None if there is none.
     """
 
     def __init__(
-        self, ids: Sequence[bytes], digests: Digests, known: Sequence[Known | None]
+        self,
+        ids: Sequence[bytes],
+        digests: Digests,
+        known: Sequence[Known | None],
+        replayed: int = 0,
     ) -> None:
         self.new: list[int] = []
         self.repeats: list[int] = []
@@ -43,7 +51,9 @@ class Rows:
         self._first: dict[int, int] = {}
         first_rows: dict[bytes, int] = {}
         for row, (message_id, digest, before) in enumerate(zip(ids, digests, known, strict=True)):
-            if before is not None:
+            if row < replayed and (before is None or before.digest != digest):
+                self.repeats.append(row)
+            elif before is not None:
                 self._judge_known(row, digest, before)
             elif not message_id or (first := first_rows.setdefault(message_id, row)) == row:
                 self.new.append(row)
@@ -67,7 +77,10 @@ class Rows:
         self._positions[row] = (queue_id, offset)
 
     def positions(self) -> list[_QueuePosition]:
-        """Return each row's position, once all new rows are stored; `NOWHERE` for a conflict."""
+        """Return each row's position, once all new rows are stored.
+
+        `NOWHERE` for a conflict, and for a row of which only the sequence is known.
+        """
         for row, first in self._first.items():
             self._positions[row] = self._positions[first]
         return self._positions

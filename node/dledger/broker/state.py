@@ -30,6 +30,7 @@ from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import Leapt, Retained, SecretSet, TopicDeleted
 from dledger.broker.snapshot_codec import (
     FORMAT,
@@ -88,13 +89,14 @@ class BrokerState:
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
         secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
         time: The log's time, and how much of it was lived; read-only for callers.
-        topics: Topics, their queues and the deduplication window; read-only for callers.
+        topics: Topics, their queues and what is known of repeats; read-only for callers.
         groups: Consumer groups and their deliveries; read-only for callers.
     """
 
     def __init__(
         self,
         dedupe: DeduplicationWindow | None = None,
+        lanes: ReplayedLanes | None = None,
         *,
         features: Features = FEATURES,
         decoders: commands.Decoders = commands.DECODERS,
@@ -103,6 +105,7 @@ class BrokerState:
 
         Args:
             dedupe: A deduplication window with other limits, for tests.
+            lanes: Lanes with other bounds, likewise.
             features: What this version knows; any other command stops the node.
             decoders: The decoder of each type of command but PRODUCE.
         """
@@ -113,7 +116,8 @@ class BrokerState:
         self.secret = b""
         self._edition = Edition()
         window = DeduplicationWindow() if dedupe is None else dedupe  # an empty one is false
-        self.topics = TopicStore(window, self._changes.arrived, self._edition)
+        replayed = ReplayedLanes() if lanes is None else lanes
+        self.topics = TopicStore(window, replayed, self._changes.arrived, self._edition)
         self.time = LivedTime()
         self.groups = ConsumerGroups(self.topics, self._changes, self._edition, self.time)
         self._handlers = self._bound()
@@ -202,6 +206,8 @@ class BrokerState:
         try:
             if isinstance(command, ProduceFrame):
                 payload = Payload(index, start, end)
+                if command.replay is not None:
+                    return self.topics.replay(command, command.replay, payload, self.time)
                 return self.topics.produce(command, payload, self.time.log_ms)
             if isinstance(command, MalformedCommandError):
                 raise command

@@ -1,4 +1,4 @@
-"""Topics, their consume queues and the deduplication window: applies PRODUCE and topic commands.
+"""Topics, their queues, and what is known of repeats: applies PRODUCE and topic commands.
 
 Owned by `state`, which routes commands here.
 """
@@ -15,7 +15,10 @@ from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun
+from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.replay_mark import ReplayMark
+from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted, TopicGrown
 from dledger.broker.retries import Rows
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
@@ -37,7 +40,11 @@ class TopicStore:
     """
 
     def __init__(
-        self, dedupe: DeduplicationWindow, changed: set[tuple[str, int]], edition: Edition
+        self,
+        dedupe: DeduplicationWindow,
+        lanes: ReplayedLanes,
+        changed: set[tuple[str, int]],
+        edition: Edition,
     ) -> None:
         self._topics: dict[str, Topic] = {}
         self._queues: dict[str, list[ConsumeQueue]] = {}
@@ -45,7 +52,7 @@ class TopicStore:
         self._kept: dict[str, int] = {}
         self._queues_in_all = 0
         self._made = 0
-        self._dedupe = dedupe
+        self._dedupe, self._lanes = dedupe, lanes
         self._dedupe.edition = self._edition = edition
         self._changed = changed
         self.grown_bytes: dict[str, int] = {}
@@ -113,6 +120,11 @@ class TopicStore:
         """Number of ids in the deduplication window; at most `deduplication.MAX_IDS`."""
         return len(self._dedupe)
 
+    @property
+    def replayed_lanes(self) -> int:
+        """Number of lanes whose last sequence is known; at most `replayed_lanes.MAX_LANES`."""
+        return len(self._lanes)
+
     def create(self, command: commands.CreateTopic) -> TopicCreated:
         """Create a topic, or find it with the same settings.
 
@@ -162,7 +174,7 @@ class TopicStore:
         return TopicGrown(grown, topic.queues)
 
     def delete(self, command: commands.DeleteTopic) -> TopicDeleted:
-        """Delete a topic with its messages and its part of the deduplication window.
+        """Delete a topic with its messages, its part of the deduplication window and its lanes.
 
         Raises:
             UnknownTopic: There is no topic of this name, or it is a new one by now.
@@ -175,6 +187,7 @@ class TopicStore:
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)
+        self._lanes.forget_topic(topic.name)
         return TopicDeleted(topic, messages)
 
     def _check_topics(self) -> None:
@@ -188,10 +201,25 @@ class TopicStore:
                 f"{topic!r} are above the limit of {MAX_QUEUES_IN_ALL}"
             )
 
-    def produce(self, batch: ProduceFrame, payload: Payload, now_ms: int) -> Produced:
+    def replay(
+        self, batch: ProduceFrame, mark: ReplayMark, payload: Payload, time: LivedTime
+    ) -> Produced:
+        """Store the new messages of *batch*, a replay with this *mark*; as `produce`."""
+        known = mark.count_known(self._lanes.last(mark.key), batch.count)
+        produced = self.produce(batch, payload, time.log_ms, known)
+        # Never past a conflict: that row is not stored yet, and must not be known when it comes.
+        done = produced.conflicts[0] if produced.conflicts else batch.count
+        if done:
+            last, whose = mark.first + done - 1, (batch.topic, batch.client_id)
+            self._lanes.advance(mark.key, last, whose=whose, lived_ms=time.lived_ms)
+        return produced
+
+    def produce(
+        self, batch: ProduceFrame, payload: Payload, now_ms: int, replayed: int = 0
+    ) -> Produced:
         """Store the new messages of *batch*, and return the position of each message.
 
-        *now_ms* is the log's time.
+        *now_ms* is the log's time; the first *replayed* messages are stored already.
 
         Raises:
             UnknownTopic: There is no such topic.
@@ -204,9 +232,13 @@ class TopicStore:
             self.queues(batch.topic)
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
-        if ids is not None:
+        if ids is not None or replayed:
             digests = batch.body_digests()
+        if ids is not None:
             self._dedupe.heard(batch.client_id, batch.topic, now_ms)
+        if replayed:
+            return self._produce_each(batch, tags, digests, payload, replayed)
+        if ids is not None:
             all_have_one = isinstance(ids, IdRun) or b"" not in ids
             if not (all_have_one and self._dedupe.is_new(batch.client_id, batch.topic, ids)):
                 return self._produce_each(batch, tags, digests, payload)
@@ -233,12 +265,17 @@ class TopicStore:
         self.grown_bytes[topic] = self.grown_bytes.get(topic, 0) + size_bytes
 
     def _produce_each(
-        self, batch: ProduceFrame, tags: list[bytes] | None, digests: Digests, payload: Payload
+        self,
+        batch: ProduceFrame,
+        tags: list[bytes] | None,
+        digests: Digests,
+        payload: Payload,
+        replayed: int = 0,
     ) -> Produced:
         """Store a batch row by row, because some of its messages are known or have no id."""
         scope, ids = (batch.client_id, batch.topic), batch.message_ids()
         known = [self._dedupe.find(*scope, message_id) for message_id in ids]
-        rows = Rows(ids, digests, known)
+        rows = Rows(ids, digests, known, replayed)
         if rows.new:
             queue_id = self._choose_queue(batch, home=rows.home)
             queue = self._own(batch.topic, queue_id)
@@ -298,7 +335,8 @@ class TopicStore:
         queues = {name: tuple(queues) for name, queues in self._queues.items()}
         topics = list(self._topics.values())
         turns = self._turns.copy()
-        return partial(_encoded, self._made, topics, turns, queues, self._dedupe.freeze())
+        repeats = self._dedupe.freeze(), self._lanes.freeze()
+        return partial(_encoded, self._made, topics, turns, queues, repeats)
 
     def read(self, source: Reader) -> None:
         """Read everything from a snapshot into this empty object. Raises MalformedStateError."""
@@ -315,6 +353,7 @@ class TopicStore:
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
             self._kept[name] = sum(queue.end - queue.first for queue in self._queues[name])
         self._dedupe.read(source)
+        self._lanes.read(source, self._topics)
 
     def canonical(self) -> list[object]:
         """Return everything as plain values, in one order on every node."""
@@ -323,6 +362,7 @@ class TopicStore:
             [[t.name, t.type, t.queues, t.generation, self._turns[t.name]] for t in self.all()],
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
+            self._lanes.canonical(),
         ]
 
 
@@ -331,7 +371,7 @@ def _encoded(
     topics: list[Topic],
     turns: dict[str, int],
     queues: dict[str, tuple[ConsumeQueue, ...]],
-    dedupe: Encoded,
+    repeats: Sequence[Encoded],
 ) -> Iterator[bytes]:
     """Yield the bytes for a snapshot; topics by name."""
     yield number(made)
@@ -344,4 +384,5 @@ def _encoded(
         yield number(turns[topic.name])
         for queue in queues[topic.name]:
             yield from queue.encoded()
-    yield from dedupe()
+    for part in repeats:
+        yield from part()

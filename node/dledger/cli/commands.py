@@ -17,8 +17,9 @@ _OURS: Final = ("dledger", "dledger_operator", "dledger_pipeline")
 
 
 def dledger() -> int:
-    """Run ``dledger``."""
-    return _run("dledger.cli.main", "dledger", extra="node")
+    """Run ``dledger``; the spool's parent without what the other commands import."""
+    module = "spool_command" if sys.argv[1:2] == ["spool"] else "main"
+    return _run(f"dledger.cli.{module}", "dledger", extra="node")
 
 
 def dledger_operator() -> int:

@@ -21,6 +21,7 @@ from dledger.cli import (
     log_tool,
     member_command,
     node_command,
+    spool_command,
     topic_command,
 )
 from dledger.cli.admin_options import Action, add_admin_arguments, connect
@@ -44,6 +45,7 @@ examples:
   dledger status --endpoint 127.0.0.1:18281
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
+  dledger spool run --upstream orders:8081 --dir /var/spool/dledger
 
 --endpoint: every command accepts a node's peer port (20911; `dev` prints it as adminEndpoints);
 topic create and topic list also accept its client port (8081)
@@ -97,6 +99,8 @@ def _parser() -> argparse.ArgumentParser:
         force_command.add_arguments,
         _asking(force_command.work),
     )
+    spool = commands.add_parser(spool_command.NAME, help=spool_command.HELP)
+    spool_command.add_arguments(spool)
     _command(commands, "log", "read a data directory offline", log_tool.add_arguments, log_tool.run)
     return parser
 

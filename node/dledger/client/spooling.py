@@ -16,7 +16,7 @@ from dledger.common.backoff import retry
 from dledger.errors import CorruptSpool, MessageRejected, Unavailable
 from dledger.rpc.channel import nodes_of
 from dledger.spool.blocking import BlockingProducer
-from dledger.spool.format import Message
+from dledger.spool.payload import Message
 from dledger.spool.producer import DEFAULT_MAX_BYTES, DEFAULT_PATIENCE_S, Producer
 from dledger.types import Appended, Record
 

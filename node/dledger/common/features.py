@@ -150,7 +150,7 @@ class Features:
 FEATURES: Final = Features(
     level=FEATURE_LEVEL,
     commands={
-        PRODUCE: CommandForm(name="PRODUCE", level=1, flags={1: 1, 2: 1, 4: 1, 8: 1, 16: 1}),
+        PRODUCE: CommandForm(name="PRODUCE", level=1, flags={1: 1, 2: 1, 4: 1, 8: 1, 16: 1, 32: 1}),
         2: CommandForm(name="CREATE_TOPIC", level=1, fields=since(1, "name type queues")),
         3: CommandForm(name="CREATE_GROUP", level=1, fields=since(1, "name")),
         4: CommandForm(
@@ -178,7 +178,7 @@ FEATURES: Final = Features(
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),
     member=since(1, "id name address"),
-    snapshots={6: 1},
+    snapshots={7: 1},
 )
 """Everything that this version knows about the log."""
 

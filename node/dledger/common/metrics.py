@@ -133,6 +133,9 @@ class Sample:
     remembered_message_ids_limit: int = _gauge(
         "The limit of remembered ids; beyond it the largest client's oldest are forgotten"
     )
+    replayed_lanes: int = _gauge(
+        "Lanes of spools whose last sequence is known, by which a late replay is recognised"
+    )
     filter_kept_bytes: int = _gauge(
         "Size of what consumers' filters passed over and is kept for others of their groups"
     )

@@ -19,6 +19,9 @@ DEFAULT_REQUEST_BYTES: Final = 256 << 10
 KEPT: Final = frozenset((b"x-mq-", b"autho", b":path"))
 """How the names of fields begin that are kept: ``x-mq-``, ``authorization`` and ``:path``."""
 KEPT_BYTES: Final = 5
+REPLAY_FIELD: Final = b"x-dledger-replay"
+"""The one field of ours that clients send (`checks.replays`). Its whole name counts: those that
+nodes add when they pass a call on are not to come from a client."""
 
 
 class Code(enum.IntEnum):
@@ -145,9 +148,12 @@ def kept_of(pairs: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
     """Return the fields that are kept as long as a call: somebody reads them, or the leader.
 
     Of what clients send: RocketMQ's, whose further names users of its SDKs may choose, who calls,
-    and for the log of what. Known by their first five bytes, which no other field has.
+    and for the log of what. Known by their first five bytes, which no other field has; and what a
+    spool says of a replay.
     """
-    return {name: value for name, value in pairs if name[:KEPT_BYTES] in KEPT}
+    return {
+        name: value for name, value in pairs if name[:KEPT_BYTES] in KEPT or name == REPLAY_FIELD
+    }
 
 
 Answer: TypeAlias = Callable[[bytes], None]

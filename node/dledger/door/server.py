@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, Final
 
 from dledger.common.accepting import accept
+from dledger.common.listening import BACKLOG, bound_address, listening
 from dledger.door.bounds import Bounds, Held
 from dledger.door.connection import Connection
 from dledger.door.contract import ClientServer, Handlers
@@ -25,7 +26,6 @@ from dledger.door.tls_transport import TlsTransport
 
 logger = logging.getLogger(__name__)
 
-BACKLOG: Final = 1024
 _ACCEPTED_AT_ONCE: Final = 16
 _NO_FILES_S: Final = 0.5
 """The pause after a failed accept; without one, the loop would do nothing else."""
@@ -212,34 +212,6 @@ class DoorServer(ClientServer):
 
 _OF_THE_CALLER: Final = (errno.ECONNABORTED, errno.EPROTO, errno.EPERM)
 """The connection that was to be accepted is gone; the next one may be sound (Linux, accept(2))."""
-
-
-def bound_address(bound: socket.socket) -> str:
-    """Return ``HOST:PORT`` of a socket; the port is never 0."""
-    host, port = bound.getsockname()[:2]
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
-def listening(address: str) -> socket.socket:
-    """Return a socket that is bound to *address*, and does not listen yet.
-
-    Raises:
-        OSError: The address, which the message names, is taken or not this machine's.
-    """
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]")
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        if family == socket.AF_INET6:
-            bound.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, int(host != "::"))
-        bound.bind((host, int(port)))
-        bound.setblocking(False)
-    except OSError as error:
-        bound.close()
-        raise OSError(error.errno, f"cannot listen on {address}: {error.strerror}") from error
-    return bound
 
 
 def _host(address: tuple[Any, ...]) -> str:

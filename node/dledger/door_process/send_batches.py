@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
-from dledger.door.contract import Answer, Cancel, Fail, Handler, Headers
+from dledger.door.contract import REPLAY_FIELD, Answer, Cancel, Fail, Handler, Headers
 from dledger.door_process import frames
 from dledger.door_process.door_end import DoorEnd
 from dledger.door_process.frames import DoorKind, SendBatch
@@ -111,7 +111,7 @@ class SendBatches:
         if sending is not None and not sending.unchecked:
             self._join(send, sending, lane)
         else:
-            send.go_on(Resumes.NO)  # to be refused there, or looked into
+            send.go_on(Resumes.NO)  # to be refused there, or looked into, or with a mark
 
     def _wait(self, lane: _Lane, send: _Send) -> None:
         lane.waiting.append(send)
@@ -210,7 +210,12 @@ class SendBatches:
 
 
 def _checked(headers: Headers, body: bytes) -> Sending | None:
-    """Return a request's messages; None if it is to be refused, which the node does."""
+    """Return a request's messages; None if it is to be refused, which the node does, or a replay.
+
+    Such a call has a command of its own, which says which messages it has.
+    """
+    if headers.raw(REPLAY_FIELD) is not None:
+        return None
     try:
         client_id = (headers.raw(CLIENT_ID) or b"").decode("ascii")
         return checked(parsed(service.SendMessageRequest, body), client_id, headers.peer)

@@ -22,10 +22,10 @@ from typing import Any, Final
 from dledger.calls.service import Resumed
 from dledger.common.backoff import Backoff
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
+from dledger.common.listening import BACKLOG, bound_address, listening
 from dledger.door.bounds import UNFINISHED_BYTES, Bounds
 from dledger.door.contract import Handlers, Unary
 from dledger.door.grpc_format import PREFIX_BYTES
-from dledger.door.server import BACKLOG, bound_address, listening
 from dledger.door.tls import TlsCertificate
 from dledger.door_process.frames import DoorKind
 from dledger.door_process.node_end import Batches, NodeEnd

@@ -91,6 +91,7 @@ class CommandBatcher(Generic[_Key, _Row]):
         *,
         line: str = "",
         producer: str = "",
+        alone: bool = False,
     ) -> asyncio.Future[Place]:
         """Commit *rows* together with other requests' rows for the same *key*.
 
@@ -101,6 +102,8 @@ class CommandBatcher(Generic[_Key, _Row]):
             line: The line in which the command waits if these are its first rows; see
                 `Engine.submit`.
             producer: The producer of the rows; the same for all rows of a *key*.
+            alone: Whether no other request may join, as the rows count from the first one on; the
+                same for all rows of a *key*.
 
         Returns:
             The future of the outcome; it raises as `Engine.propose` does.
@@ -117,7 +120,8 @@ class CommandBatcher(Generic[_Key, _Row]):
         shared = _Shared(self._kind, partial(self._close, key))
         request = shared.add(rows, size_bytes)
         result = self._engine.submit(shared, line=line, producer=producer)
-        self._open[key] = shared
+        if not alone:
+            self._open[key] = shared
         result.add_done_callback(partial(self._settle, key, shared))
         return request
 

@@ -12,6 +12,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
+from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.topics import NORMAL
 from dledger.checks.messages import (
     check_body,
@@ -24,6 +25,7 @@ from dledger.checks.messages import (
     check_trace,
 )
 from dledger.checks.packed import check_small
+from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -44,11 +46,12 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 
 
 class Origin(NamedTuple):
-    """What messages of one PRODUCE command have in common."""
+    """What messages of one PRODUCE command have in common; of a replay, the mark of its call."""
 
     client_id: str
     topic: str
     born_host: str
+    replay: ReplayMark | None = None
 
 
 class Sending(NamedTuple):
@@ -68,13 +71,16 @@ class Sending(NamedTuple):
     unchecked: Sequence[bytes] = ()
 
 
-def checked(request: service.SendMessageRequest, client_id: str, line: str) -> Sending:
+def checked(
+    request: service.SendMessageRequest, client_id: str, line: str, replay: bytes | None = None
+) -> Sending:
     """Return a request's messages. Raises Rejected and other errors for what is wrong.
 
     Args:
         request: The parsed request.
         client_id: The client's id as it came.
         line: The client's connection.
+        replay: What the call's metadata says of a replay; None: nothing.
     """
     sender = checked_client_id(client_id)
     topic = topic_of(request.messages)
@@ -91,11 +97,15 @@ def checked(request: service.SendMessageRequest, client_id: str, line: str) -> S
     if unchecked:
         unchecked = check_small(unchecked)
     host = request.messages[0].system_properties.born_host[:MAX_ID_LENGTH]
-    return Sending(Origin(sender, topic, host), messages, size_bytes, line, unchecked)
+    mark = None if replay is None else replay_mark(replay, sender, topic, len(messages))
+    return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked)
 
 
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
-    """Return the response for messages that are stored at these queue offsets."""
+    """Return the response for messages that are stored at these queue offsets.
+
+    An offset is -1 where nobody knows it any more; RocketMQ's clients pass it on as it is.
+    """
     if len(messages) > 1:
         entries = [
             service.SendResultEntry(status=ok(), message_id=message.message_id, offset=offset)
@@ -115,6 +125,7 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
         client_id=origin.client_id,
         topic=origin.topic,
         born_host=origin.born_host,
+        replay=origin.replay,
     )
 
 

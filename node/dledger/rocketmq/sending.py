@@ -11,10 +11,11 @@ from prometheus_client import Counter
 from dledger.broker.command_frame import CommandType, MalformedCommandError
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.results import Produced
+from dledger.broker.results import NOWHERE, Produced
 from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
+from dledger.door.contract import REPLAY_FIELD
 from dledger.errors import MessageIdConflict, OffsetOutOfRange
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
@@ -41,28 +42,33 @@ class Sender:
         self, request: service.SendMessageRequest, caller: Caller
     ) -> service.SendMessageResponse:
         """Store the request's messages as one batch; return each one's position."""
-        sending = checked(request, caller.client_id, caller.line)
+        sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
         await self._resolver.topic(sending.origin.topic)
         stored, first = _placed(await self._submitted(sending))
         response = _plain_response(sending, stored, first)
         if response is not None:
             return response
-        places = enumerate(sending.messages, first)
-        own = (self._own(sending.origin, m, stored, n, sending.line) for n, m in places)
-        return response_of(sending.messages, await asyncio.gather(*own))
+        messages, offsets = sending.messages, list(stored.offsets[first:])
+        unsure = [row - first for row in _unsure(stored) if 0 <= row - first < len(messages)]
+        own = (self._own(sending, messages[row], stored, first + row) for row in unsure)
+        for row, offset in zip(unsure, await asyncio.gather(*own), strict=True):
+            offsets[row] = offset
+        return response_of(messages, offsets[: len(messages)])
 
     def begin(
         self, request: service.SendMessageRequest, caller: Caller
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or a body of theirs takes long to look into.
+        None if their topic has to be created first, or a body of theirs takes long to look into;
+        and of a replay, of which the group often knows some.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
-        sending = checked(request, caller.client_id, caller.line)
-        if sending.unchecked or self._engine.state.topics.get(sending.origin.topic) is None:
+        sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
+        topic, is_replay = sending.origin.topic, sending.origin.replay is not None
+        if sending.unchecked or is_replay or self._engine.state.topics.get(topic) is None:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
@@ -75,25 +81,24 @@ class Sender:
             sending.size_bytes,
             line=sending.line,
             producer=sending.origin.client_id,
+            alone=sending.origin.replay is not None,
         )
 
-    async def _own(
-        self, origin: Origin, message: Message, stored: Produced, row: int, line: str
-    ) -> int:
-        """Return a message's own offset, even if another message was stored under its id before.
+    async def _own(self, sending: Sending, message: Message, stored: Produced, row: int) -> int:
+        """Return the own offset of a message whose id was used before, maybe for another message.
 
         Raises:
             MessageIdConflict: It is not stored: another message has its id even in its own scope.
         """
-        queue_id, offset = stored.queue_ids[row], stored.offsets[row]
-        if row not in stored.conflicts and (
-            row not in stored.repeats
-            or await is_stored(self._engine, origin.topic, queue_id, offset, message)
+        origin, queue_id, offset = sending.origin, stored.queue_ids[row], stored.offsets[row]
+        if offset != NOWHERE and await is_stored(
+            self._engine, origin.topic, queue_id, offset, message
         ):
             return offset
         self._conflicts.inc()
-        origin = origin._replace(client_id=scope_of(origin.client_id, message))
-        again = Sending(origin, [message], len(message.body), line)
+        scope = scope_of(origin.client_id, message)
+        origin = origin._replace(client_id=scope, replay=None)
+        again = Sending(origin, [message], len(message.body), sending.line)
         stored, row = _placed(await self._submitted(again))
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
@@ -106,6 +111,15 @@ def _placed(place: Place) -> tuple[Produced, int]:
     if not isinstance(stored, Produced):
         raise TypeError(f"PRODUCE answered {stored!r}")
     return stored, first
+
+
+def _unsure(stored: Produced) -> list[int]:
+    """Return the rows whose ids were used before.
+
+    Not those of a replay that are known by their sequence, and of which nothing says where they
+    are: their offset is -1.
+    """
+    return [*stored.conflicts, *(row for row in stored.repeats if stored.offsets[row] != NOWHERE)]
 
 
 def _plain_response(

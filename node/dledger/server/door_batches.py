@@ -222,6 +222,8 @@ def _checked(batch: SendBatch) -> ProduceFrame:
     told = batch.client.client_id
     if client_id != told or not is_client_id(client_id):
         raise MalformedFrame(f"a batch of {told!r} in the name of {client_id!r}")
+    if produce.replay is not None:
+        raise MalformedFrame("a batch with the mark of a replay, which is a call by itself")
     if produce.count < batch.calls:
         raise MalformedFrame(f"{batch.calls} calls with {produce.count} messages")
     return produce

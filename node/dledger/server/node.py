@@ -564,6 +564,7 @@ class Node:
                 load,
                 free_bytes=free,
                 remembered_ids=self.engine.state.topics.remembered_ids,
+                replayed_lanes=self.engine.state.topics.replayed_lanes,
                 filter_kept_bytes=self.engine.state.groups.kept_bytes,
                 peer_tls=self._peer_tls,
                 client_certificate=self._client_certificate,

@@ -70,6 +70,8 @@ def _check_names(batch: ProduceFrame) -> None:
     check_count(batch.count)
     if batch.queue_id < NO_QUEUE:
         raise InvalidArgument(f"queue id {batch.queue_id} is neither a queue's nor {NO_QUEUE}")
+    if batch.replay is not None:  # a producer knows no keys of lanes; the edge makes them of tokens
+        raise InvalidArgument("a batch has the mark of a replay, which only SendMessage takes")
 
 
 def _check_columns(batch: ProduceFrame) -> None:

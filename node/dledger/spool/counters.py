@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from dledger.spool.spool import Spool
 
 
 @dataclass(slots=True)
@@ -34,6 +37,9 @@ class SpoolCounters:
         bytes: The size of their records.
         disk_bytes: The total size of the spool's files.
         limit_bytes: The limit of *disk_bytes*.
+        oldest_seconds: How long the oldest of the messages that wait has waited.
+        unknown_outcomes: How many of them the group may have already: it was tried, and not told.
+        degraded: 1 while the group takes no writes, else 0.
     """
 
     stored: int
@@ -45,6 +51,24 @@ class SpoolCounters:
     bytes: int
     disk_bytes: int
     limit_bytes: int
+    oldest_seconds: float
+    unknown_outcomes: int
+    degraded: int
+
+
+def counters_of(counts: Counts, spool: Spool, *, limit_bytes: int, degraded: bool) -> SpoolCounters:
+    """Return what is exported of a spool. Any thread may call this."""
+    oldest_ms = spool.ages.oldest_ms
+    return SpoolCounters(
+        **asdict(counts),
+        depth=spool.waiting,
+        bytes=spool.waiting_bytes,
+        disk_bytes=spool.disk_bytes,
+        limit_bytes=limit_bytes,
+        oldest_seconds=max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0,
+        unknown_outcomes=spool.tried,
+        degraded=int(degraded),
+    )
 
 
 _COUNTERS = {
@@ -59,6 +83,9 @@ _GAUGES = {
     "bytes": "Bytes of the messages that wait to be replayed",
     "disk_bytes": "Bytes that the spool occupies on the local disk",
     "limit_bytes": "Bytes that the spool may occupy",
+    "oldest_seconds": "How long the oldest message that waits has waited",
+    "unknown_outcomes": "Messages that wait, and that the group may have already",
+    "degraded": "1 while the group takes no writes",
 }
 
 

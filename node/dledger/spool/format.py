@@ -1,5 +1,8 @@
 r"""The file format of the spool: pure functions from values to bytes and back. No I/O here.
 
+Its messages' payloads are in `payload`. Version 2 is written; version 1 is read: its file header
+has no token, and its payloads are shorter. Each record says which its payload is.
+
 All integers are little endian, every CRC is CRC32C. ``docs/internals/outage-spool.md`` says what a
 crash during each write leaves.
 
@@ -11,8 +14,9 @@ Spool file ``<first sequence, 20 digits>.spool``: a header page, records, then z
     16    8    first sequence (u64)
     24    8    stamp: random bytes, the same in the whole spool
     32    256  client id, UTF-8, zero padded
-    288   4    CRC of bytes [0, 288)
-    292   3804 zeros; records begin at 4096, so that no later write touches the header's page
+    288   16   token: random bytes, by which the group knows the spool's lanes (version 1: none)
+    304   4    CRC of bytes [0, 304) (version 1: at 288, of [0, 288))
+    308   3788 zeros; records begin at 4096, so that no later write touches the header's page
 
 Record, at a multiple of 8 bytes::
 
@@ -20,21 +24,10 @@ Record, at a multiple of 8 bytes::
     8     8    sequence (u64): 1, 2, 3, ... over all files of the spool
     16    4    payload length in bytes n (u32), without padding
     20    4    CRC of the payload
-    24    4    zeros
+    24    4    format version of the payload (u32); 0 stands for 1
     28    4    CRC of bytes [0, 28)
     32    n    payload
     32+n  0-7  zeros up to the next multiple of 8
-
-Payload, one message::
-
-    0     8    born at, Unix milliseconds (i64)
-    8     4    queue id (i32); -1: the leader chooses
-    12    2    number of keys k (u16)
-    14    2    number of properties p (u16)
-    16    4m   byte lengths of m = 4 + k + 2p strings (u32)
-    ..         the strings, UTF-8: topic, message id, tag, reason (in rejected files, else ""),
-               keys, then each property's name and value
-    ..         body, up to the end
 
 State slot, 512 bytes, two in ``state`` at bytes 0 and 4096::
 
@@ -60,44 +53,43 @@ from crc32c import crc32c
 
 from dledger.errors import InvalidArgument
 from dledger.files.checked_json import VersionError
-from dledger.types import Record
 
-FORMAT_VERSION: Final = 1
+FORMAT_VERSION: Final = 2
+VERSIONS: Final = (1, 2)
+"""Those that are read."""
 FILE_HEADER_BYTES: Final = 4096
 RECORD_HEADER_BYTES: Final = 32
 ALIGNMENT_BYTES: Final = 8
 STAMP_BYTES: Final = 8
+TOKEN_BYTES: Final = 16
 MAX_CLIENT_ID_BYTES: Final = 256
 SLOT_BYTES: Final = 512
 SLOT_STRIDE_BYTES: Final = 4096
 STATE_BYTES: Final = 2 * SLOT_STRIDE_BYTES
 
-_FILE = struct.Struct("<8sIIQ8s256s")
+_FILE = struct.Struct("<8sIIQ8s256s16s")
+_FILE_1 = struct.Struct("<8sIIQ8s256s")
 _FILE_MAGIC = b"DLGRSPL\0"
-_RECORD = struct.Struct("<8sQII4x")
-_PAYLOAD = struct.Struct("<qiHH")
+_RECORD = struct.Struct("<8sQIII")
 _SLOT = struct.Struct("<8sI4xQQQ468x")
 _SLOT_MAGIC = b"DLGRSPS\0"
 _U32 = struct.Struct("<I")
-_FIXED_STRINGS = 4
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Message:
-    """A message and its destination; *reason* says why the group refused it, if it did."""
-
-    topic: str
-    record: Record
-    queue_id: int = -1
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileHeader:
-    """The client that a spool file belongs to, and the sequence of its first record."""
+    """The spool that a file belongs to, and the sequence of its first record.
+
+    Attributes:
+        client_id: See `identity.SpoolIdentity`.
+        stamp: The same.
+        token: The same; empty in version 1.
+        first_sequence: As above.
+    """
 
     client_id: str
     stamp: bytes
+    token: bytes = b""
     first_sequence: int
 
 
@@ -111,12 +103,13 @@ class State:
 
 
 class Found(NamedTuple):
-    """An intact record: [offset, end) in the scanned bytes, and its payload."""
+    """An intact record: [offset, end) in the scanned bytes, and its payload of that version."""
 
     sequence: int
     offset: int
     end: int
     payload: bytes
+    version: int
 
 
 class Gap(NamedTuple):
@@ -164,6 +157,7 @@ def encode_file_header(header: FileHeader) -> bytes:
         header.first_sequence,
         header.stamp,
         client_id,
+        header.token,
     )
     return _with_crc(fields).ljust(FILE_HEADER_BYTES, b"\0")
 
@@ -175,9 +169,15 @@ def decode_file_header(page: bytes) -> FileHeader:
         VersionError: It has another format version.
         ValueError: It is torn, damaged, or not a header.
     """
-    _check("spool file", page, _FILE.size, _FILE_MAGIC)
-    _, _, length, first, stamp, client_id = _FILE.unpack_from(page)
-    return FileHeader(client_id=client_id[:length].decode(), stamp=stamp, first_sequence=first)
+    old = _version_in(page) == 1
+    _check("spool file", page, (_FILE_1 if old else _FILE).size, _FILE_MAGIC)
+    _, _, length, first, stamp, client_id = _FILE_1.unpack_from(page)
+    return FileHeader(
+        client_id=client_id[:length].decode(),
+        stamp=stamp,
+        token=b"" if old else page[_FILE_1.size : _FILE.size],
+        first_sequence=first,
+    )
 
 
 def encode_state(state: State) -> bytes:
@@ -198,6 +198,11 @@ def _with_crc(fields: bytes) -> bytes:
     return fields + _U32.pack(crc32c(fields))
 
 
+def _version_in(data: bytes) -> int:
+    """Return the version that a header claims, of which its length depends; 0 if it is cut off."""
+    return int.from_bytes(data[8:12], "little")
+
+
 def _check(what: str, data: bytes, size: int, magic: bytes) -> None:
     if len(data) < size + 4:
         raise ValueError(f"{what} header has {len(data)} of {size + 4} bytes")
@@ -207,8 +212,8 @@ def _check(what: str, data: bytes, size: int, magic: bytes) -> None:
         raise ValueError(f"{what} header CRC32C is {found:#010x}, expected {expected:#010x}")
     if data[:8] != magic:
         raise ValueError(f"not a {what}: magic is {data[:8]!r}, expected {magic!r}")
-    (version,) = _U32.unpack_from(data, 8)
-    if version != FORMAT_VERSION:
+    version = _version_in(data)
+    if version not in VERSIONS:
         raise VersionError(f"{what} has format version {version}, this one reads {FORMAT_VERSION}")
 
 
@@ -218,8 +223,8 @@ def record_size(payload_length: int) -> int:
 
 
 def encode_record(payload: bytes, *, sequence: int, stamp: bytes) -> bytes:
-    """Return the padded record of a payload that `encode_message` returned."""
-    fields = _RECORD.pack(stamp, sequence, len(payload), crc32c(payload))
+    """Return the padded record of a payload that `payload.encode_message` returned."""
+    fields = _RECORD.pack(stamp, sequence, len(payload), crc32c(payload), FORMAT_VERSION)
     padding = bytes(-len(payload) % ALIGNMENT_BYTES)
     return b"".join((_with_crc(fields), payload, padding))
 
@@ -233,7 +238,7 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
     if len(data) < offset + RECORD_HEADER_BYTES:
         raise ValueError(f"the file ends in a record header, at byte {len(data)} of what was read")
     header = data[offset : offset + RECORD_HEADER_BYTES]
-    found_stamp, sequence, length, crc = _RECORD.unpack_from(header)
+    found_stamp, sequence, length, crc, version = _RECORD.unpack_from(header)
     expected = crc32c(header[: _RECORD.size])
     (header_crc,) = _U32.unpack_from(header, _RECORD.size)
     if header_crc != expected:
@@ -246,7 +251,7 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
         raise ValueError(f"the file ends in the payload of message {sequence}")
     if crc32c(payload) != crc:
         raise ValueError(f"payload of message {sequence} does not have CRC32C {crc:#010x}")
-    return Found(sequence, offset, offset + record_size(length), payload)
+    return Found(sequence, offset, offset + record_size(length), payload, version or 1)
 
 
 def scan(
@@ -309,74 +314,3 @@ def _candidates(data: bytes, start: int, stamp: bytes) -> Iterator[int]:
         if offset % ALIGNMENT_BYTES == 0:
             yield offset
         offset = data.find(stamp, offset + 1)
-
-
-def encode_message(message: Message) -> bytes:
-    """Return the payload of a message.
-
-    Raises:
-        InvalidArgument: A string is not valid Unicode, or there are too many keys or properties.
-    """
-    record = message.record
-    pairs = [text for item in record.properties.items() for text in item]
-    texts = (message.topic, record.message_id, record.tag, message.reason, *record.keys, *pairs)
-    try:
-        strings = [text.encode() for text in texts]
-        fixed = _PAYLOAD.pack(
-            record.born_at_ms, message.queue_id, len(record.keys), len(record.properties)
-        )
-    except (UnicodeEncodeError, struct.error) as error:
-        raise InvalidArgument(f"message {record.message_id!r} cannot be spooled: {error}") from None
-    lengths = struct.pack(f"<{len(strings)}I", *map(len, strings))
-    return b"".join((fixed, lengths, *strings, record.body))
-
-
-def topic_of(payload: bytes) -> str:
-    """Return the topic of an intact record's message without decoding the rest of it.
-
-    Raises:
-        ValueError: `encode_message` does not return such a payload.
-    """
-    try:
-        _, _, keys, pairs = _PAYLOAD.unpack_from(payload)
-        (length,) = _U32.unpack_from(payload, _PAYLOAD.size)
-    except struct.error as error:
-        raise ValueError(f"the payload is not a message: {error}") from None
-    start = _PAYLOAD.size + 4 * (_FIXED_STRINGS + keys + 2 * pairs)
-    return payload[start : start + length].decode()
-
-
-def decode_message(payload: bytes) -> Message:
-    """Return the message of an intact record.
-
-    Raises:
-        ValueError: `encode_message` does not return such a payload.
-    """
-    try:
-        born_at_ms, queue_id, keys, pairs = _PAYLOAD.unpack_from(payload)
-        count = _FIXED_STRINGS + keys + 2 * pairs
-        lengths = struct.unpack_from(f"<{count}I", payload, _PAYLOAD.size)
-    except struct.error as error:
-        raise ValueError(f"the payload is not a message: {error}") from None
-    position = _PAYLOAD.size + 4 * count
-    if position + sum(lengths) > len(payload):
-        raise ValueError("the payload is not a message: its strings are longer than it is")
-    texts: list[str] = []
-    for length in lengths:
-        texts.append(payload[position : position + length].decode())
-        position += length
-    topic, message_id, tag, reason = texts[:_FIXED_STRINGS]
-    rest = texts[_FIXED_STRINGS + keys :]
-    return Message(
-        topic=topic,
-        queue_id=queue_id,
-        reason=reason,
-        record=Record(
-            body=payload[position:],
-            message_id=message_id,
-            tag=tag,
-            keys=tuple(texts[_FIXED_STRINGS : _FIXED_STRINGS + keys]),
-            properties=dict(zip(rest[::2], rest[1::2], strict=True)),
-            born_at_ms=born_at_ms,
-        ),
-    )

@@ -1,20 +1,23 @@
-"""The identity of a spool directory: its client id and stamp, created once and kept.
+"""The identity of a spool directory: its client id, stamp and token, created once and kept.
 
-The client id scopes the idempotency keys: a spool that lost it could store a message twice. It is
-in ``spool.json`` and, as a second copy, in the header of every spool file. Used by `opening`.
+The client id scopes the idempotency keys, and the token names the lanes: a spool that lost them
+could store a message twice. They are in ``spool.json`` and, as a second copy, in the header of
+every spool file. Used by `opening`.
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dledger.errors import CorruptFile
 from dledger.files import checked_json
 from dledger.files.atomic import load_file, replace_file
 from dledger.files.checked_json import VersionError
 from dledger.files.files import Files
-from dledger.spool.format import FORMAT_VERSION
+from dledger.spool.format import FORMAT_VERSION, VERSIONS
 
 NAME = "spool.json"
 
@@ -26,10 +29,13 @@ class SpoolIdentity:
     Attributes:
         client_id: The scope of its message ids; it never changes.
         stamp: The random bytes at the start of each of its records.
+        token: The random bytes by which the group knows its lanes, a secret: whoever has them can
+            make the group take messages of this spool for stored. Empty: version 1 had none.
     """
 
     client_id: str
     stamp: bytes
+    token: bytes = b""
 
 
 def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
@@ -46,15 +52,33 @@ def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
 
 def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> None:
     """Write the identity, durably. Raises DiskFull or StorageError."""
-    fields = {"client_id": identity.client_id, "stamp": identity.stamp.hex()}
+    fields = {
+        "client_id": identity.client_id,
+        "stamp": identity.stamp.hex(),
+        "token": identity.token.hex(),
+    }
     replace_file(files, directory / NAME, checked_json.encode(FORMAT_VERSION, fields))
 
 
 def _decode(data: bytes, path: Path) -> SpoolIdentity:
     try:
-        fields = checked_json.decode(FORMAT_VERSION, data)
-        return SpoolIdentity(client_id=fields["client_id"], stamp=bytes.fromhex(fields["stamp"]))
+        fields = _fields(data)
+        return SpoolIdentity(
+            client_id=fields["client_id"],
+            stamp=bytes.fromhex(fields["stamp"]),
+            token=bytes.fromhex(fields.get("token", "")),
+        )
     except VersionError:
         raise
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptFile(str(path), str(error)) from error
+
+
+def _fields(data: bytes) -> dict[str, Any]:
+    """Return the fields, of whichever version is read."""
+    try:
+        return checked_json.decode(FORMAT_VERSION, data)
+    except VersionError:
+        with suppress(VersionError):
+            return checked_json.decode(VERSIONS[0], data)
+        raise

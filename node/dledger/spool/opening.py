@@ -10,7 +10,7 @@ import logging
 import secrets
 import uuid
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dledger.errors import (
@@ -28,6 +28,7 @@ from dledger.spool.format import (
     FILE_HEADER_BYTES,
     MAX_CLIENT_ID_BYTES,
     STAMP_BYTES,
+    TOKEN_BYTES,
     State,
     decode_file_header,
 )
@@ -105,6 +106,7 @@ def fresh_identity(client_id: str) -> SpoolIdentity:
     return SpoolIdentity(
         client_id=client_id or f"dledger-spool-{uuid.uuid4()}",
         stamp=secrets.token_bytes(STAMP_BYTES),
+        token=secrets.token_bytes(TOKEN_BYTES),
     )
 
 
@@ -166,18 +168,21 @@ class _Opening:
         if identity is None:
             identity = self._identity_of_files() or self._new_spool()
             save_identity(self.files, self.directory, identity)
+        if not identity.token:  # of version 1
+            identity = replace(identity, token=self.new_identity(identity.client_id).token)
+            save_identity(self.files, self.directory, identity)
         if self.client_id and identity.client_id != self.client_id:
             raise WrongIdentity("client id", expected=self.client_id, found=identity.client_id)
         return identity
 
     def _identity_of_files(self) -> SpoolIdentity | None:
-        """Return the second copy of the identity, from the first intact file header.
+        """Return the second copy of the identity, from the newest intact file header.
 
         Raises:
             CorruptFile: There are files, but no intact header: their client id is lost.
         """
         firsts = first_sequences(self.files, self.directory)
-        for first in firsts:
+        for first in reversed(firsts):  # those of version 1 have no token
             page = read_file(self.files, self.directory / file_name(first))[:FILE_HEADER_BYTES]
             try:
                 header = decode_file_header(page)
@@ -185,7 +190,7 @@ class _Opening:
                 raise
             except ValueError:
                 continue
-            return SpoolIdentity(client_id=header.client_id, stamp=header.stamp)
+            return SpoolIdentity(client_id=header.client_id, stamp=header.stamp, token=header.token)
         if firsts:
             path = self.directory / IDENTITY_NAME
             raise CorruptFile(

@@ -12,17 +12,18 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
-from dledger.errors import CorruptSpool, Refused
+from dledger.errors import CorruptSpool, InvalidArgument, Refused
 from dledger.files.files import Files, RealFiles
 from dledger.spool.circuit_breaker import BATCH_RECORDS, CircuitBreaker
-from dledger.spool.counters import Counts, SpoolCounters
-from dledger.spool.format import Message, encode_message, record_size
+from dledger.spool.counters import Counts, SpoolCounters, counters_of
+from dledger.spool.format import record_size
 from dledger.spool.opening import limits_of, open_spool
+from dledger.spool.payload import Message, encode_message
 from dledger.spool.rejected import Rejected
 from dledger.spool.replay import Replay, Report
 from dledger.spool.spool import Spool
@@ -86,6 +87,7 @@ class Producer:
             WrongIdentity: The spool has another client id.
             Unsupported: A later version wrote it.
             StorageError: The disk failed; DiskFull: it has no room for a new spool.
+            InvalidArgument: A sidecar's messages wait in it.
         """
         loop = asyncio.get_running_loop()
         try:
@@ -109,9 +111,16 @@ class Producer:
         self._open = True
 
     def _open_spool(self) -> Spool:
-        return open_spool(
+        spool = open_spool(
             self._files, self.directory, limits=self._limits, client_id=self._client_id
         )
+        if len(spool.lanes):
+            spool.close()
+            raise InvalidArgument(
+                f"{self.directory} is the spool of a sidecar (dledger spool run): its messages are "
+                "of other clients"
+            )
+        return spool
 
     async def close(self) -> None:
         """Finish the messages in progress and stop; spooled messages stay for the next start.
@@ -246,13 +255,11 @@ class Producer:
 
     def counters(self) -> SpoolCounters:
         """Return the producer's counters. Any thread may call this."""
-        spool = self._worker.spool
-        return SpoolCounters(
-            **asdict(self._counts),
-            depth=spool.waiting,
-            bytes=spool.waiting_bytes,
-            disk_bytes=spool.disk_bytes,
+        return counters_of(
+            self._counts,
+            self._worker.spool,
             limit_bytes=self._limits.max_bytes,
+            degraded=self._gate.down,
         )
 
 

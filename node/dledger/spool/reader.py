@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dledger.files.files import Files, Mode
-from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Message, decode_message, scan
+from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, scan
+from dledger.spool.payload import Message, decode_message
 from dledger.spool.spool_files import SpoolFile
 
 
@@ -88,7 +89,7 @@ class Reader:
 
     def _decode(self, file: SpoolFile, found: Found) -> None:
         try:
-            message = decode_message(found.payload)
+            message = decode_message(found.payload, found.version)
         except ValueError as error:
             gap = Gap(found.offset, found.end, found.sequence, found.sequence, str(error))
             self._blame(file, self._placed(gap))

@@ -17,14 +17,12 @@ from dledger.files.full import telling_full_disk
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
     FileHeader,
-    Message,
-    decode_message,
     encode_file_header,
-    encode_message,
     encode_record,
     scan,
 )
 from dledger.spool.identity import SpoolIdentity
+from dledger.spool.payload import Message, decode_message, encode_message
 from dledger.spool.spool_files import file_name, file_sizes, read_file, rewrite_file, unused_name
 
 DIRECTORY: Final = "rejected"
@@ -44,7 +42,7 @@ def read_rejected(files: Files, directory: Path, identity: SpoolIdentity) -> Ite
         records = scan(data, stamp=identity.stamp, first=1, start=FILE_HEADER_BYTES).records
         for found in records:
             with suppress(ValueError):
-                yield Rejected(found.sequence, decode_message(found.payload))
+                yield Rejected(found.sequence, decode_message(found.payload, found.version))
 
 
 def settle_rejected(
@@ -106,7 +104,10 @@ class RejectedFile:
             self._files.fsync_dir(self._directory.parent)
         path = self._directory / unused_name(self._files, self._directory, file_name(sequence))
         header = FileHeader(
-            client_id=self._identity.client_id, stamp=self._identity.stamp, first_sequence=sequence
+            client_id=self._identity.client_id,
+            stamp=self._identity.stamp,
+            token=self._identity.token,
+            first_sequence=sequence,
         )
         file = self._files.open(path, Mode.CREATE)
         try:

@@ -83,7 +83,7 @@ class Replay:
             return
         refused = [pair for batch in _batches(chunk) for pair in await self._store(batch)]
         if refused:
-            await self._reject(refused)
+            await keep_rejected(self._worker, self._counts, self._report, refused)
         await self._worker.run(lambda: spool.advance(chunk))
         self._counts.replayed += len(chunk.messages) - len(refused)
         self._gate.replayed(sum(spooled.size_bytes for spooled in chunk.messages))
@@ -147,24 +147,27 @@ class Replay:
         self._backoff.reset()
         self._odd_failures = 0
 
-    async def _reject(self, refused: Sequence[tuple[Spooled, str]]) -> None:
-        """Write refused messages to a file; retry while the disk is full."""
-        spool = self._worker.spool
-        while True:
-            try:
-                path = await self._worker.run(lambda: spool.reject(refused))
-                break
-            except DiskFull as error:
-                _log.warning("%s", error)
-                await asyncio.sleep(_BACKOFF_S[1])
-        self._counts.rejected += len(refused)
-        for spooled, reason in refused:
-            message = spooled.message
-            rejected = MessageRejected(
-                message.topic, message.record.message_id, reason=reason, path=str(path)
-            )
-            _log.error("%s", rejected)
-            self._report(rejected)
+
+async def keep_rejected(
+    worker: Worker, counts: Counts, report: Report, refused: Sequence[tuple[Spooled, str]]
+) -> None:
+    """Write refused messages to a file, with their reasons; retry while the disk is full."""
+    spool = worker.spool
+    while True:
+        try:
+            path = await worker.run(lambda: spool.reject(refused))
+            break
+        except DiskFull as error:
+            _log.warning("%s", error)
+            await asyncio.sleep(_BACKOFF_S[1])
+    counts.rejected += len(refused)
+    for spooled, reason in refused:
+        message = spooled.message
+        rejected = MessageRejected(
+            message.topic, message.record.message_id, reason=reason, path=str(path)
+        )
+        _log.error("%s", rejected)
+        report(rejected)
 
 
 def _batches(chunk: Chunk) -> list[list[Spooled]]:

@@ -17,8 +17,9 @@ from typing import Final, NamedTuple
 from dledger.errors import DiskFull, SpoolFull, StorageError
 from dledger.files.files import File, Files, Mode
 from dledger.files.full import is_full
-from dledger.spool.format import FILE_HEADER_BYTES, Gap, Message, encode_message, encode_record
+from dledger.spool.format import FILE_HEADER_BYTES, Gap, encode_record
 from dledger.spool.identity import SpoolIdentity
+from dledger.spool.payload import Message, encode_message
 from dledger.spool.reader import Chunk, Reader, Spooled
 from dledger.spool.rejected import Rejected, RejectedFile, read_rejected
 from dledger.spool.spool_files import (
@@ -55,11 +56,15 @@ class Spool:
     """An open spool; `opening.open_spool` makes one.
 
     Attributes:
-        client_id: The client id that its messages are sent with; it never changes.
+        client_id: The client id that its own messages are sent with; it never changes.
+        token: By which the group knows its lanes, as hexadecimal digits.
         depth: Messages that wait to be replayed, by topic.
         waiting: Their total number.
         waiting_bytes: The bytes of their records.
         disk_bytes: The disk space that the spool uses.
+        lanes: The lanes that have messages waiting.
+        ages: Since when messages wait.
+        tried: How many of them the group may have already.
         damage: The damage found since it was opened.
     """
 
@@ -76,9 +81,11 @@ class Spool:
         limits: Limits,
     ) -> None:
         self.client_id = identity.client_id
+        self.token = identity.token.hex()
         self.depth: Counter[str] = found.depth
         self.waiting = found.depth.total()
         self.waiting_bytes = found.size_bytes
+        self.lanes, self.ages, self.tried = found.lanes, found.ages, found.tried
         self.damage = list(found.damage)
         self._files, self._directory, self._lock = files, directory, lock
         self._identity, self._state, self._limits = identity, state, limits
@@ -115,7 +122,13 @@ class Spool:
             InvalidArgument: A message cannot be encoded; none was written.
         """
         self._check_usable()
-        payloads = [encode_message(message) for message in messages]
+        placed = [self.lanes.place(message) for message in messages]
+        try:
+            return self._append_all(placed, [encode_message(message) for message in placed])
+        finally:
+            self.lanes.drop_empty(placed)
+
+    def _append_all(self, messages: Sequence[Message], payloads: Sequence[bytes]) -> Kept:
         done = 0
         try:
             while done < len(messages):
@@ -143,6 +156,10 @@ class Spool:
         file.end += size_bytes
         self._accepted = file.last
         self.depth.update(message.topic for message in messages[:fitting])
+        self.lanes.count(messages[:fitting])
+        for number, message in enumerate(messages[:fitting]):
+            self.ages.add(sequence + number, message.record.born_at_ms)
+            self.tried += message.tried
         self.waiting += fitting
         self.waiting_bytes += size_bytes
         self._state.mark(accepted=self._accepted)
@@ -262,11 +279,15 @@ class Spool:
         """Subtract replayed messages from the counts; at the end of the spool, reset them."""
         self.depth.subtract(spooled.message.topic for spooled in messages)
         self.depth = +self.depth
+        self.lanes.forget([spooled.message for spooled in messages])
+        self.tried -= sum(spooled.message.tried for spooled in messages)
+        self.ages.forget(self._replayed)
         self.waiting -= len(messages)
         self.waiting_bytes -= sum(spooled.size_bytes for spooled in messages)
         if self._replayed == self._accepted:  # lost messages were counted too
             self.depth = Counter()
-            self.waiting = self.waiting_bytes = 0
+            self.lanes.clear()
+            self.waiting = self.waiting_bytes = self.tried = 0
 
     def _remove_replayed(self) -> None:
         while self._spool_files and self._spool_files[0].last <= self._replayed:

@@ -81,7 +81,12 @@ def create_file(
 
 def _header(identity: SpoolIdentity, first: int) -> bytes:
     return encode_file_header(
-        FileHeader(client_id=identity.client_id, stamp=identity.stamp, first_sequence=first)
+        FileHeader(
+            client_id=identity.client_id,
+            stamp=identity.stamp,
+            token=identity.token,
+            first_sequence=first,
+        )
     )
 
 

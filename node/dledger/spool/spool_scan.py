@@ -17,15 +17,10 @@ from pathlib import Path
 from dledger.errors import CorruptSpool, WrongIdentity
 from dledger.files.checked_json import VersionError
 from dledger.files.files import Files, Mode
-from dledger.spool.format import (
-    FILE_HEADER_BYTES,
-    Gap,
-    Scan,
-    decode_file_header,
-    scan,
-    topic_of,
-)
+from dledger.spool.format import FILE_HEADER_BYTES, Found, Gap, Scan, decode_file_header, scan
 from dledger.spool.identity import SpoolIdentity
+from dledger.spool.lanes import Ages, LaneBook
+from dledger.spool.payload import Head, head_of
 from dledger.spool.spool_files import SpoolFile, file_name, first_sequences, read_file
 
 _log = logging.getLogger(__name__)
@@ -42,6 +37,10 @@ class SpoolScan:
         damage: The lost messages, in order.
         depth: Messages to replay, by topic.
         size_bytes: The bytes of their records.
+        lanes: Their lanes.
+        ages: Since when they wait.
+        tried: How many of them the group may have already.
+        tried_since_ms: When the oldest of these came, Unix milliseconds; 0: there are none.
     """
 
     replayed: int
@@ -50,6 +49,10 @@ class SpoolScan:
     damage: list[CorruptSpool] = field(default_factory=list)
     depth: Counter[str] = field(default_factory=Counter)
     size_bytes: int = 0
+    lanes: LaneBook = field(default_factory=LaneBook)
+    ages: Ages = field(default_factory=Ages)
+    tried: int = 0
+    tried_since_ms: int = 0
 
 
 def damage_of(path: Path, gap: Gap, replayed: int) -> CorruptSpool | None:
@@ -170,16 +173,22 @@ class SpoolScanner:
     def _count(self, result: SpoolScan, found: Scan) -> None:
         for record in found.records:
             if record.sequence > result.replayed and record.sequence not in self._rejected:
-                result.depth[_topic(record.payload)] += 1
+                head = _head(record)
+                result.depth[head.topic] += 1
+                result.lanes.add_found(head)
+                if head.tried:
+                    result.tried += 1
+                    result.tried_since_ms = result.tried_since_ms or head.born_at_ms
+                result.ages.add(record.sequence, head.born_at_ms)
                 result.size_bytes += record.end - record.offset
 
 
-def _topic(payload: bytes) -> str:
-    """Return the topic; "" for a malformed message, which is reported when it is replayed."""
+def _head(record: Found) -> Head:
+    """Return the head; an empty one of a malformed message, which the replay reports."""
     try:
-        return topic_of(payload)
+        return head_of(record.payload, record.version)
     except ValueError:
-        return ""
+        return Head("", 0)
 
 
 def settle(files: Files, file: SpoolFile, *, accepted: int, stamp: bytes) -> None:

@@ -6,6 +6,7 @@ slot that was not synced last, so one valid slot is always on the disk. Owned by
 
 from __future__ import annotations
 
+from contextlib import closing
 from pathlib import Path
 
 from dledger.errors import CorruptFile
@@ -27,6 +28,22 @@ NAME = "state"
 def format_state(files: Files, directory: Path, state: State) -> None:
     """Create the state file, durably. Raises DiskFull or StorageError."""
     replace_file(files, directory / NAME, encode_state(state).ljust(STATE_BYTES, b"\0"))
+
+
+def read_state(files: Files, directory: Path) -> State:
+    """Return the newest valid slot without writing anything; its process may be running.
+
+    Raises:
+        CorruptFile: The file is missing, or neither slot is valid.
+        VersionError: It has another format version.
+        OSError: The disk failed.
+    """
+    path = directory / NAME
+    try:
+        with closing(files.open(path, Mode.READ)) as file:
+            return _newest(file, path)[0]
+    except FileNotFoundError as error:
+        raise CorruptFile(str(path), "missing, though every spool has one") from error
 
 
 class StateFile:

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from dledger.errors import DledgerError, Refused, SpoolFull, UnknownTopic
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
 from dledger.spool.counters import Counts
-from dledger.spool.format import Message
+from dledger.spool.payload import Message
 from dledger.spool.worker import Worker
 from dledger.types import Appended, Record
 
@@ -142,6 +142,8 @@ class TopicSender:
         except DledgerError as error:
             self._limit = max(1, len(batch) // 2)
             self._gate.closed(error)
+            for pending in batch:
+                pending.message = replace(pending.message, tried=True)
             await self._spool(batch)
         else:
             self._stored(batch, stored)

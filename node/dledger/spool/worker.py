@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from dledger.errors import DledgerError
-from dledger.spool.format import Message
+from dledger.spool.payload import Message
 from dledger.spool.spool import Kept, Spool
 
 _T = TypeVar("_T")

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dledger.broker.produce import FLAGS, VERSION
+from dledger.broker.produce import FLAGS, HAS_MARK, VERSION
+from dledger.broker.replay_mark import KEY_BYTES, MARK_BYTES
 from dledger_pipeline.errors import MalformedMessage
 
 Ints: TypeAlias = npt.NDArray[np.int64]
@@ -111,6 +112,7 @@ class ProduceColumns:
         self.check(self.count >= 1, "PRODUCE without messages")
         self.check(9 * self.count <= end - start, "PRODUCE payload is too short for its messages")
         self._at = start + _HEADER_BYTES
+        self._pass_mark()
         self.client = self._span(numbers.u16(start + 2))
         self.topic = self._span(numbers.u16(start + 4))
         self.born_host = self._span(numbers.u16(start + 6))
@@ -118,6 +120,14 @@ class ProduceColumns:
         self.encodings_at = self._encodings()
         self._find_columns()
         self.check(self._at == end, "bytes after the last body")
+
+    def _pass_mark(self) -> None:
+        """Check the mark of a replay, of which no reader is told, and go on behind it."""
+        marked, mark = self._has(HAS_MARK), self._span(np.where(self._has(HAS_MARK), MARK_BYTES, 0))
+        self.check(mark.end <= self._end, "the mark of a replay is cut short")
+        first = self.numbers.i64(np.where(marked, mark.start + KEY_BYTES, 0))
+        # It is unsigned: from 1 on, and that of the last message has 64 bits as well.
+        self.check(~marked | (first > 0) | (first <= -self.count), "no sequence of a replay")
 
     def _find_columns(self) -> None:
         everywhere = np.ones(len(self.count), np.bool_)

@@ -1,0 +1,123 @@
+"""What waits in a spool's directory, read beside the process that uses it: nothing is written.
+
+Called by `cli.spool_command`.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from dledger.broker.deduplication import SILENCE_MS
+from dledger.errors import CorruptFile, StorageError, Unsupported
+from dledger.files.checked_json import VersionError
+from dledger.files.files import Files
+from dledger.spool.identity import load_identity
+from dledger.spool.rejected import read_rejected
+from dledger.spool.spool_scan import SpoolScanner
+from dledger.spool.state import read_state
+
+_LANES_SHOWN: Final = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneStatus:
+    """A lane, and how many of its messages wait."""
+
+    client_id: str
+    topic: str
+    depth: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolStatus:
+    """What a directory has.
+
+    Attributes:
+        depth: Messages that wait.
+        bytes: Their records.
+        oldest_ms: When the oldest came, Unix milliseconds; 0: none waits.
+        unknown_outcomes: How many of them the group may have already.
+        known_until_ms: Until then at least, in the time that the group has lived through, it knows
+            these by their ids; 0: there are none. A replay that has begun before is known for 30
+            days more, by lane and sequence.
+        rejected: Messages set aside because the group refuses them.
+        lost: Messages lost to damage.
+        lanes: Those with messages waiting, the longest first.
+    """
+
+    depth: int
+    bytes: int
+    oldest_ms: int
+    unknown_outcomes: int
+    known_until_ms: int
+    rejected: int
+    lost: int
+    lanes: tuple[LaneStatus, ...]
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields, for JSON."""
+        return asdict(self)
+
+
+def status_of(files: Files, directory: Path) -> SpoolStatus:
+    """Return what waits in a directory.
+
+    Raises:
+        CorruptFile: It is no spool, or its identity or state is damaged.
+        Unsupported: A later version wrote it.
+        StorageError: The disk failed.
+    """
+    try:
+        identity = load_identity(files, directory)
+        if identity is None:
+            raise CorruptFile(str(directory), "it is no spool: there is no spool.json")
+        state = read_state(files, directory)
+        rejected = list(read_rejected(files, directory, identity))
+        scanner = SpoolScanner(
+            files, directory, identity, rejected={one.sequence for one in rejected}, certain=True
+        )
+        found = scanner.survey(replayed=state.replayed, accepted=state.accepted)
+    except VersionError as error:
+        raise Unsupported(f"spool {directory}: {error}") from error
+    except OSError as error:
+        raise StorageError(f"cannot read spool {directory}: {error}") from error
+    lanes = [
+        LaneStatus(client_id=client_id, topic=topic, depth=lane.depth)
+        for client_id, topic, lane in found.lanes
+    ]
+    return SpoolStatus(
+        depth=found.depth.total(),
+        bytes=found.size_bytes,
+        oldest_ms=found.ages.oldest_ms,
+        unknown_outcomes=found.tried,
+        known_until_ms=found.tried_since_ms + SILENCE_MS if found.tried else 0,
+        rejected=len(rejected),
+        lost=sum(one.last - one.first + 1 for one in found.damage),
+        lanes=tuple(sorted(lanes, key=lambda lane: -lane.depth)),
+    )
+
+
+def lines_of(status: SpoolStatus) -> list[str]:
+    """Return what is shown to people."""
+    age_s = max(0.0, time.time() - status.oldest_ms / 1000) if status.oldest_ms else 0.0
+    lines = [f"{status.depth} messages wait, {status.bytes} bytes, the oldest for {age_s:.0f} s"]
+    if status.unknown_outcomes:
+        until = datetime.datetime.fromtimestamp(status.known_until_ms / 1000, datetime.UTC)
+        lines.append(
+            f"{status.unknown_outcomes} of unknown outcome, known until {until:%Y-%m-%d %H:%M:%S} "
+            "UTC at least: the group may have them, and stores none twice that it knows"
+        )
+    if status.rejected:
+        lines.append(f"{status.rejected} set aside in rejected/, with the group's reasons")
+    if status.lost:
+        lines.append(f"{status.lost} lost to damage of the disk")
+    lines += [
+        f"  {lane.depth:10} {lane.topic} of {lane.client_id}"
+        for lane in status.lanes[:_LANES_SHOWN]
+    ]
+    left = len(status.lanes) - _LANES_SHOWN
+    return [*lines, f"  and {left} lanes more"] if left > 0 else lines

@@ -1,0 +1,150 @@
+"""The parent holds the ports: clients wait while the child is made anew, and are not refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from e2e.harness.ports import free_port_range
+from tests.waiting import eventually_blocking
+
+_READING = {"pipe_read", "anon_pipe_read"}
+RUN = "import sys; from dledger.cli.commands import dledger; sys.exit(dledger())"
+
+
+def started(directory: Path, *options: str) -> tuple[subprocess.Popen[str], int]:
+    """Start ``dledger spool run`` beside no group; return it and its port."""
+    port = free_port_range()
+    command = [sys.executable, "-c", RUN, "spool", "run", "--listen", f"127.0.0.1:{port}"]
+    command += ["--upstream", "127.0.0.1:9", "--dir", str(directory), *options]
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ), port
+
+
+@pytest.fixture
+def running(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """Return a sidecar whose child serves."""
+    process, port = started(tmp_path / "spool")
+    assert process.stdout is not None
+    process.stdout.readline()
+    eventually_blocking(lambda: greeted(port), "a child that serves")
+    yield process, port
+    if process.poll() is None:
+        process.terminate()
+    process.communicate(timeout=30)
+
+
+def greeted(port: int) -> bool:
+    """Whether somebody answers HTTP/2's preface."""
+    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0]))
+        return bool(connection.recv(9))
+
+
+def children(pid: int) -> list[int]:
+    """Return the processes that a process has started."""
+    text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
+    return [int(word) for word in text.split()]
+
+
+def has_gone(pid: int, child: int) -> bool:
+    """Whether a process has another child than that."""
+    return child not in children(pid)
+
+
+def has_spare(pid: int) -> bool:
+    """Whether a process has a second child that waits to be told to go: it reads its stdin."""
+    pids = children(pid)
+    return len(pids) == 2 and Path(f"/proc/{pids[1]}/wchan").read_text("ascii") in _READING
+
+
+@pytest.mark.slow
+def test_a_killed_child_costs_no_connection(running: tuple[subprocess.Popen[str], int]) -> None:
+    """0.10: an SDK gives up 0.18 s after its address refuses. The kernel keeps it waiting here."""
+    process, port = running
+    for _ in range(2):
+        eventually_blocking(partial(has_spare, process.pid), "a spare child")
+        child, spare = children(process.pid)
+        os.kill(child, signal.SIGKILL)
+        eventually_blocking(partial(has_gone, process.pid, child), "its end")
+
+        assert greeted(port)
+        assert children(process.pid)[0] == spare
+
+
+@pytest.mark.slow
+def test_a_parent_is_small_and_ends_with_its_children(
+    running: tuple[subprocess.Popen[str], int],
+) -> None:
+    """Nothing is imported that could end it: no gRPC, no protobuf, no HTTP/2."""
+    process, _ = running
+    eventually_blocking(partial(has_spare, process.pid), "a spare child")
+    served_by = children(process.pid)
+    mapped = Path(f"/proc/{process.pid}/maps").read_text("ascii")
+    process.terminate()
+
+    assert process.wait(30) == 0
+    assert not [pid for pid in served_by if Path(f"/proc/{pid}").exists()]
+    assert not [name for name in ("grpc", "google", "ngh2", "crc32c", "uvloop") if name in mapped]
+
+
+def test_a_taken_address_is_said_and_ends_it(tmp_path: Path) -> None:
+    """With the address in the sentence."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        process, _ = started(tmp_path, "--listen", f"127.0.0.1:{port}")
+        _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in said
+
+
+def test_wrong_options_of_the_child_end_the_parent(tmp_path: Path) -> None:
+    """They do not become right."""
+    process, _ = started(tmp_path / "spool", "--topic", "orders:SURPRISING")
+    _, said = process.communicate(timeout=30)
+
+    assert process.returncode == 2
+    assert "the group has no type 'SURPRISING'" in said
+
+
+@pytest.mark.slow
+def test_metrics_are_served_and_status_stays_well_while_the_group_is_away(tmp_path: Path) -> None:
+    """A gauge says degraded; no probe of Kubernetes takes the pod away for that."""
+    where = f"127.0.0.1:{free_port_range()}"
+    process, port = started(tmp_path / "spool", "--metrics", where)
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        eventually_blocking(lambda: greeted(port), "a child that serves")
+        with urllib.request.urlopen(f"http://{where}/metrics", timeout=10) as answer:
+            text = answer.read().decode()
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    assert 'dledger_spool_depth{spool="spool"} 0.0' in text
+    assert 'dledger_spool_unknown_outcomes{spool="spool"} 0.0' in text
+
+
+def test_status_of_no_spool_is_refused(tmp_path: Path) -> None:
+    """In words, and for programs."""
+    command = [sys.executable, "-c", RUN, "spool", "status", "--dir", str(tmp_path), "--json"]
+
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 1
+    assert "it is no spool" in json.loads(done.stdout)["error"]["message"]
