@@ -18,7 +18,7 @@ from dledger.broker.command_frame import (
 from dledger.broker.id_runs import IdRun
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
-from dledger.broker.replay_mark import ReplayMark
+from dledger.common.replay_mark import ReplayMark
 
 _TEXT = st.text(max_size=12)
 _MESSAGES = st.lists(

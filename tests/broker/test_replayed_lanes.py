@@ -15,11 +15,11 @@ from dledger.broker.commands import CreateTopic, DeleteTopic, Leap
 from dledger.broker.deduplication import SILENCE_MS, SILENT_KEPT, DeduplicationWindow
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce, without_client_id
-from dledger.broker.replay_mark import MAX_SEQUENCE, ReplayMark, lane_key
 from dledger.broker.replayed_lanes import FORGOTTEN_AT_ONCE, KEPT_MS, MAX_LANES, ReplayedLanes
 from dledger.broker.results import NOWHERE, Produced
 from dledger.broker.snapshot_codec import MalformedStateError, Reader
 from dledger.broker.state import BrokerState
+from dledger.common.replay_mark import MAX_SEQUENCE, ReplayMark, lane_key
 from dledger.errors import UnknownTopic
 from tests.broker.log import Log
 

@@ -13,8 +13,8 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Message
-from dledger.broker.replay_mark import ReplayMark
 from dledger.calls.service import handlers_of, resumed_of
+from dledger.common.replay_mark import ReplayMark
 from dledger.door.bounds import Bounds
 from dledger.door_process import frames
 from dledger.door_process.frames import AckBatch, Client, DoorKind, SendBatch

@@ -19,9 +19,9 @@ from crc32c import crc32c
 from dledger.broker import commands
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
+from dledger.common.replay_mark import ReplayMark
 from dledger.errors import NewerCommand, NewerFormat, OlderFormat, StorageError
 from dledger.files import checked_json
 from dledger.files.files import Mode

@@ -43,7 +43,7 @@ REPLAY_MUTANTS = (
     ),
     Mutant(
         name="one message too many is known",
-        file="broker/replay_mark.py",
+        file="common/replay_mark.py",
         old="last - self.first + 1))",
         new="last - self.first + 2))",
         why="the first new message of each call is answered with OK and lost",
@@ -51,7 +51,7 @@ REPLAY_MUTANTS = (
     ),
     Mutant(
         name="one message too few is known",
-        file="broker/replay_mark.py",
+        file="common/replay_mark.py",
         old="last - self.first + 1))",
         new="last - self.first))",
         why="the last message before a cut is stored twice",

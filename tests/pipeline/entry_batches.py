@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
-from dledger.broker.replay_mark import ReplayMark
+from dledger.common.replay_mark import ReplayMark
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.replay_mark import ReplayMark
+from dledger.common.replay_mark import ReplayMark
 from dledger_pipeline.errors import MalformedMessage
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, SetAside, decode
 from tests.pipeline.entry_batches import (

@@ -11,8 +11,8 @@ from dledger.broker.command_frame import CommandType
 from dledger.broker.commands import CreateTopic, DeleteTopic
 from dledger.broker.message import Message
 from dledger.broker.produce import VERSION, ProduceFrame
-from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.state import BrokerState
+from dledger.common.replay_mark import ReplayMark
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
 from dledger_pipeline.archive.selection import Selection

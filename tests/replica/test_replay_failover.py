@@ -11,8 +11,8 @@ import pytest
 from dledger.broker.commands import CreateTopic
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
-from dledger.broker.replay_mark import ReplayMark, lane_key
 from dledger.broker.results import NOWHERE, Produced
+from dledger.common.replay_mark import ReplayMark, lane_key
 from tests.replica.group import DriverGroup, DriverNode
 from tests.waiting import eventually
 

@@ -12,9 +12,9 @@ import pytest
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.message import Columns
 from dledger.broker.produce import FLAGS, encode_produce
-from dledger.broker.replay_mark import ReplayMark
 from dledger.checks.messages import MAX_TIMESTAMP_MS, check_record
 from dledger.client import Client, Record
+from dledger.common.replay_mark import ReplayMark
 from dledger.errors import InvalidArgument
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.batches import checked_batch

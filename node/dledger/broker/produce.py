@@ -53,7 +53,7 @@ from dledger.broker.command_frame import (
 )
 from dledger.broker.id_runs import Ids, run_from
 from dledger.broker.message import Columns, Encoding, Message
-from dledger.broker.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mark_at
+from dledger.common.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mark_at
 
 VERSION = 1
 NO_QUEUE = -1

@@ -23,8 +23,8 @@ from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from dledger.broker.ranking import Rank, Ranking
-from dledger.broker.replay_mark import KEY_BYTES
 from dledger.broker.snapshot_codec import Encoded, Reader, column, number, strings, text_bytes
+from dledger.common.replay_mark import KEY_BYTES
 
 KEPT_MS: Final = 30 * 24 * 3_600_000
 """How long a lane is kept at least after its last use, in lived time; unless bounds are reached."""

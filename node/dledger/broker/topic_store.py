@@ -17,7 +17,6 @@ from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
-from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted, TopicGrown
 from dledger.broker.retries import Rows
@@ -30,6 +29,7 @@ from dledger.broker.topics import (
     Topic,
     checked_topic,
 )
+from dledger.common.replay_mark import ReplayMark
 from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
 
 

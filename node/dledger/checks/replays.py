@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from dledger.broker.replay_mark import (
+from dledger.common.replay_mark import (
     MAX_LANE,
     MAX_SEQUENCE,
     TOKEN_BYTES,

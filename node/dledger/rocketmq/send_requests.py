@@ -12,7 +12,6 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import encode_produce
-from dledger.broker.replay_mark import ReplayMark
 from dledger.broker.topics import NORMAL
 from dledger.checks.messages import (
     check_body,
@@ -28,6 +27,7 @@ from dledger.checks.packed import check_small
 from dledger.checks.replays import replay_mark
 from dledger.checks.resources import checked_client_id, topic_name
 from dledger.common.limits import MAX_ID_LENGTH, MAX_MESSAGES
+from dledger.common.replay_mark import ReplayMark
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code, Rejected, ok
 

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from dledger.broker.produce import FLAGS, HAS_MARK, VERSION
-from dledger.broker.replay_mark import KEY_BYTES, MARK_BYTES
+from dledger.common.replay_mark import KEY_BYTES, MARK_BYTES
 from dledger_pipeline.errors import MalformedMessage
 
 Ints: TypeAlias = npt.NDArray[np.int64]
