@@ -47,7 +47,7 @@ asyncio.run(main())
 what its timers do in that time without calls."""
 
 ITS_OWN = ""
-OURS = "import dledger.__main__\n"
+OURS = "import dledger.cli.main\n"
 CHAOS = "import e2e.chaos.node\n"
 
 

@@ -901,7 +901,7 @@ def test_a_batch_that_breaks_a_rule_is_refused(command: bytes, why: str) -> None
         checked_batch(command)
 
 
-@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 32)], ids=["version", "flag"])
+@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 64)], ids=["version", "flag"])
 async def test_a_batch_of_a_newer_producer_does_not_get_into_the_log(
     group: MemoryGroup, at: int, value: int
 ) -> None:
