@@ -433,16 +433,17 @@ class CorruptSpool(StorageError):
         offset: The first damaged byte.
         size_bytes: How many there are; 0 where bytes are missing.
         first, last: Sequence numbers of the messages lost with them; last < first: none.
+        messages: How many these are.
     """
 
     def __init__(
         self, path: str, *, offset: int, size_bytes: int, first: int, last: int, reason: str
     ) -> None:
-        lost = last - first + 1
-        numbers = f" ({first} to {last})" if lost else ""
+        self.messages = last - first + 1
+        numbers = f" ({first} to {last})" if self.messages else ""
         super().__init__(
             f"corrupt spool file {path}: {size_bytes} bytes at byte offset {offset}, "
-            f"{lost} messages lost{numbers}: {reason}"
+            f"{self.messages} messages lost{numbers}: {reason}"
         )
         self.path, self.offset, self.size_bytes, self.reason = path, offset, size_bytes, reason
         self.first, self.last = first, last

@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.door.contract import Code as GrpcCode
 from dledger.rpc.error_table import TABLE
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.rpc.status import Code
@@ -20,7 +19,6 @@ from dledger.sidecar.decisions import (
     refusal_of,
     try_s,
     verdict_of_code,
-    verdict_of_failure,
     verdict_of_send,
 )
 
@@ -88,13 +86,6 @@ def test_the_worst_of_an_answer_counts(whole: int, entries: list[int]) -> None:
 def test_any_bytes_have_a_verdict(data: bytes) -> None:
     """An answer of whoever else listens there is no answer of the group's."""
     assert verdict_of_send(data)[0] in Verdict
-
-
-def test_what_is_no_answer_at_all_is_an_outage() -> None:
-    """A proxy's word, or gRPC's own."""
-    said = {code: verdict_of_failure(code) for code in GrpcCode}
-
-    assert {code for code, verdict in said.items() if verdict is not Verdict.AWAY} == {GrpcCode.OK}
 
 
 @given(left_s=st.none() | st.floats(-10, 100))

@@ -99,7 +99,7 @@ async def test_what_ten_times_ends_in_an_internal_error_goes_aside(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The node's fault or the message's: the lane goes on."""
-    monkeypatch.setattr("dledger.sidecar.replay._BACKOFF_S", (0.001, 0.001))
+    monkeypatch.setattr("dledger.sidecar.replay.BACKOFF_S", (0.001, 0.001))
     bench = await filled(5)
     bench.group.code = lambda one: (
         Code.INTERNAL_ERROR if one.system_properties.message_id == "000003" else Code.OK
@@ -128,14 +128,16 @@ async def test_lanes_are_replayed_beside_each_other() -> None:
     """One that the group does not take now keeps none of the others back."""
     bench = await filled(30, clients=4)
     bench.group.code = lambda _: Code.OK
-    held = bench.group.unary
+    held, is_held = bench.group.unary, asyncio.Event()
 
     async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
         if ("x-mq-client-id", "client-0") in metadata:
+            is_held.set()
             await asyncio.Event().wait()
         return await held(path, body, metadata, timeout_s)
 
     bench.group.unary = unary
+    await is_held.wait()  # its call before this one has ended
     bench.group.error = None
     await eventually(lambda: len(bench.group.stored) == 90, "the other lanes' messages")
 

@@ -9,12 +9,14 @@ from typing import Any
 
 import pytest
 
+from dledger.door.contract import Code as GrpcCode
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault
 from dledger.rpc.status import Code
 from dledger.sidecar.reach import Reach
 from dledger.sidecar.replay import Replay, is_disk_failure
 from dledger.sidecar.sends import Sends
+from dledger.sidecar.upstream import UpstreamError
 from dledger.spool.counters import Counts
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
@@ -129,6 +131,16 @@ async def test_an_outage_costs_no_error_and_no_order(bench: Bench) -> None:
     assert bench.answers.codes == [Code.OK] * 100
     assert bench.group.numbers() == list(range(1, 101))
     assert bench.counts.spooled == bench.counts.replayed >= 41
+
+
+@pytest.mark.parametrize("code", [each for each in GrpcCode if each is not GrpcCode.OK])
+async def test_what_is_no_answer_at_all_is_an_outage(bench: Bench, code: GrpcCode) -> None:
+    """A proxy's word, or gRPC's own."""
+    bench.group.error = UpstreamError(code, "said by nobody of the group", sent=False)
+    bench.send(1)
+
+    assert await bench.answered(1) == [Code.OK]
+    assert (bench.reach.away, bench.counts.spooled) == (True, 1)
 
 
 async def test_a_body_that_says_not_available_is_an_outage(bench: Bench) -> None:

@@ -23,7 +23,7 @@ LIVES = 4
 @pytest.fixture(autouse=True)
 def short_backoff(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the replay try again soon."""
-    monkeypatch.setattr("dledger.spool.replay._BACKOFF_S", (0.001, 0.01))
+    monkeypatch.setattr("dledger.spool.replay.BACKOFF_S", (0.001, 0.01))
 
 
 class Life:

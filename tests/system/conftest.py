@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from dledger.client import Client
 from dledger.server import node
+from e2e.harness.dev_group import DevGroup
+from e2e.harness.ports import free_port_range
 from tests.system.live_nodes import LiveNodes
 
 
@@ -26,3 +30,19 @@ async def live(unfounded: LiveNodes) -> LiveNodes:
     """Return a group of three."""
     await unfounded.found(0, 1, 2)
     return unfounded
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[DevGroup]:
+    """Return a running, writable group of three processes, with the topic `orders` of one queue."""
+    made = DevGroup(tmp_path / "data", free_port_range(), "segment_bytes=8388608")
+    endpoint = made.announced()["endpoints"][0]
+
+    async def create_topic() -> None:
+        async with Client(endpoint) as client:
+            await client.create_topic("orders", queues=1)
+
+    asyncio.run(create_topic())
+    yield made
+    if made.process.poll() is None:
+        made.stop()

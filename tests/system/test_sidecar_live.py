@@ -86,6 +86,13 @@ class Beside:
         await eventually(lambda: self.sidecar.counters().depth == 0, "an empty spool")
 
 
+def producer_settings() -> bytes:
+    """Return what a producer's Telemetry begins with."""
+    settings = definition.Settings(client_type=definition.ClientType.PRODUCER)
+    settings.publishing.topics.add(name=TOPIC)
+    return bytes(service.TelemetryCommand(settings=settings).SerializeToString())
+
+
 async def stored(nodes: LiveNodes, topic: str = TOPIC) -> list[int]:
     """Return the numbers of the stored messages, in order."""
     async with nodes.client(0) as client:
@@ -171,9 +178,7 @@ async def test_telemetry_is_answered_here_while_the_group_is_away(
     nodes: LiveNodes, tmp_path: Path
 ) -> None:
     """And reaches the group once it is back, on the connection of its client's calls."""
-    settings = definition.Settings(client_type=definition.ClientType.PRODUCER)
-    settings.publishing.topics.add(name=TOPIC)
-    command = service.TelemetryCommand(settings=settings).SerializeToString()
+    command = producer_settings()
     await nodes.stop(0)
     address = nodes.client_address(0)
     async with Beside([address], tmp_path / "spool") as beside:
@@ -196,9 +201,7 @@ async def test_each_client_has_one_connection_with_its_telemetry(
     nodes: LiveNodes, tmp_path: Path
 ) -> None:
     """A node believes a call about a client's own where its Telemetry is, and there alone."""
-    settings = definition.Settings(client_type=definition.ClientType.PRODUCER)
-    settings.publishing.topics.add(name=TOPIC)
-    command = service.TelemetryCommand(settings=settings).SerializeToString()
+    command = producer_settings()
     node: Any = nodes.nodes[0]
     peers: dict[str, set[str]] = {}
     clients = node._parts.messaging.clients

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,22 +24,6 @@ from tests.waiting import eventually_blocking
 TOPIC = "orders"
 THREADS = 2
 PROGRAM = Path(__file__).with_name("sidecar_producer.py")
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[DevGroup]:
-    """Return a running group of three with a topic of one queue."""
-    made = DevGroup(tmp_path / "data", free_port_range(), "segment_bytes=8388608")
-    endpoint = made.announced()["endpoints"][0]
-
-    async def create_topic() -> None:
-        async with Client(endpoint) as client:
-            await client.create_topic(TOPIC, queues=1)
-
-    asyncio.run(create_topic())
-    yield made
-    if made.process.poll() is None:
-        made.stop()
 
 
 class Sdk:

@@ -7,7 +7,7 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import count
 from pathlib import Path
 
@@ -15,27 +15,10 @@ import pytest
 
 from dledger.client import Client, Record, SendResult, SpoolingProducer
 from e2e.harness.dev_group import DevGroup
-from e2e.harness.ports import free_port_range
 from tests.waiting import eventually, eventually_blocking
 
 TOPIC = "orders"
 RESTARTED_S = 60
-
-
-@pytest.fixture
-def group(tmp_path: Path) -> Iterator[DevGroup]:
-    """Return a running, writable group of three, with a topic of one queue."""
-    made = DevGroup(tmp_path / "data", free_port_range(), "segment_bytes=8388608")
-    endpoint = made.announced()["endpoints"][0]
-
-    async def create_topic() -> None:
-        async with Client(endpoint) as client:
-            await client.create_topic(TOPIC, queues=1)
-
-    asyncio.run(create_topic())
-    yield made
-    if made.process.poll() is None:
-        made.stop()
 
 
 def restarted(group: DevGroup) -> DevGroup:

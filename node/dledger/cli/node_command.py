@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import ctypes
 import dataclasses
-import gc
 import logging
 import os
 import resource
@@ -19,7 +18,7 @@ from typing import Any, Final
 
 import uvloop
 
-from dledger.common.memory import give_back_now_and_then, keep_blocks
+from dledger.common.memory import collect_seldom, give_back_now_and_then, keep_blocks
 from dledger.common.watchdog import Watchdog
 from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
 from dledger.rpc.peer_tls import PeerTls
@@ -31,8 +30,6 @@ from dledger.server.node import Node
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-_GC_THRESHOLDS: Final = (20_000, 20, 50)
-"""Requests create little cyclic garbage; a collection every 700 allocations wastes time."""
 _SWITCH_INTERVAL_S: Final = 0.0005
 """A sync acquires the GIL several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
@@ -156,8 +153,7 @@ async def _serve(settings: Settings, read: Callable[[], Settings] | None) -> Bas
         return None
     node = Node(settings, on_fatal=end, watchdog=watchdog)
     await node.start()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    collect_seldom()
     watchdog.start()
     give_back_now_and_then()
     following = (

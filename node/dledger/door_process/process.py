@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import ctypes
-import gc
 import json
 import logging
 import os
@@ -21,7 +20,7 @@ from typing import Any, Final
 
 import uvloop
 
-from dledger.common.memory import give_back_now_and_then, keep_blocks
+from dledger.common.memory import collect_seldom, give_back_now_and_then, keep_blocks
 from dledger.door.bounds import Bounds
 from dledger.door.contract import Handlers
 from dledger.door.server import DoorServer
@@ -37,8 +36,6 @@ from dledger.link.frames import packed
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-_GC_THRESHOLDS: Final = (20_000, 20, 50)
-"""As in `cli.node_command`."""
 _EXIT_LOST: Final = 1
 
 
@@ -122,8 +119,7 @@ class Process:
             )
             self._servers.append(server)
             await server.start()
-        gc.freeze()
-        gc.set_threshold(*_GC_THRESHOLDS)
+        collect_seldom()
         give_back_now_and_then()
         door.link.send(packed(DoorKind.READY, os.getpid()))
 

@@ -10,7 +10,6 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
-import gc
 import logging
 import signal
 import socket
@@ -23,7 +22,7 @@ from typing import Any, Final
 import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
-from dledger.common.memory import give_back_now_and_then, keep_blocks
+from dledger.common.memory import collect_seldom, give_back_now_and_then, keep_blocks
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, InvalidArgument, StorageError
@@ -47,8 +46,6 @@ logger = logging.getLogger(__name__)
 EXIT_USAGE: Final = 2
 _EXIT_DISK: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
-_GC_THRESHOLDS: Final = (20_000, 20, 50)
-"""As in `cli.node_command`."""
 _LOOK_S: Final = 5.0
 """Between looks for a disk that failed, and for clients that have gone."""
 _GRACE_S: Final = 3.0
@@ -100,8 +97,7 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
             start_http_server(port, host, registry)
         except OSError as error:
             raise InvalidArgument(f"cannot serve metrics at {args.metrics}: {error}") from error
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    collect_seldom()
     give_back_now_and_then()
     code = await sidecar.ended
     await sidecar.stop()

@@ -10,7 +10,6 @@ from typing import Final
 
 from google.protobuf.message import DecodeError
 
-from dledger.door.contract import Code as GrpcCode
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import Code
 
@@ -50,15 +49,6 @@ def verdict_of_code(code: int) -> Verdict:
     if code in _WAITS or (code >= _OF_SERVERS and code not in _NEVER) or not code:
         return Verdict.AWAY
     return Verdict.FAULT if code >= _OF_CALLERS else Verdict.ANSWER
-
-
-def verdict_of_failure(code: GrpcCode) -> Verdict:
-    """Return what a call that ended without an answer means.
-
-    A node refuses a message in the body of its answer. So gRPC's own codes are the word of a proxy,
-    of another service, or of a node in trouble.
-    """
-    return Verdict.ANSWER if code is GrpcCode.OK else Verdict.AWAY
 
 
 def verdict_of_send(answer: bytes) -> tuple[Verdict, int, str]:

@@ -27,18 +27,14 @@ from dledger.sidecar.sends import SEND_PATH, LaneKey
 from dledger.sidecar.upstream import Metadata, Upstream, UpstreamError
 from dledger.spool.counters import Counts
 from dledger.spool.reader import Chunk, Spooled
-from dledger.spool.replay import keep_rejected
+from dledger.spool.replay import BACKOFF_S, MAX_ODD_FAILURES, TIMEOUT_S, keep_rejected
 from dledger.spool.worker import Worker
 
 REPLAY_HEADER: Final = REPLAY_FIELD.decode()
-TIMEOUT_S: Final = 5.0
-_BACKOFF_S: Final = (0.1, 1.0)
 _AHEAD_MESSAGES: Final = 65_536
 _AHEAD_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 16 << 20
 _LANES_AT_ONCE: Final = 16
-_MAX_ODD_FAILURES: Final = 10
-"""After so many INTERNAL_ERRORs in a row for a single message it is that message's fault."""
 
 LONG_S: Final = 0.1
 """A call that takes longer is made smaller, down to `LEAST_MESSAGES`: live sends wait behind it."""
@@ -163,14 +159,14 @@ class Replay:
         """Count the damage found since the last call; the spool has logged it."""
         damage: Sequence[CorruptSpool] = self._worker.spool.damage
         for one in damage[self._reported :]:
-            self._counts.lost += one.last - one.first + 1
+            self._counts.lost += one.messages
         self._reported = len(damage)
 
     # -- a lane ---------------------------------------------------------------------------------
 
     async def _bring(self, lane: _Lane) -> None:
         """Bring a lane's messages to the group, in order, until none waits."""
-        backoff, loop = Backoff(*_BACKOFF_S), asyncio.get_running_loop()
+        backoff, loop = Backoff(*BACKOFF_S), asyncio.get_running_loop()
         while lane.waiting:
             async with self._room:
                 call = next_call(lane.waiting, lane.limit)
@@ -183,10 +179,10 @@ class Replay:
             if outcome is _Outcome.NOT_YET:
                 lane.limit = max(1, len(call) // 2)
                 lane.odd_failures += code == Code.INTERNAL_ERROR
-                if len(call) > 1 or lane.odd_failures < _MAX_ODD_FAILURES:
+                if len(call) > 1 or lane.odd_failures < MAX_ODD_FAILURES:
                     await asyncio.sleep(backoff.next_s())
                     continue
-                why = f"failed {_MAX_ODD_FAILURES} times: {why}"
+                why = f"failed {MAX_ODD_FAILURES} times: {why}"
             elif outcome is _Outcome.REFUSED and len(call) > 1 and code != Code.TOPIC_NOT_FOUND:
                 lane.limit = len(call) // 2  # to find the one that is at fault
                 continue

@@ -63,16 +63,17 @@ class RouteCache:
         if known == answer or (known is None and len(self._routes) >= MAX_TOPICS):
             return
         self._routes[topic] = answer
-        self._is_stale = True
-        if self._writing is None:
-            self._writing = asyncio.get_running_loop().create_task(self._write())
+        self._save()
 
     def forget(self, topic: str) -> None:
         """Forget a topic that the group does not have any longer."""
         if self._routes.pop(topic, None) is not None:
-            self._is_stale = True
-            if self._writing is None:
-                self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._save()
+
+    def _save(self) -> None:
+        self._is_stale = True
+        if self._writing is None:
+            self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
         try:

@@ -214,6 +214,8 @@ class Sends:
             try:
                 answer = await upstream.unary(SEND_PATH, send.body, metadata, timeout_s)
             except UpstreamError as error:
+                # A node refuses in the body of its answer: gRPC's own codes are the word of a
+                # proxy, of another service, or of a node in trouble, whichever they are.
                 send.tried |= error.sent
                 why = str(error)
             else:

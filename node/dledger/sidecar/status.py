@@ -6,7 +6,6 @@ Called by `cli.spool_command`.
 from __future__ import annotations
 
 import datetime
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,6 +15,7 @@ from dledger.errors import CorruptFile, StorageError, Unsupported
 from dledger.files.checked_json import VersionError
 from dledger.files.files import Files
 from dledger.spool.identity import load_identity
+from dledger.spool.lanes import age_s
 from dledger.spool.rejected import read_rejected
 from dledger.spool.spool_scan import SpoolScanner
 from dledger.spool.state import read_state
@@ -96,15 +96,15 @@ def status_of(files: Files, directory: Path) -> SpoolStatus:
         unknown_outcomes=found.tried,
         known_until_ms=found.tried_since_ms + SILENCE_MS if found.tried else 0,
         rejected=len(rejected),
-        lost=sum(one.last - one.first + 1 for one in found.damage),
+        lost=sum(one.messages for one in found.damage),
         lanes=tuple(sorted(lanes, key=lambda lane: -lane.depth)),
     )
 
 
 def lines_of(status: SpoolStatus) -> list[str]:
     """Return what is shown to people."""
-    age_s = max(0.0, time.time() - status.oldest_ms / 1000) if status.oldest_ms else 0.0
-    lines = [f"{status.depth} messages wait, {status.bytes} bytes, the oldest for {age_s:.0f} s"]
+    age = f"{age_s(status.oldest_ms):.0f} s"
+    lines = [f"{status.depth} messages wait, {status.bytes} bytes, the oldest for {age}"]
     if status.unknown_outcomes:
         until = datetime.datetime.fromtimestamp(status.known_until_ms / 1000, datetime.UTC)
         lines.append(

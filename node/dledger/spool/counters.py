@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from dledger.spool.lanes import age_s
 from dledger.spool.spool import Spool
 
 
@@ -58,14 +58,13 @@ class SpoolCounters:
 
 def counters_of(counts: Counts, spool: Spool, *, limit_bytes: int, degraded: bool) -> SpoolCounters:
     """Return what is exported of a spool. Any thread may call this."""
-    oldest_ms = spool.ages.oldest_ms
     return SpoolCounters(
         **asdict(counts),
         depth=spool.waiting,
         bytes=spool.waiting_bytes,
         disk_bytes=spool.disk_bytes,
         limit_bytes=limit_bytes,
-        oldest_seconds=max(0.0, time.time() - oldest_ms / 1000) if oldest_ms else 0.0,
+        oldest_seconds=age_s(spool.ages.oldest_ms),
         unknown_outcomes=spool.tried,
         degraded=int(degraded),
     )

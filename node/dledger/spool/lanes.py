@@ -9,6 +9,7 @@ its own for what comes from then on. Owned by `Spool`.
 from __future__ import annotations
 
 import secrets
+import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -111,3 +112,8 @@ class Ages:
             return self._steps[0][1]
         except IndexError:  # another thread may ask
             return 0
+
+
+def age_s(since_ms: int) -> float:
+    """Return how long what waits *since_ms*, Unix milliseconds, has waited; 0: nothing does."""
+    return max(0.0, time.time() - since_ms / 1000) if since_ms else 0.0

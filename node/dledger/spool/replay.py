@@ -30,8 +30,9 @@ from dledger.spool.topic_sender import Upstream
 from dledger.spool.worker import Worker
 
 TIMEOUT_S: Final = 5.0
-_BACKOFF_S: Final = (0.1, 1.0)
-_MAX_ODD_FAILURES: Final = 10
+BACKOFF_S: Final = (0.1, 1.0)
+MAX_ODD_FAILURES: Final = 10
+"""After so many internal errors in a row for a single message it is that message's fault."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class Replay:
         self._upstream, self._worker, self._gate = upstream, worker, gate
         self._counts, self._report = counts, report
         self._reported = 0
-        self._backoff, self._odd_failures = Backoff(*_BACKOFF_S), 0
+        self._backoff, self._odd_failures = Backoff(*BACKOFF_S), 0
 
     async def run(self) -> None:
         """Replay until cancelled, or until the disk fails (which is logged)."""
@@ -92,7 +93,7 @@ class Replay:
         """Report the damage found since the last call."""
         damage = self._worker.spool.damage
         for one in damage[self._reported :]:
-            self._counts.lost += one.last - one.first + 1
+            self._counts.lost += one.messages
             self._report(one)
         self._reported = len(damage)
 
@@ -133,9 +134,9 @@ class Replay:
         except DledgerError as error:
             passes = isinstance(error, Unavailable | RateLimited | DiskFull | FeatureNotReady)
             self._odd_failures += not passes
-            if self._odd_failures >= _MAX_ODD_FAILURES:
+            if self._odd_failures >= MAX_ODD_FAILURES:
                 self._odd_failures = 0
-                return Refused(f"failed {_MAX_ODD_FAILURES} times: {error}")
+                return Refused(f"failed {MAX_ODD_FAILURES} times: {error}")
             self._gate.closed(error)
             await asyncio.sleep(self._backoff.next_s())
             return error
@@ -159,7 +160,7 @@ async def keep_rejected(
             break
         except DiskFull as error:
             _log.warning("%s", error)
-            await asyncio.sleep(_BACKOFF_S[1])
+            await asyncio.sleep(BACKOFF_S[1])
     counts.rejected += len(refused)
     for spooled, reason in refused:
         message = spooled.message
