@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pwd
 import subprocess
 import tarfile
 from io import BytesIO
@@ -15,8 +16,8 @@ import yaml
 from e2e.cluster import golang, image, lock, mounts, oci
 from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.kind_image import __main__ as command_line
-from e2e.cluster.kind_image import contents, daemon, node, places
-from e2e.cluster.layout import Layout
+from e2e.cluster.kind_image import contents, daemon, node, person, places
+from e2e.cluster.layout import Layout, default_layout
 from e2e.cluster.steps import Steps
 
 LISTED = """\
@@ -267,3 +268,57 @@ def test_run_wants_a_command_and_root(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(command_line, "require_root", refuse)
     assert command_line.main(["build"]) == 2
+
+
+def test_a_user_is_one_who_may_write_what_he_runs_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else his `make` fails at its first file, minutes later; root is what there was."""
+    owner = tmp_path.stat().st_uid
+    known = {"root": 0, "ann": owner or 1000, "bob": 4711}
+
+    def find(name: str) -> pwd.struct_passwd:
+        return pwd.struct_passwd((name, "x", known[name], 100, "", f"/home/{name}", "/bin/sh"))
+
+    monkeypatch.setattr(pwd, "getpwnam", find)
+    if not owner:
+        os.chown(tmp_path, known["ann"], -1)
+
+    assert person.find("ann", tmp_path) == person.Person(
+        "ann", known["ann"], 100, Path("/home/ann")
+    )
+    for name, word in (("carl", "useradd"), ("root", "--user root"), ("bob", "chown -R bob")):
+        with pytest.raises(MissingPrerequisite, match=word):
+            person.find(name, tmp_path)
+
+
+def test_a_user_is_given_what_he_cannot_fetch(
+    made: places.Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a cache of his own, with this Docker's socket; nothing names a directory of root's."""
+    ann = person.Person("ann", 1000, 100, tmp_path / "ann")
+    ours = {
+        "PATH": "/bin",
+        "XDG_CACHE_HOME": "/root/x",
+        "DOCKER_CONFIG": "/root/y",
+        "HOME": "/root",
+    }
+    theirs = default_layout(person.environment(ann, ours))
+    owned: dict[Path, tuple[int, int]] = {}
+    monkeypatch.setattr(os, "chown", lambda path, *whose: owned.update({path: whose}))
+    monkeypatch.setattr(places.Places, "socket", tmp_path / "docker.sock")
+    (tmp_path / "docker.sock").touch(0o600)
+    helm = golang.built(made.layout, golang.HELM)
+    helm.parent.mkdir(parents=True)
+    helm.write_text("helm")
+
+    person.let(ann, made)
+
+    given = golang.built(theirs, golang.HELM)
+    assert given.read_text() == "helm"
+    assert owned[given] == owned[theirs.cache] == (1000, 100)
+    assert not golang.built(theirs, golang.KUBECTL).exists()
+    assert (tmp_path / "docker.sock").stat().st_mode & 0o777 == 0o660
+    assert owned[tmp_path / "docker.sock"] == (-1, 100)
+    words = person.inside(ann, "make", "demo")
+    assert words[-5:] == ["--setuid", "1000", "--", "make", "demo"]

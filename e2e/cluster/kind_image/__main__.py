@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from e2e.cluster import base, golang, image, lock, mounts, packages, shell
 from e2e.cluster.errors import MissingPrerequisite, exit_code
-from e2e.cluster.kind_image import daemon, node
+from e2e.cluster.kind_image import daemon, node, person
 from e2e.cluster.kind_image.places import Places
 from e2e.cluster.layout import default_layout
 from e2e.cluster.local import require_root
@@ -24,6 +26,7 @@ examples:
   python -m e2e.cluster.kind_image build            Docker, kind, the nodes' image; prints its name
   python -m e2e.cluster.kind_image run make demo CLUSTER=kind
   python -m e2e.cluster.kind_image run --stories make e2e CLUSTER=kind
+  python -m e2e.cluster.kind_image run --user ann make demo CLUSTER=kind
   python -m e2e.cluster.kind_image down             end its Docker, with all containers
   python -m e2e.cluster.kind_image purge            that, and delete its images and files
 
@@ -56,6 +59,11 @@ def parser() -> argparse.ArgumentParser:
         help="with all that stories ask for, where there is no network to fetch it from: Spark's "
         "image, Prometheus, versitygw",
     )
+    runs.add_argument(
+        "--user",
+        metavar="NAME",
+        help="as this user and not as root; the directory that it is run in must be the user's",
+    )
     runs.add_argument("argv", nargs=argparse.REMAINDER, metavar="CMD...")
     return top
 
@@ -75,6 +83,7 @@ def _run(options: argparse.Namespace) -> int:
     places, steps = Places(default_layout()), Steps()
     if options.command == "run" and not options.argv:
         raise MissingPrerequisite("run what? For instance: run make demo CLUSTER=kind")
+    somebody = person.find(options.user, Path.cwd()) if vars(options).get("user") else None
     with lock.held(places.lock, steps, "making, starting or ending kind's Docker"):
         if options.command in ("down", "purge"):
             _end(places, steps, purge=options.command == "purge")
@@ -85,9 +94,16 @@ def _run(options: argparse.Namespace) -> int:
             return 0
         os.environ.update(environment_of(places, provided))
         _provide_offline(steps, stories=options.stories)
+        if somebody is not None:
+            person.let(somebody, places)
         lock.use(places.uses)
     command = options.argv[1:] if options.argv[0] == "--" else options.argv
-    return subprocess.run(daemon.inside(*command), env=shell.environment(), check=False).returncode
+    if somebody is None:
+        words, environment = daemon.inside(*command), shell.environment()
+    else:
+        words = person.inside(somebody, *command)
+        environment = person.environment(somebody, shell.environment())
+    return subprocess.run(words, env=environment, check=False).returncode
 
 
 def _end(places: Places, steps: Steps, *, purge: bool) -> None:
@@ -110,10 +126,10 @@ def provide(places: Places, steps: Steps) -> str:
     provided = node.provide(places, steps)
     places.path.mkdir(exist_ok=True)
     client = places.docker_program / "usr" / "bin" / "docker"
-    for name, target in (("docker", client), ("kind", golang.built(places.layout, golang.KIND))):
-        link = places.path / name
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
+    for name, program in (("docker", client), ("kind", golang.built(places.layout, golang.KIND))):
+        partial = places.path / f"{name}.{os.getpid()}"
+        shutil.copy2(program, partial)
+        partial.rename(places.path / name)  # somebody may be running the old one
     return provided
 
 

@@ -138,9 +138,10 @@ def start(places: Places, steps: Steps) -> None:
         until("Docker to answer", ready, timeout_s=TIMEOUT_S, detail=lambda: tail(log))
 
 
-def inside(*command: str) -> list[str]:
+def inside(*command: str, uid: int = 0, gid: int = 0) -> list[str]:
     """Return a command that runs another one in the namespace; /sys stays the machine's."""
-    return ["nsenter", f"--net={NAMESPACES / NAMESPACE}", "--", *command]
+    somebody = ["--setgid", str(gid), "--setuid", str(uid)] if uid else []
+    return ["nsenter", f"--net={NAMESPACES / NAMESPACE}", *somebody, "--", *command]
 
 
 def _command(places: Places) -> list[str]:

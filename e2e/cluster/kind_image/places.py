@@ -71,8 +71,8 @@ class Places:
 
     @property
     def path(self) -> Path:
-        """A directory with kind and Docker's client, to be first on the PATH."""
-        return self.top / "bin"
+        """A directory with kind and Docker's client, to be first on the PATH; open to all."""
+        return self.run / "bin"
 
     @property
     def config(self) -> Path:
