@@ -332,8 +332,8 @@ class KindCluster(KubernetesTools):
         """See `Cluster.recycle_volumes`: new volumes are made on demand, so old ones just go."""
         volumes = json.loads(self.kubectl("get", "persistentvolumes", "-o", "json"))
         names = api.released_volumes(volumes)
-        if names:
-            self.kubectl("delete", "persistentvolume", *names)
+        if names:  # and whoever made them deletes them at the same time
+            self.kubectl("delete", "persistentvolume", "--ignore-not-found", *names)
 
     def diagnostics(self, dest: Path) -> None:
         """See `Cluster.diagnostics`; with the logs that kind exports."""
