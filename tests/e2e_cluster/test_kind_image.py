@@ -160,6 +160,7 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> places.Places:
     layout = Layout(state=tmp_path / "state", run=tmp_path / "run", cache=tmp_path / "cache")
     monkeypatch.setattr(command_line, "default_layout", lambda: layout)
     monkeypatch.setattr(command_line, "require_root", lambda: None)
+    monkeypatch.setattr(daemon, "NAMESPACES", tmp_path / "netns")  # a real one may be in use
     found = places.Places(layout)
     found.top.mkdir(parents=True)
     return found
