@@ -216,6 +216,22 @@ def test_containers_of_a_killed_docker_are_ended_by_the_next_one(
     assert asked == ["start", "ps", "rm", "end"]
 
 
+def test_a_namespace_that_lost_its_name_gets_it_again(
+    made: places.Places, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Seen: somebody deleted the name, and the Docker in it could not be reached any more."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(daemon, "answers", lambda _: True)
+    monkeypatch.setattr(daemon, "_pid", lambda _: 4711)
+    monkeypatch.setattr(daemon, "run", lambda *words: asked.append(words))
+
+    daemon.start(made, Steps())
+    (daemon.NAMESPACES / places.NAMESPACE).mkdir(parents=True)
+    daemon.start(made, Steps())
+
+    assert asked == [("ip", "netns", "attach", places.NAMESPACE, "4711")]
+
+
 def test_it_is_not_ended_under_a_command_that_runs_there(
     made: places.Places, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -109,8 +109,10 @@ def answers(places: Places) -> bool:
 
 
 def start(places: Places, steps: Steps) -> None:
-    """Have the daemon run, and return when it answers."""
+    """Have the daemon run, and return when it answers; its namespace has its name again."""
     if answers(places):
+        if not (NAMESPACES / NAMESPACE).exists():
+            run("ip", "netns", "attach", NAMESPACE, str(_pid(places)))
         return
     with steps.step(f"dockerd in the network namespace {NAMESPACE}"):
         if not (NAMESPACES / NAMESPACE).exists():
@@ -208,8 +210,12 @@ def stop(places: Places, steps: Steps) -> None:
     mounts.delete([places.run])
 
 
+def _pid(places: Places) -> int:
+    return int((places.run / "docker.pid").read_text("ascii"))
+
+
 def _end(places: Places) -> None:
-    pid = int((places.run / "docker.pid").read_text("ascii"))
+    pid = _pid(places)
     os.kill(pid, signal.SIGTERM)
     until("Docker to end", lambda: not processes.alive(pid), timeout_s=STOP_TIMEOUT_S)
 
