@@ -30,9 +30,7 @@ _PATIENCE_S: Final = 120.0
 def example(name: str, image: str, applications: str = "", **names: str) -> list[dict[str, Any]]:
     """Return the manifests of an example with images, and with others for some of its names."""
     text = (EXAMPLES / name).read_text("utf-8")
-    for before, after in {
-        **dict(zip(_OF_THE_EXAMPLES, (image, applications), strict=True))
-    }.items():
+    for before, after in zip(_OF_THE_EXAMPLES, (image, applications), strict=True):
         text = text.replace(before, after)
     return [_renamed(each, names) for each in yaml.safe_load_all(text)]
 
@@ -147,11 +145,14 @@ def followed(namespace: Namespace, pod: str, container: str) -> Iterator[Applica
         return "running" in states.get(container, {})
 
     eventually(f"{container} of {pod} runs", is_running, _PATIENCE_S)
-    command = [find_kubectl(default_layout()), f"--kubeconfig={namespace.cluster.kubeconfig}"]
+    kubectl = str(find_kubectl(default_layout()))
+    command = [kubectl, f"--kubeconfig={namespace.cluster.kubeconfig}"]
     command += ["-n", namespace.name, "logs", "--follow", pod, "-c", container]
-    with tempfile.NamedTemporaryFile("w") as lines:
-        with subprocess.Popen(command, stdout=lines, stderr=subprocess.DEVNULL) as process:
-            try:
-                yield Application(namespace, pod, Path(lines.name))
-            finally:
-                process.terminate()
+    with (
+        tempfile.NamedTemporaryFile("w") as lines,
+        subprocess.Popen(command, stdout=lines, stderr=subprocess.DEVNULL) as process,
+    ):
+        try:
+            yield Application(namespace, pod, Path(lines.name))
+        finally:
+            process.terminate()

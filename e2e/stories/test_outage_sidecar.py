@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 import pytest
@@ -50,7 +50,8 @@ def test_an_application_beside_its_spool_sees_no_outage(
     group = _group(namespace)
     (stateful_set,) = example("statefulset.yaml", image.name, workload_image.name)
     namespace.apply(*running_program(stateful_set, TOPIC))
-    with followed(namespace, "shop-0", "shop") as first:
+    with ExitStack() as stack:
+        first = stack.enter_context(followed(namespace, "shop-0", "shop"))
         first.go_on(200)
         with _all_nodes_gone(group):
             first.go_on(200)
@@ -58,15 +59,13 @@ def test_an_application_beside_its_spool_sees_no_outage(
             first.go_on(200)
             namespace.kubectl("delete", "pod", "shop-0", "--timeout=60s", timeout_s=70)
             before = first.ended()
-            with followed(namespace, "shop-0", "shop") as second:
-                second.go_on(200)
-                _exec(namespace, "shop-0", KILL_WHAT_SERVES)
-                second.go_on(200)
-                waiting = _status(namespace, "shop-0")["depth"]
-                assert _value(namespace, "shop-0", "dledger_spool_degraded") == 1
-                figures["MiB of the sidecar"] = int(_exec(namespace, "shop-0", MEMORY)) / 1024
-        # Its log is followed anew, from its beginning: the outage has ended.
-    with followed(namespace, "shop-0", "shop") as second:
+            second = stack.enter_context(followed(namespace, "shop-0", "shop"))
+            second.go_on(200)
+            _exec(namespace, "shop-0", KILL_WHAT_SERVES)
+            second.go_on(200)
+            waiting = _status(namespace, "shop-0")["depth"]
+            assert _value(namespace, "shop-0", "dledger_spool_degraded") == 1
+            figures["MiB of the sidecar"] = int(_exec(namespace, "shop-0", MEMORY)) / 1024
         second.go_on(200)
         _wait_drained(namespace, "shop-0")
         assert _is_ready_since_its_start(namespace, "shop-0")
@@ -128,18 +127,20 @@ def test_pods_of_a_machine_share_its_spool(
     cluster.kubectl("-n", spool.name, "rollout", "status", f"daemonset/{SPOOL}", "--timeout=60s")
     (pod,) = spool.kubectl("get", "pods", "-o", "jsonpath={.items[*].metadata.name}").split()
     try:
-        with _application(namespace, spool, workload_image, machine) as first:
+        with ExitStack() as stack:
+            first = stack.enter_context(_application(namespace, spool, workload_image, machine))
             first.go_on(200)
             with _all_nodes_gone(group, 0):
                 first.go_on(200)
                 namespace.kubectl("delete", "pod", "shop", "--timeout=60s", timeout_s=70)
                 before = first.ended()
-                with _application(namespace, spool, workload_image, machine) as second:
-                    second.go_on(200)
-                    assert _status(spool, pod)["depth"] >= 400
-                    _exec(spool, pod, KILL_WHAT_SERVES)
-                    second.go_on(200)
-        with followed(namespace, "shop", "workload") as second:
+                second = stack.enter_context(
+                    _application(namespace, spool, workload_image, machine)
+                )
+                second.go_on(200)
+                assert _status(spool, pod)["depth"] >= 400
+                _exec(spool, pod, KILL_WHAT_SERVES)
+                second.go_on(200)
             second.go_on(200)
             _wait_drained(spool, pod)
             namespace.kubectl("delete", "pod", "shop", "--timeout=60s", timeout_s=70)
