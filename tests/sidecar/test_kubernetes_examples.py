@@ -16,9 +16,9 @@ import yaml
 
 from dledger.sidecar.options import add_run_arguments
 from dledger_operator.api import names
-from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.resources.networkpolicy import network_policy
 from e2e.cluster import golang
+from tests.operator import samples
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EXAMPLES: Final = ROOT / "docs/examples/kubernetes"
@@ -89,12 +89,6 @@ def test_the_daemon_set_tells_clients_of_the_service_of_their_own_machine() -> N
     assert service["spec"]["internalTrafficPolicy"] == "Local"
 
 
-def _group(**policy: Any) -> BrokerGroup:
-    spec = {"replicas": 3, "storage": {"size": "1Gi"}, "networkPolicy": policy}
-    metadata = {"name": "orders", "namespace": "shop", "uid": "uid-1"}
-    return BrokerGroup.parse({"metadata": metadata, "spec": spec})
-
-
 def _matches(selector: dict[str, Any], labels: dict[str, str]) -> bool:
     return bool(selector["matchLabels"].items() <= labels.items())
 
@@ -115,8 +109,8 @@ def test_an_examples_policy_opens_the_way_to_the_groups_nodes(name: str) -> None
 def test_the_groups_policy_lets_in_whom_the_page_says_to_name(name: str, kind: str) -> None:
     """`networkPolicy.clients` of the page names the pods of both examples."""
     (block,) = re.findall(r"^```yaml\n(networkPolicy:\n.*?)^```", PAGE, re.DOTALL | re.MULTILINE)
-    group = _group(**yaml.safe_load(block)["networkPolicy"])
-    rule, *_ = network_policy(group, operator_namespace="")["spec"]["ingress"]
+    policy = network_policy(samples.group(yaml.safe_load(block)), operator_namespace="")
+    rule, *_ = policy["spec"]["ingress"]
     workload = _read(name, kind)
     labels = workload["spec"]["template"]["metadata"]["labels"]
     namespace = workload["metadata"].get("namespace", "shop")
