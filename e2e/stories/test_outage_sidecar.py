@@ -28,6 +28,7 @@ TOPIC: Final = "orders"
 SPOOL: Final = "dledger-spool"
 DIRECTORY: Final = "/var/spool/dledger/orders"
 OUTAGE_S: Final = 30.0
+ANY_USER: Final = 1_000_660_000
 KILL_WHAT_SERVES: Final = (
     "import os; at = open('/proc/1/task/1/children').read().split(); os.kill(int(at[0]), 9)"
 )
@@ -82,11 +83,15 @@ def test_an_application_beside_its_spool_sees_no_outage(
 def test_a_sidecar_whose_whole_container_is_killed_loses_nothing(
     namespace: Namespace, image: Image, workload_image: Image, figures: dict[str, float]
 ) -> None:
-    """The kubelet makes it anew; the port is closed for that long, as its application is told."""
+    """The kubelet makes it anew; the port is closed for that long, as its application is told.
+
+    It runs as a user that the image does not know, as OpenShift gives one to each namespace.
+    """
     group, cluster = _group(namespace), namespace.cluster
     if cluster.kind == "current":
         pytest.skip("kills a process of a machine, which a cluster that is not ours keeps")
     (stateful_set,) = example("statefulset.yaml", image.name, workload_image.name)
+    _run_as(stateful_set, ANY_USER)
     namespace.apply(*running_program(stateful_set, TOPIC))
     with followed(namespace, "shop-0", "shop") as application:
         application.go_on(200)
@@ -154,6 +159,13 @@ def test_pods_of_a_machine_share_its_spool(
 
 def _group(namespace: Namespace) -> BrokerGroup:
     return namespace.run_group(topics=[{"name": TOPIC, "type": "NORMAL", "queues": 8}])
+
+
+def _run_as(workload: dict[str, Any], user: int) -> None:
+    spec = workload["spec"]["template"]["spec"]
+    spec["securityContext"]["fsGroup"] = user
+    for container in (*spec["initContainers"], *spec["containers"]):
+        container["securityContext"] |= {"runAsUser": user, "runAsGroup": user}
 
 
 @contextmanager
