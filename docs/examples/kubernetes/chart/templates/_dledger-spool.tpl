@@ -19,7 +19,7 @@ args:
   {{- range required "spool.upstream: client ports of the group" .upstream }}
   - --upstream={{ . }}
   {{- end }}
-  - --dir=/var/spool/dledger/orders
+  - --dir=/var/spool/dledger/{{ required "spool.name: of its directory" .name }}
   {{- range .topics }}
   - --topic={{ . }}
   {{- end }}
