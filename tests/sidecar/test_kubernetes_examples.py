@@ -140,7 +140,7 @@ def test_the_page_shows_the_sidecar_as_it_is_in_the_example() -> None:
 def _rendered(*values: str) -> list[dict[str, Any]]:
     helm = golang.provide(golang.HELM)
     options = [word for value in values for word in ("--set", value)]
-    command = [helm, "template", "shop", EXAMPLES / "chart", *options]
+    command = [str(helm), "template", "shop", str(EXAMPLES / "chart"), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     return list(yaml.safe_load_all(done.stdout))
 
