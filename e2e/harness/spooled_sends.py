@@ -32,14 +32,14 @@ def example(name: str, image: str, applications: str = "", **names: str) -> list
     text = (EXAMPLES / name).read_text("utf-8")
     for before, after in zip(_OF_THE_EXAMPLES, (image, applications), strict=True):
         text = text.replace(before, after)
-    return [_renamed(each, names) for each in yaml.safe_load_all(text)]
+    return [_rename(each, names) for each in yaml.safe_load_all(text)]
 
 
-def _renamed(part: Any, names: Mapping[str, str]) -> Any:
+def _rename(part: Any, names: Mapping[str, str]) -> Any:
     if isinstance(part, dict):
-        return {key: _renamed(value, names) for key, value in part.items()}
+        return {key: _rename(value, names) for key, value in part.items()}
     if isinstance(part, list):
-        return [_renamed(each, names) for each in part]
+        return [_rename(each, names) for each in part]
     return names.get(part, part) if isinstance(part, str) else part
 
 
@@ -90,7 +90,7 @@ class Sends:
         last = bool(said.get("isLast"))
         return cls(said["run"], tuple(said["sent"]), failed, float(said["longestS"]), last)
 
-    def acked(self) -> list[str]:
+    def acks(self) -> list[str]:
         """Return the keys of what was answered OK."""
         failed = {(thread, number) for thread, number, *_ in self.failed}
         return [
@@ -125,7 +125,7 @@ class Application:
 
         return eventually(f"{count} sends more of {self._pod}", probe, _PATIENCE_S)
 
-    def ended(self) -> Sends:
+    def wait_end(self) -> Sends:
         """Wait for its last words."""
 
         def probe() -> Sends | None:
@@ -136,7 +136,7 @@ class Application:
 
 
 @contextmanager
-def followed(namespace: Namespace, pod: str, container: str) -> Iterator[Application]:
+def follow(namespace: Namespace, pod: str, container: str) -> Iterator[Application]:
     """Read what the application in a pod says, from its start until it ends."""
 
     def is_running() -> bool:

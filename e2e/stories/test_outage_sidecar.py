@@ -13,7 +13,7 @@ import pytest
 from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.cluster.layout import default_layout
-from e2e.harness.spooled_sends import PROGRAM, Sends, example, followed, running_program
+from e2e.harness.spooled_sends import PROGRAM, Sends, example, follow, running_program
 from e2e.harness.world import (
     PYTHON,
     BrokerGroup,
@@ -55,15 +55,15 @@ def test_an_application_beside_its_spool_sees_no_outage(
     (stateful_set,) = example("statefulset.yaml", image.name, workload_image.name)
     namespace.apply(*running_program(stateful_set, TOPIC))
     with ExitStack() as stack:
-        first = stack.enter_context(followed(namespace, "shop-0", "shop"))
+        first = stack.enter_context(follow(namespace, "shop-0", "shop"))
         first.go_on(200)
         with _all_nodes_gone(group):
             first.go_on(200)
             _exec(namespace, "shop-0", KILL_WHAT_SERVES)
             first.go_on(200)
             namespace.kubectl("delete", "pod", "shop-0", "--timeout=60s", timeout_s=70)
-            before = first.ended()
-            second = stack.enter_context(followed(namespace, "shop-0", "shop"))
+            before = first.wait_end()
+            second = stack.enter_context(follow(namespace, "shop-0", "shop"))
             second.go_on(200)
             _exec(namespace, "shop-0", KILL_WHAT_SERVES)
             second.go_on(200)
@@ -74,7 +74,7 @@ def test_an_application_beside_its_spool_sees_no_outage(
         _wait_drained(namespace, "shop-0")
         assert _is_ready_since_its_start(namespace, "shop-0")
         namespace.kubectl("delete", "statefulset", "shop", "--timeout=60s", timeout_s=70)
-        after = second.ended()
+        after = second.wait_end()
 
     assert (before.failed, after.failed) == ((), ())
     assert waiting["depth"] >= 400
@@ -97,7 +97,7 @@ def test_a_sidecar_whose_whole_container_is_killed_loses_nothing(
     (stateful_set,) = example("statefulset.yaml", image.name, workload_image.name)
     _run_as(stateful_set, ANY_USER)
     namespace.apply(*running_program(stateful_set, TOPIC))
-    with followed(namespace, "shop-0", "shop") as application:
+    with follow(namespace, "shop-0", "shop") as application:
         application.go_on(200)
         with _all_nodes_gone(group, 0):
             application.go_on(200)
@@ -109,7 +109,7 @@ def test_a_sidecar_whose_whole_container_is_killed_loses_nothing(
         application.go_on(200)
         _wait_drained(namespace, "shop-0")
         namespace.kubectl("delete", "statefulset", "shop", "--timeout=60s", timeout_s=70)
-        sends = application.ended()
+        sends = application.wait_end()
 
     failed_ms = [ms for *_, ms in sends.failed]
     assert all(killed_ms <= ms <= back_ms + 2000 for ms in failed_ms), sends.failed
@@ -142,7 +142,7 @@ def test_pods_of_a_machine_share_its_spool(
             with _all_nodes_gone(group, 0):
                 first.go_on(200)
                 namespace.kubectl("delete", "pod", "shop", "--timeout=60s", timeout_s=70)
-                before = first.ended()
+                before = first.wait_end()
                 second = stack.enter_context(
                     _application(namespace, spool, workload_image, machine)
                 )
@@ -153,7 +153,7 @@ def test_pods_of_a_machine_share_its_spool(
             second.go_on(200)
             _wait_drained(spool, pod)
             namespace.kubectl("delete", "pod", "shop", "--timeout=60s", timeout_s=70)
-            after = second.ended()
+            after = second.wait_end()
     finally:
         spool.begin_delete()
 
@@ -232,7 +232,7 @@ def _application(
         terminationGracePeriodSeconds=30,
         nodeSelector={"kubernetes.io/hostname": machine},
     )
-    with followed(namespace, "shop", "workload") as application:
+    with follow(namespace, "shop", "workload") as application:
         yield application
 
 
@@ -281,7 +281,7 @@ def _seconds(told: str) -> float:
 
 def _check_stored(namespace: Namespace, image: Image, *runs: Sends) -> None:
     """Check that all that was answered OK is in the log once, each sender's in its order."""
-    acks = [key for run in runs for key in run.acked()]
+    acks = [key for run in runs for key in run.acks()]
     asked = ("--endpoint", "orders:8081", "--topic", TOPIC, "--consumer", "none")
     reader = Workload(
         namespace, image, "reader", *asked, "--expect", "/workload/acks",

@@ -90,7 +90,7 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
     certificates: list[TlsCertificate | None] = [None]
     if args.listen_tls:
         certificates.append(_certificate(args))
-    await sidecar.start(sockets, certificates, await _advertised(args.advertise or ""))
+    await sidecar.start(sockets, certificates, await _address_of(args.advertise or ""))
     if args.metrics:
         registry = CollectorRegistry()
         registry.register(SpoolCollector({Path(args.dir).name: sidecar.counters}))
@@ -106,7 +106,7 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
     return code
 
 
-async def _advertised(host: str) -> str:
+async def _address_of(host: str) -> str:
     """Return the address of what clients are told to dial: a name in a route is none to SDKs."""
     if not host:
         return ""

@@ -113,12 +113,12 @@ class Upstream:
                 request, metadata=metadata, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            raise self._failed(error, channel, timeout_s) from None
+            raise self._note_failure(error, channel, timeout_s) from None
         finally:
             self._end()
         return bytes(answer)
 
-    def _failed(
+    def _note_failure(
         self, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel, timeout_s: float
     ) -> UpstreamError:
         """Return gRPC's error as ours; leave the connection if it is the connection's."""
