@@ -69,8 +69,10 @@ class Cluster(Protocol):
     def start_api_server(self) -> None:
         """Bring the API server back; returns when it is ready again."""
 
-    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
-        """Return the processes of a pod's first container, its first process first.
+    def container_pids(self, namespace: str, pod: str, container: str = "") -> list[Pid]:
+        """Return the processes of a pod's container, its first process first.
+
+        Without a name it is the container that the pod's spec lists first, sidecars left out.
 
         Asks the API server; the ids stay good while it is away.
         """

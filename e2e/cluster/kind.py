@@ -20,7 +20,7 @@ from e2e.cluster.layout import OUR_IMAGES, POD_RANGE, SERVICE_RANGE, Layout, def
 from e2e.cluster.render import to_yaml
 from e2e.cluster.shell import run, until
 from e2e.cluster.steps import Steps
-from e2e.cluster.tools import KubernetesTools, first_container_id
+from e2e.cluster.tools import KubernetesTools, id_of_container
 
 INSTALL = "https://kind.sigs.k8s.io/docs/user/quick-start/#installation"
 OLDEST = (0, 22)
@@ -271,14 +271,14 @@ class KindCluster(KubernetesTools):
         found = json.loads(listing or "{}").get("images", [])
         return [str(each["id"]) for each in found if name in each.get("repoTags", [])]
 
-    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
+    def container_pids(self, namespace: str, pod: str, container: str = "") -> list[Pid]:
         """See `Cluster.container_pids`: as the node knows them, which is a container itself."""
         described = json.loads(self.kubectl("get", "pod", "-n", namespace, pod, "-o", "json"))
-        node, container = described["spec"]["nodeName"], first_container_id(described)
-        listed = self._in_node(node, "sh", "-c", LIST_PIDS, "sh", container)
+        node, container_id = described["spec"]["nodeName"], id_of_container(described, container)
+        listed = self._in_node(node, "sh", "-c", LIST_PIDS, "sh", container_id)
         found = sorted(tuple(map(int, line.split()[::-1])) for line in listed.splitlines())
         if not found:
-            raise ClusterError(f"{namespace}/{pod}: no process of {container[:12]} on {node}")
+            raise ClusterError(f"{namespace}/{pod}: no process of {container_id[:12]} on {node}")
         return [Pid(number, node) for _, number in found]
 
     def kill_pid(self, pid: Pid, signal: int = 9) -> None:

@@ -131,14 +131,14 @@ class KubernetesTools:
             "cache": str(self.layout.cache),
         }
 
-    def container_pids(self, namespace: str, pod: str) -> list[Pid]:
+    def container_pids(self, namespace: str, pod: str, container: str = "") -> list[Pid]:
         """See `Cluster.container_pids`."""
         described = self.kubectl("get", "pod", "-n", namespace, pod, "-o", "json")
-        container = first_container_id(json.loads(described))
-        found = processes.container_pids(container)
+        container_id = id_of_container(json.loads(described), container)
+        found = processes.container_pids(container_id)
         if not found:
             raise ClusterError(
-                f"{namespace}/{pod}: no process of container {container[:12]} on this machine; "
+                f"{namespace}/{pod}: no process of container {container_id[:12]} on this machine; "
                 "do the nodes run elsewhere, in a virtual machine for instance?"
             )
         return [Pid(number) for number in found]
@@ -175,14 +175,15 @@ class KubernetesTools:
             return ""
 
 
-def first_container_id(pod: dict[str, Any]) -> str:
-    """Return the id of the container that the pod's spec lists first.
+def id_of_container(pod: dict[str, Any], name: str = "") -> str:
+    """Return the id of a pod's container: a sidecar too, or the first that is none.
 
     Raises:
         ClusterError: when that container has never started.
     """
-    name = pod["spec"]["containers"][0]["name"]
-    for status in pod["status"].get("containerStatuses", []):
+    name = name or pod["spec"]["containers"][0]["name"]
+    found = pod["status"]
+    for status in [*found.get("containerStatuses", []), *found.get("initContainerStatuses", [])]:
         if status["name"] == name and status.get("containerID"):
             return str(status["containerID"]).partition("://")[2]
     raise ClusterError(f"pod {pod['metadata']['name']}: container {name} has not started")

@@ -193,8 +193,9 @@ class Namespace:
         *,
         files: Mapping[str, str] | None = None,
         modules: Sequence[str] = (),
+        **spec: Any,
     ) -> None:
-        """Create a pod that runs *command*.
+        """Create a pod that runs *command*; *spec* is added to the pod's.
 
         *program*, a file beside this one, is at /workload, and so are *files*. It finds *modules*,
         which are beside this one, too, in the package where they are here.
@@ -208,7 +209,7 @@ class Namespace:
         }
         paths = {program: program, **{each: f"{_HARNESS}/{each}" for each in modules}}
         paths |= {each: each for each in files or {}}
-        self.apply(config_map, client_pod(name, image, command, paths))
+        self.apply(config_map, client_pod(name, image, command, paths, **spec))
 
     def operate(self, name: str, kind: str, *, group: str = "orders", **details: Any) -> None:
         """Create a BrokerOperation; *details* are what its kind takes."""
@@ -451,11 +452,12 @@ class Workload:
 
 
 def client_pod(
-    name: str, image: str, command: Sequence[str], paths: Mapping[str, str]
+    name: str, image: str, command: Sequence[str], paths: Mapping[str, str], **spec: Any
 ) -> dict[str, Any]:
     """Return a pod that runs a command of *image*: the node's, or the workload's.
 
     What the ConfigMap of the same name has is at *paths* below /workload; /tmp can be written.
+    *spec* is added to the pod's.
     """
     container = {
         "name": "workload",
@@ -474,7 +476,7 @@ def client_pod(
     items = [{"key": key, "path": path} for key, path in paths.items()]
     program = {"name": "program", "configMap": {"name": name, "items": items}}
     volumes = [program, {"name": "tmp", "emptyDir": {}}]
-    return restricted_pod(name, container, volumes, restartPolicy="Never")
+    return restricted_pod(name, container, volumes, **{"restartPolicy": "Never"} | spec)
 
 
 def restricted_pod(

@@ -391,12 +391,16 @@ def test_first_container_is_the_one_the_spec_lists_first() -> None:
     pod = {
         "metadata": {"name": "orders-0"},
         "spec": {"containers": [{"name": "node"}, {"name": "a-sidecar"}]},
-        "status": {"containerStatuses": status},
+        "status": {
+            "containerStatuses": status,
+            "initContainerStatuses": [{"name": "spool", "containerID": "containerd://333"}],
+        },
     }
 
-    assert tools.first_container_id(pod) == "222"
+    assert tools.id_of_container(pod) == "222"
+    assert tools.id_of_container(pod, "spool") == "333"
     with pytest.raises(ClusterError, match="has not started"):
-        tools.first_container_id({**pod, "status": {}})
+        tools.id_of_container({**pod, "status": {}})
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ NAMES_OF_OTHERS = {
     "SSL_CERT_FILE",
     "ServerSideDiff",
     "generateName",
+    "maxSurge",
+    "preStop",
     "sslEnabled",
 }
 """Of gRPC, HTTP/2, Linux, Argo CD, Kubernetes and the clients of other languages."""

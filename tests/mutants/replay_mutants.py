@@ -7,8 +7,25 @@ from tests.mutants.mutant import Mutant
 _LANES = "tests/broker/test_replayed_lanes.py"
 _WIRE = "tests/rocketmq/test_replays.py"
 _BATCHES = "tests/requests/test_broken_messages.py"
+_ADVERTISED = "tests/sidecar/test_parent.py::test_a_name_that_is_advertised_is_told_by_its_address"
 
 REPLAY_MUTANTS = (
+    Mutant(
+        name="a sidecar advertises a name",
+        file="sidecar/child.py",
+        old="        return await asyncio.to_thread(resolve, host, wait_s=_RESOLVE_WAIT_S)\n",
+        new="        return host\n",
+        why="an SDK takes it for an IPv4 address, and none of its sends arrives",
+        checks=(_ADVERTISED,),
+    ),
+    Mutant(
+        name="an ended call keeps its request",
+        file="sidecar/upstream.py",
+        old='{"request_serializer": list.pop}',
+        new='{"request_serializer": lambda one: one[0]}',
+        why="an outage with many messages waiting takes gigabytes, and the container is killed",
+        checks=("tests/sidecar/test_upstream.py",),
+    ),
     Mutant(
         name="the sequence passes a conflict",
         file="broker/topic_store.py",

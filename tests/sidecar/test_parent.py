@@ -13,8 +13,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
+import grpc
 import pytest
 
+from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.sidecar.upstream import path_of
 from e2e.harness.ports import free_port_range
 from tests.waiting import eventually_blocking
 
@@ -148,3 +151,24 @@ def test_status_of_no_spool_is_refused(tmp_path: Path) -> None:
 
     assert done.returncode == 1
     assert "it is no spool" in json.loads(done.stdout)["error"]["message"]
+
+
+@pytest.mark.slow
+def test_a_name_that_is_advertised_is_told_by_its_address(tmp_path: Path) -> None:
+    """Found: a Service's name in a route is `ipv4:NAME` to an SDK, which cannot be dialled."""
+    options = ("--advertise", "localhost", "--topic", "orders:NORMAL")
+    process, port = started(tmp_path / "spool", *options)
+    request = service.QueryRouteRequest(topic=definition.Resource(name="orders"))
+    try:
+        assert process.stdout is not None
+        process.stdout.readline()
+        with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
+            ask = channel.unary_unary(path_of("QueryRoute"))
+            answer = ask(request.SerializeToString(), timeout=30, wait_for_ready=True)
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+
+    (queue,) = service.QueryRouteResponse.FromString(answer).message_queues
+    (address,) = queue.broker.endpoints.addresses
+    assert (address.host, address.port) == ("127.0.0.1", port)

@@ -28,6 +28,7 @@ from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, InvalidArgument, StorageError
 from dledger.files.files import RealFiles
 from dledger.server.client_certificate import self_signed
+from dledger.server.config import ConfigError, resolve
 from dledger.sidecar.options import add_run_arguments, split_address
 from dledger.sidecar.passing import Passing
 from dledger.sidecar.reach import Reach
@@ -49,6 +50,7 @@ _PR_SET_PDEATHSIG: Final = 1
 _LOOK_S: Final = 5.0
 """Between looks for a disk that failed, and for clients that have gone."""
 _GRACE_S: Final = 3.0
+_RESOLVE_WAIT_S: Final = 60.0
 _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to be told to clients
 
 
@@ -88,7 +90,7 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
     certificates: list[TlsCertificate | None] = [None]
     if args.listen_tls:
         certificates.append(_certificate(args))
-    await sidecar.start(sockets, certificates, args.advertise or "")
+    await sidecar.start(sockets, certificates, await _address_of(args.advertise or ""))
     if args.metrics:
         registry = CollectorRegistry()
         registry.register(SpoolCollector({Path(args.dir).name: sidecar.counters}))
@@ -102,6 +104,16 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
     code = await sidecar.ended
     await sidecar.stop()
     return code
+
+
+async def _address_of(host: str) -> str:
+    """Return the address of what clients are told to dial: a name in a route is none to SDKs."""
+    if not host:
+        return ""
+    try:
+        return await asyncio.to_thread(resolve, host, wait_s=_RESOLVE_WAIT_S)
+    except ConfigError as error:
+        raise InvalidArgument(f"--advertise: {error}") from error
 
 
 def _certificate(args: argparse.Namespace) -> TlsCertificate:

@@ -55,7 +55,9 @@ def add_run_arguments(parser: argparse.ArgumentParser) -> None:
         "--max-bytes", type=int, default=_GIB, help="limit of the directory (default: 1 GiB)"
     )
     parser.add_argument(
-        "--advertise", metavar="HOST", help="what clients dial; unless given, the host of --listen"
+        "--advertise",
+        metavar="HOST",
+        help="what clients dial, by its IPv4 address; unless given, the host of --listen",
     )
     parser.add_argument(
         "--metrics", metavar="HOST:PORT", help="serves dledger_spool_* to Prometheus"

@@ -90,7 +90,8 @@ class Upstream:
     def _method(self, path: str, kind: str) -> Any:
         method = self._methods.get((path, kind))
         if method is None:
-            method = self._methods[path, kind] = getattr(self._channel, kind)(path)
+            taken = {"request_serializer": list.pop} if kind == "unary_unary" else {}
+            method = self._methods[path, kind] = getattr(self._channel, kind)(path, **taken)
         return method
 
     async def unary(self, path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
@@ -102,19 +103,30 @@ class Upstream:
         """
         channel = self._channel
         self._begin()
+        # A call of gRPC's is in a cycle with its channel's callback, and has its request until
+        # somebody collects cycles, which is seldom: it gets a list, which it empties. For the same
+        # reason no local has the error, whose frame has the body.
+        request = [body]
+        del body
         try:
             answer = await self._method(path, "unary_unary")(
-                body, metadata=metadata, timeout=timeout_s
+                request, metadata=metadata, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
-            failed = failure_of(error)
-            late = failed.code is Code.DEADLINE_EXCEEDED and timeout_s >= _LONG_S
-            if late or failed.code is Code.UNAVAILABLE:
-                self._leave(channel)
-            raise failed from None
+            raise self._note_failure(error, channel, timeout_s) from None
         finally:
             self._end()
         return bytes(answer)
+
+    def _note_failure(
+        self, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel, timeout_s: float
+    ) -> UpstreamError:
+        """Return gRPC's error as ours; leave the connection if it is the connection's."""
+        failed = failure_of(error)
+        late = failed.code is Code.DEADLINE_EXCEEDED and timeout_s >= _LONG_S
+        if late or failed.code is Code.UNAVAILABLE:
+            self._leave(channel)
+        return failed
 
     async def answers(
         self, path: str, body: bytes, metadata: Metadata, timeout_s: float | None
