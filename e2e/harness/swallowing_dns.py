@@ -76,6 +76,10 @@ def _serve(at: socket.socket) -> None:
 
 def _run_inside(command: Sequence[str]) -> int:
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    # As a pod has: Rust's client makes its messages' ids of a MAC address, and dies without one.
+    subprocess.run(
+        ["ip", "link", "add", "eth0", "type", "veth", "peer", "name", "eth1"], check=True
+    )
     with tempfile.TemporaryDirectory() as directory:
         # As a pod's, which names itself: else a client that looks for its own host asks beyond.
         hosts = f"127.0.0.1 localhost {socket.gethostname()}\n"
