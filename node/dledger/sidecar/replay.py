@@ -282,8 +282,8 @@ def next_limit(limit: int, count: int, lasted_s: float, least: int) -> int:
         return min(limit, max(least, limit // 2, int(count * CALL_S / lasted_s)))
     if count < limit:
         return limit
-    fitting = int(count * CALL_S / lasted_s) if lasted_s > 0 else MAX_MESSAGES
-    return min(2 * limit, fitting, MAX_MESSAGES)
+    fitting = count * CALL_S / max(lasted_s, 1e-6)
+    return min(2 * limit, int(fitting), MAX_MESSAGES)
 
 
 def request_of(messages: Sequence[Spooled]) -> bytes:
