@@ -173,12 +173,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from contest(chosen, turns, scratch, LOGS)
     if ROCKETMQ in args.only:
         yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
-    if CATCH_UP in args.only:
-        behind = args.behind_mib << 20
-        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
-    if SIDECAR in args.only:
-        place = scratch / SIDECAR
-        yield from sidecar_rows(Ours(), args.replay, args.seconds, place, LOGS / SIDECAR)
+    yield from _of_ours(args, scratch)
     for name in (name for name in args.only if name in FAILOVERS):
         trials = Trials(count=args.trials)
         yield from failover_rows(FAILOVERS[name](), trials, scratch / name, LOGS / name)
@@ -187,6 +182,16 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     if PEERS_FAILOVER in args.only:
         trials = Trials(count=args.trials)
         yield from lost_leader_rows(trials, scratch / PEERS_FAILOVER, LOGS / PEERS_FAILOVER)
+
+
+def _of_ours(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
+    """Yield what is measured of ours alone."""
+    if CATCH_UP in args.only:
+        behind = args.behind_mib << 20
+        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
+    if SIDECAR in args.only:
+        place = scratch / SIDECAR
+        yield from sidecar_rows(Ours(), args.replay, args.seconds, place, LOGS / SIDECAR)
 
 
 def line(row: Row) -> str:

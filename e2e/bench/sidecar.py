@@ -31,11 +31,9 @@ from e2e.harness.waiting import HarnessError, eventually
 
 SIDECAR: Final = "sidecar"
 DIRECT, THROUGH = "direct", "through the sidecar"
-BREAK: Final = "all nodes killed"
+BREAKS: Final = {signal.SIGKILL: "all nodes killed", signal.SIGSTOP: "all nodes frozen"}
 REPLAY: Final = "replay"
 QUIET: Final = "100 sends a second"
-SINGLY: Final = "1 under way"
-AT_16: Final = "16 under way"
 _RATE: Final = 100
 _SLICE_S: Final = 2.0
 _SETTLE_S: Final = 1.0
@@ -50,6 +48,7 @@ _REPLAYS_S: Final = 1800.0
 _LOOK_S: Final = 0.1
 _MAX_BYTES: Final = 4 << 30
 _ONE: Final = Case(batch=1, window=1)
+_SIXTEEN: Final = Case(batch=1, window=16)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,7 @@ class RunningSidecar:
     def counters(self) -> Mapping[str, float] | None:
         """Return what it counts, by name without what all begin with; None: it does not answer."""
         try:
-            with urlopen(f"http://{HOST}:{self._metrics_port}/metrics", timeout=5) as answer:  # noqa: S310 - our own
+            with urlopen(f"http://{HOST}:{self._metrics_port}/metrics", timeout=5) as answer:
                 text = answer.read().decode()
         except OSError:
             return None
@@ -145,11 +144,14 @@ def sidecar_rows(
             stack.callback(load.child.stop)
         first, second = loads
         for at in (group.wait_whole(), sidecar.at):
-            first.run(Case(batch=1, window=16), 2 * _SETTLE_S, node=at)
+            first.run(_SIXTEEN, 2 * _SETTLE_S, node=at)
         yield from _beside_direct(group, sidecar, first, seconds)
-        for name, window in ((SINGLY, 1), (AT_16, 16)):
-            yield _passing(group, sidecar, first, Case(batch=1, window=window), seconds, name)
-        yield _break(group, sidecar, first, scratch)
+        for case in (_ONE, _SIXTEEN):
+            yield _passing(group, sidecar, first, case, seconds)
+        yield _break(group, sidecar, first, scratch, signal.SIGSTOP)
+        group.resume()
+        eventually("the spool is empty", lambda: _count(sidecar, "depth") == 0, _REPLAYS_S)
+        yield _break(group, sidecar, first, scratch, signal.SIGKILL)
         yield _replay(group, sidecar, first, second, messages)
 
 
@@ -180,7 +182,7 @@ def _together(slices: Sequence[Loaded]) -> dict[str, float]:
 
 
 def _passing(
-    group: ProcessGroup, sidecar: RunningSidecar, load: Load, case: Case, seconds: float, name: str
+    group: ProcessGroup, sidecar: RunningSidecar, load: Load, case: Case, seconds: float
 ) -> Row:
     """Send in a closed loop through the sidecar."""
     load.run(case, _SETTLE_S, node=sidecar.at)
@@ -190,22 +192,24 @@ def _passing(
     return Row(
         kind=SIDECAR,
         system=group.system.name,
-        name=f"{name}, {THROUGH}",
+        name=f"{case.window} under way, {THROUGH}",
         size_bytes=case.size_bytes,
         window=case.window,
         figures=loaded.figures(case.batch) | spent,
     )
 
 
-def _break(group: ProcessGroup, sidecar: RunningSidecar, load: Load, scratch: Path) -> Row:
-    """Kill all nodes under sends at a rate; they stay away."""
+def _break(
+    group: ProcessGroup, sidecar: RunningSidecar, load: Load, scratch: Path, how: signal.Signals
+) -> Row:
+    """Take all nodes away under sends at a rate; they stay away."""
     sync_ms = machine.sync_row(scratch, _SETTLE_S).figures["p99_ms"]
     with ThreadPoolExecutor(1) as pool:
         answer = pool.submit(_timed, load, sidecar.at, _BEFORE_S + _BREAK_S)
         time.sleep(_BEFORE_S)
         broke_s = time.monotonic()
         for node in group.nodes:
-            node.send(signal.SIGKILL)
+            node.send(how)
         found = answer.result()
     sends = list(zip(found["due_s"], found["latencies_us"], strict=True))
     after = latency_figures([us for due_s, us in sends if due_s > broke_s + _TRIES_S])
@@ -214,7 +218,7 @@ def _break(group: ProcessGroup, sidecar: RunningSidecar, load: Load, scratch: Pa
     return Row(
         kind=SIDECAR,
         system=group.system.name,
-        name=f"{BREAK}, {QUIET}",
+        name=f"{BREAKS[how]}, {QUIET}",
         size_bytes=_ONE.size_bytes,
         figures={
             "failures": found["failures"],

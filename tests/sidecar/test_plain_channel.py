@@ -108,7 +108,9 @@ async def channel(group: Group) -> AsyncIterator[PlainChannel]:
 
 def unary(channel: PlainChannel, name: str, body: bytes = b"x", timeout: float = 20) -> Any:
     """Make a call."""
-    return channel.unary_unary(f"/s/{name}")(body, metadata=(("x-mq-client-id", "bob"),), timeout=timeout)
+    return channel.unary_unary(f"/s/{name}")(
+        body, metadata=(("x-mq-client-id", "bob"),), timeout=timeout
+    )
 
 
 async def failure(call: Any) -> tuple[grpc.StatusCode, str]:
