@@ -113,7 +113,7 @@ class RunningSidecar:
         found = re.findall(r"^dledger_spool_(\w+)\{[^}]*\} (\S+)$", text, re.MULTILINE)
         return {name: float(value) for name, value in found}
 
-    def taken(self) -> Taken:
+    def usage(self) -> Taken:
         """Return what it and the nodes took so far."""
         usages = [usage_of(self._child), *self._group.usages()]
         sidecar_s, *nodes_s = (usage.cpu_s if usage else 0.0 for usage in usages)
@@ -186,9 +186,9 @@ def _passing(
 ) -> Row:
     """Send in a closed loop through the sidecar."""
     load.run(case, _SETTLE_S, node=sidecar.at)
-    leader, before = group.wait_whole(), sidecar.taken()
+    leader, before = group.wait_whole(), sidecar.usage()
     loaded = load.run(case, seconds, node=sidecar.at)
-    spent = sidecar.taken().figures(before, leader, max(1, loaded.requests))
+    spent = sidecar.usage().figures(before, leader, max(1, loaded.requests))
     return Row(
         kind=SIDECAR,
         system=group.system.name,
@@ -205,7 +205,7 @@ def _break(
     """Take all nodes away under sends at a rate; they stay away."""
     sync_ms = machine.sync_row(scratch, _SETTLE_S).figures["p99_ms"]
     with ThreadPoolExecutor(1) as pool:
-        answer = pool.submit(_timed, load, sidecar.at, _BEFORE_S + _BREAK_S)
+        answer = pool.submit(_send_timed, load, sidecar.at, _BEFORE_S + _BREAK_S)
         time.sleep(_BEFORE_S)
         broke_s = time.monotonic()
         for node in group.nodes:
@@ -230,7 +230,7 @@ def _break(
     )
 
 
-def _timed(load: Load, at: int, seconds: float) -> dict[str, Any]:
+def _send_timed(load: Load, at: int, seconds: float) -> dict[str, Any]:
     return load.ask(
         "timed", node=at, size_bytes=_ONE.size_bytes, batch=1, window=1, seconds=seconds, rate=_RATE
     )
@@ -248,11 +248,11 @@ def _replay(
         group.restart(index)
     group.wait_whole()
     eventually("the replay begins", lambda: _count(sidecar, "replayed_total") > before, _STARTS_S)
-    begun, began_s, taken = _count(sidecar, "replayed_total"), time.monotonic(), sidecar.taken()
+    begun, began_s, taken = _count(sidecar, "replayed_total"), time.monotonic(), sidecar.usage()
     with ThreadPoolExecutor(1) as pool:
         slices = pool.submit(_live_until_drained, sidecar, live)
-        ended_s = _drained(sidecar, slices)
-        spent, sent = sidecar.taken(), slices.result()
+        ended_s = _wait_drained(sidecar, slices)
+        spent, sent = sidecar.usage(), slices.result()
     replayed = int(before + waiting - begun)
     leader = group.wait_whole()
     return Row(
@@ -274,15 +274,15 @@ def _live_until_drained(sidecar: RunningSidecar, live: Load) -> list[Loaded]:
     return slices
 
 
-def _drained(sidecar: RunningSidecar, slices: Future[list[Loaded]]) -> float:
+def _wait_drained(sidecar: RunningSidecar, slices: Future[list[Loaded]]) -> float:
     """Return when nothing waited any longer (monotonic)."""
 
-    def ended() -> float | None:
+    def has_ended() -> float | None:
         if slices.done():  # it says why, if it failed
             slices.result()
         return time.monotonic() if _count(sidecar, "depth") == 0 else None
 
-    return eventually("the lane is replayed", ended, _REPLAYS_S, _LOOK_S)
+    return eventually("the lane is replayed", has_ended, _REPLAYS_S, _LOOK_S)
 
 
 def _count(sidecar: RunningSidecar, name: str) -> float:

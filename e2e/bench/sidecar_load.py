@@ -41,11 +41,11 @@ async def _serve(endpoints: list[str], client_id: str) -> int:
     async def append(*, node: int, **asked: Any) -> Answer:
         return (await clients[node].load(**asked)).answer()
 
-    async def timed(*, node: int, **asked: Any) -> Answer:
+    async def send_timed(*, node: int, **asked: Any) -> Answer:
         tally = await clients[node].load(**asked)
         return tally.answer() | {"due_s": tally.due_s}
 
-    return await serve({"append": append, "timed": timed})
+    return await serve({"append": append, "timed": send_timed})
 
 
 class Timed(Tally):

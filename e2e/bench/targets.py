@@ -122,7 +122,7 @@ def difference(one: float | None, other: float | None) -> float | None:
     return None if one is None or other is None else one - other
 
 
-def scaled(value: float | None, factor: float) -> float | None:
+def in_unit(value: float | None, factor: float) -> float | None:
     """Return a figure in another unit."""
     return None if value is None else value * factor
 
@@ -247,7 +247,7 @@ def _sidecar_cpu(window: int, most_ms: float) -> Target:
     name = f"{window} under way, {THROUGH}"
     return _sidecar(
         f"sidecar's CPU a message, {window} under way", most_ms, "ms",
-        lambda run: scaled(answered(run, SIDECAR, name, "sidecar_us"), 1e-3),
+        lambda run: in_unit(answered(run, SIDECAR, name, "sidecar_us"), 1e-3),
     )  # fmt: skip
 
 
@@ -275,7 +275,7 @@ def _sidecar_targets() -> tuple[Target, ...]:
         through = answered(run, SIDECAR, f"{QUIET}, {THROUGH}", "p50_ms")
         return difference(through, answered(run, SIDECAR, f"{QUIET}, {DIRECT}", "p50_ms"))
 
-    def replayed(run: Run) -> float | None:
+    def replay_rate(run: Run) -> float | None:
         return figure(run, SIDECAR, REPLAY, "per_s")
 
     return (
@@ -285,7 +285,7 @@ def _sidecar_targets() -> tuple[Target, ...]:
         _sidecar_cpu(1, 0.9),
         _sidecar_cpu(16, 0.25),
         Target(
-            line="sidecar, replay of one lane", least=15_000, aim=None, unit="/s", value=replayed
+            line="sidecar, replay of one lane", least=15_000, aim=None, unit="/s", value=replay_rate
         ),
         _sidecar(
             "sidecar, live sends of another lane meanwhile, p99", 50, "ms",

@@ -150,7 +150,7 @@ class PlainCall:
             self._waiters.append(waiter)
             await waiter
 
-    def begun(self, connection: Connection) -> None:
+    def on_begun(self, connection: Connection) -> None:
         """Note that it is on its way."""
         self.connection = connection
         self._wake()

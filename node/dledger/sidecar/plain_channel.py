@@ -88,14 +88,14 @@ class PlainChannel:
 
     def _call(self, timeout: float | None, *, is_unary: bool) -> PlainCall:
         call = PlainCall(is_unary=is_unary)
-        call.add_done_callback(self._ended)
+        call.add_done_callback(self._on_over)
         self._under_way.add(call)
         self._idle.clear()
         if timeout is not None:
             call.timer = asyncio.get_running_loop().call_later(max(0.0, timeout), _expire, call)
         return call
 
-    def _ended(self, call: PlainCall) -> None:
+    def _on_over(self, call: PlainCall) -> None:
         self._under_way.discard(call)
         if not self._under_way:
             self._idle.set()
@@ -220,7 +220,7 @@ class _Connection(asyncio.Protocol):
         self._calls[call.stream_id] = call
         if body is not None:
             self._h2.send_data(call.stream_id, framed(body), end_stream=True)
-        call.begun(self)
+        call.on_begun(self)
         self._flush_soon()
 
     def send(self, call: PlainCall, message: bytes) -> None:
