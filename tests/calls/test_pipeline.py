@@ -170,9 +170,12 @@ async def test_what_a_command_cannot_answer_is_served_and_counted_once(begun: An
 async def test_what_waits_anyway_is_parsed_once() -> None:
     """As a replay of thousands of messages: nobody parses and checks it for a command in vain."""
     behind, parsed = Behind(), list[bytes]()
-    method = replace(
-        behind.method(waits=lambda _: True), parse=lambda raw: parsed.append(raw) or "a"
-    )
+
+    def parse(raw: bytes) -> str:
+        parsed.append(raw)
+        return raw.decode()
+
+    method = replace(behind.method(waits=lambda _: True), parse=parse)
     behind.serves = ["served"]
 
     assert await behind.asked(method) == b"served a"

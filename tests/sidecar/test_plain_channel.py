@@ -223,7 +223,7 @@ async def test_a_server_that_goes_is_left_in_order() -> None:
 async def test_a_stream_is_read_as_fast_as_its_reader_reads(channel: PlainChannel) -> None:
     """No more of it comes than its window, and one that nobody reads takes none from others."""
     for _ in range(80):  # more than the connection's window in all
-        idle = channel.unary_stream("/s/Count")(b"9", metadata=(), timeout=None)
+        idle = channel.unary_stream("/s/Count")(b"9", metadata=(), timeout=20)
         assert (await idle.read())[:2] == b"0 "
         assert len(idle._messages) <= 2
         idle.cancel()
@@ -238,10 +238,11 @@ async def test_a_stream_is_read_and_written_before_there_is_a_connection(
     channel: PlainChannel,
 ) -> None:
     """By two tasks, as Telemetry is: neither takes the other's turn."""
-    call = channel.stream_stream("/s/Talk")(metadata=())
+    call = channel.stream_stream("/s/Talk")(metadata=(), timeout=20)
     reading = asyncio.ensure_future(call.read())
     await asyncio.sleep(0)
     await call.write(b"a")
+    await eventually(reading.done, "its answer")
 
     assert await reading == b"A"
     call.cancel()
