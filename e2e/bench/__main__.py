@@ -25,6 +25,7 @@ from e2e.bench.peers import PEERS, lost_leader_rows, peer_rows
 from e2e.bench.process_group import System
 from e2e.bench.results import BUILD, LOGS, add_arguments, home, keep, names
 from e2e.bench.rows import Row
+from e2e.bench.sidecar import SIDECAR, sidecar_rows
 from e2e.cluster.errors import ClusterError
 from e2e.harness.checks import BROKEN, UNMEASURED
 from e2e.harness.waiting import HarnessError
@@ -46,6 +47,7 @@ SECTIONS: Final = (
     "etcd",
     ROCKETMQ,
     CATCH_UP,
+    SIDECAR,
     *FAILOVERS,
     *PEERS,
     PEERS_FAILOVER,
@@ -58,6 +60,7 @@ _EXAMPLES: Final = f"""\
   make bench BENCH_ARGS="--only rocketmq --seconds 10 --record"
   make bench BENCH_ARGS="--only rocketmq --rounds 1 --seconds 2 --warm-up 4"  (three minutes)
   make bench BENCH_ARGS="--only ours,etcd"
+  make bench BENCH_ARGS="--only sidecar"   (two minutes; in full with --replay 1000000)
   make bench BENCH_ARGS="--full --trials 30 --record"
 """
 _DISK_S: Final = 1.0
@@ -74,6 +77,14 @@ _HEADLINES: Final = {
     "p50_ms": "ms p50",
     "p99_ms": "ms p99",
     "max_ms": "ms max",
+    "sidecar_us": "us of a core a message, sidecar",
+    "leader_us": "leader",
+    "follower_us": "a follower",
+    "after_p99_ms": "ms p99 after it",
+    "sync_p99_ms": "ms p99 of a sync",
+    "live_p50_ms": "ms p50 of others",
+    "live_p99_ms": "ms p99 of others",
+    "live_failures": "of others failed",
     "moved": "moved",
     "unrecovered": "unrecovered",
     "failures": "failed",
@@ -135,6 +146,9 @@ def parser() -> argparse.ArgumentParser:
         "--behind-mib", type=int, default=256, help="what a lagging follower misses (default 256)"
     )
     made.add_argument(
+        "--replay", type=int, default=100_000, help="messages that a sidecar replays (100,000)"
+    )
+    made.add_argument(
         "--only", type=names, default=list(SECTIONS), metavar="SECTION,…",
         help=f"of {', '.join(SECTIONS)}",
     )  # fmt: skip
@@ -159,9 +173,7 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
         yield from contest(chosen, turns, scratch, LOGS)
     if ROCKETMQ in args.only:
         yield from contest(sdk_contestants(turns), turns, scratch, LOGS)
-    if CATCH_UP in args.only:
-        behind = args.behind_mib << 20
-        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
+    yield from _of_ours(args, scratch)
     for name in (name for name in args.only if name in FAILOVERS):
         trials = Trials(count=args.trials)
         yield from failover_rows(FAILOVERS[name](), trials, scratch / name, LOGS / name)
@@ -170,6 +182,16 @@ def measure(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
     if PEERS_FAILOVER in args.only:
         trials = Trials(count=args.trials)
         yield from lost_leader_rows(trials, scratch / PEERS_FAILOVER, LOGS / PEERS_FAILOVER)
+
+
+def _of_ours(args: argparse.Namespace, scratch: Path) -> Iterator[Row]:
+    """Yield what is measured of ours alone."""
+    if CATCH_UP in args.only:
+        behind = args.behind_mib << 20
+        yield from catch_up_rows(Ours(), behind, args.seconds, scratch / CATCH_UP, LOGS / CATCH_UP)
+    if SIDECAR in args.only:
+        place = scratch / SIDECAR
+        yield from sidecar_rows(Ours(), args.replay, args.seconds, place, LOGS / SIDECAR)
 
 
 def line(row: Row) -> str:

@@ -33,6 +33,7 @@ from e2e.bench.peer_report import section as peer_section
 from e2e.bench.results import RESULTS
 from e2e.bench.rows import Row, Run, history
 from e2e.bench.sdk import SDK
+from e2e.bench.sidecar import SIDECAR
 from e2e.bench.targets import TARGETS, Target, best, figure
 from e2e.harness.checks import Bound, Verdict
 
@@ -43,7 +44,7 @@ END: Final = "<!-- end of figures -->"
 _NOT_RUN: Final = "No run is kept yet.\n"
 _QUIET_LOAD: Final = 0.5
 _STOLEN_PERCENT: Final = 2.0
-_BY_ITSELF: Final = (FAILOVER, CATCH_UP, JAVA_SDK, *PEER_KINDS)
+_BY_ITSELF: Final = (FAILOVER, CATCH_UP, SIDECAR, JAVA_SDK, *PEER_KINDS)
 _SECONDS: Final = "seconds"
 
 

@@ -27,6 +27,7 @@ from e2e.bench.peer_lines import (
 from e2e.bench.rocketmq import NAME as ROCKETMQ
 from e2e.bench.rows import OURS, Row, Run
 from e2e.bench.sdk import SDK, SdkCalls
+from e2e.bench.sidecar import BREAKS, DIRECT, QUIET, REPLAY, SIDECAR, THROUGH
 from e2e.harness.checks import Verdict
 
 P99_MEANWHILE: Final = "the leader's p99 meanwhile, times the p99 before"
@@ -114,6 +115,16 @@ def best(run: Run, system: str, *, batch: int | None = None, inside: bool = Fals
 def ratio(ours: float | None, other: float | None) -> float | None:
     """Return how many times *other* ours is."""
     return None if ours is None or not other else ours / other
+
+
+def difference(one: float | None, other: float | None) -> float | None:
+    """Return by how much *one* is larger."""
+    return None if one is None or other is None else one - other
+
+
+def in_unit(value: float | None, factor: float) -> float | None:
+    """Return a figure in another unit."""
+    return None if value is None else value * factor
 
 
 def disk_bound(run: Run, sync_bytes: int) -> float | None:
@@ -227,6 +238,62 @@ def _singles_cost(window: int) -> Target:
     )  # fmt: skip
 
 
+def _sidecar(line: str, most: float, unit: str, value: Callable[[Run], float | None]) -> Target:
+    """Return what is asked of the sidecar at most."""
+    return Target(line=line, least=most, aim=None, unit=unit, is_most=True, value=value)
+
+
+def _sidecar_cpu(window: int, most_ms: float) -> Target:
+    name = f"{window} under way, {THROUGH}"
+    return _sidecar(
+        f"sidecar's CPU a message, {window} under way", most_ms, "ms",
+        lambda run: in_unit(answered(run, SIDECAR, name, "sidecar_us"), 1e-3),
+    )  # fmt: skip
+
+
+def _sidecar_targets() -> tuple[Target, ...]:
+    """Return what is asked of the outage spool's sidecar."""
+
+    def longest(run: Run) -> float | None:
+        found = [answered(run, SIDECAR, name, "max_ms") for name in BREAKS.values()]
+        known = [each for each in found if each is not None]
+        return max(known) if len(known) == len(found) else None
+
+    def later(run: Run) -> float | None:
+        """Return how much longer than a sync sends take in an outage."""
+        found = [
+            difference(
+                answered(run, SIDECAR, name, "after_p99_ms"),
+                figure(run, SIDECAR, name, "sync_p99_ms"),
+            )
+            for name in BREAKS.values()
+        ]
+        known = [each for each in found if each is not None]
+        return max(known) if known else None
+
+    def hop(run: Run) -> float | None:
+        through = answered(run, SIDECAR, f"{QUIET}, {THROUGH}", "p50_ms")
+        return difference(through, answered(run, SIDECAR, f"{QUIET}, {DIRECT}", "p50_ms"))
+
+    def replay_rate(run: Run) -> float | None:
+        return figure(run, SIDECAR, REPLAY, "per_s")
+
+    return (
+        _sidecar("sidecar, longest send as the group goes", 2_200, "ms", longest),
+        _sidecar("sidecar, p99 of sends after that, beyond a sync's", 50, "ms", later),
+        _sidecar(f"sidecar, {QUIET}: p50 beyond direct ones", 1, "ms", hop),
+        _sidecar_cpu(1, 0.9),
+        _sidecar_cpu(16, 0.25),
+        Target(
+            line="sidecar, replay of one lane", least=15_000, aim=None, unit="/s", value=replay_rate
+        ),
+        _sidecar(
+            "sidecar, live sends of another lane meanwhile, p99", 50, "ms",
+            lambda run: figure(run, SIDECAR, REPLAY, "live_p99_ms"),
+        ),
+    )  # fmt: skip
+
+
 TARGETS: Final = (
     _appends(256, 50_000, 75_000),
     _appends(64, 35_000),
@@ -294,4 +361,5 @@ TARGETS: Final = (
     _by_java_sdk(SYNC_1, 0.8, 1),
     _by_java_sdk(PUSH, 2, 3),
     _by_java_sdk(SIMPLE, 1.8, 3),
+    *_sidecar_targets(),
 )  # fmt: skip

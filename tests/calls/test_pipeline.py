@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -164,6 +165,21 @@ async def test_what_a_command_cannot_answer_is_served_and_counted_once(begun: An
 
     assert await behind.asked(behind.method()) == b"served a"
     assert behind.counted == [("S/Say", "OK", 1)]
+
+
+async def test_what_waits_anyway_is_parsed_once() -> None:
+    """As a replay of thousands of messages: nobody parses and checks it for a command in vain."""
+    behind, parsed = Behind(), list[bytes]()
+
+    def parse(raw: bytes) -> str:
+        parsed.append(raw)
+        return raw.decode()
+
+    method = replace(behind.method(waits=lambda _: True), parse=parse)
+    behind.serves = ["served"]
+
+    assert await behind.asked(method) == b"served a"
+    assert parsed == [b"a"]
 
 
 @pytest.mark.parametrize("at", ["submitted", "applied", "served"])

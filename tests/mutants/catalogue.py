@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.mutants.answer_mutants import ANSWER_MUTANTS
+from tests.mutants.channel_mutants import CHANNEL_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -38,6 +39,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *EDGE_MUTANTS,
     *IDENTITY_MUTANTS,
     *REPLAY_MUTANTS,
+    *CHANNEL_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,
     *TIME_MUTANTS,

@@ -13,9 +13,11 @@ from dledger.common.limits import MAX_MESSAGES
 from dledger.rpc.rocketmq_stubs import service
 from dledger.rpc.status import Code
 from dledger.sidecar.replay import (
+    CALL_S,
+    LEAST_BYTES,
     LEAST_MESSAGES,
-    LONG_S,
     Part,
+    least_of,
     next_call,
     next_limit,
     replay_metadata,
@@ -181,16 +183,44 @@ def test_a_call_is_of_consecutive_messages_of_one_lane() -> None:
     assert first(spooled(1, 1, 99 << 20)) == 1
 
 
-@given(st.integers(1, MAX_MESSAGES), st.integers(1, MAX_MESSAGES), st.floats(0, 5))
-def test_a_call_is_as_large_as_live_sends_can_bear(limit: int, count: int, lasted_s: float) -> None:
-    """They wait behind it: a slow one is followed by a smaller one, and never by a tiny one."""
-    after = next_limit(limit, count, lasted_s)
+SOME = st.integers(1, MAX_MESSAGES)
 
-    assert min(limit, LEAST_MESSAGES) <= after <= MAX_MESSAGES
-    if lasted_s > LONG_S:
+
+@given(SOME, SOME, st.floats(0, 5), SOME)
+def test_a_call_is_as_large_as_live_sends_can_bear(
+    limit: int, count: int, lasted_s: float, least: int
+) -> None:
+    """They wait behind it: a slow one is followed by a smaller one, and never by a tiny one."""
+    count = min(limit, count)
+
+    after = next_limit(limit, count, lasted_s, least)
+
+    assert min(limit, least) <= after <= min(2 * limit, MAX_MESSAGES)
+    assert after >= limit // 2
+    if limit < least:
+        assert after == min(2 * limit, least)
+    elif lasted_s > CALL_S or count < limit:
         assert after <= limit
-    if lasted_s < LONG_S / 2:
-        assert after == min(2 * limit, MAX_MESSAGES)
+
+
+@given(st.floats(0.0001, 0.02), st.floats(1e-6, 1e-4))
+def test_calls_come_to_take_what_they_should(own_s: float, message_s: float) -> None:
+    """Whatever a call and each of its messages cost."""
+    limit = LEAST_MESSAGES
+    for _ in range(40):
+        limit = next_limit(limit, limit, own_s + limit * message_s, LEAST_MESSAGES)
+
+    lasts_s = own_s + limit * message_s
+    assert limit in (LEAST_MESSAGES, MAX_MESSAGES) or CALL_S / 2 < lasts_s <= CALL_S * 1.1
+
+
+def test_calls_are_reduced_by_their_bytes_and_by_the_lanes_beside_each_other() -> None:
+    """Live sends wait behind all that are under way."""
+    assert least_of([spooled(1, 1, 100)], 1) == LEAST_MESSAGES
+    assert least_of([spooled(1, 1, 100)], 16) == LEAST_MESSAGES // 16
+    assert least_of([spooled(1, 1, LEAST_BYTES // 8)] * 3, 1) == 8
+    assert least_of([spooled(1, 1, LEAST_BYTES // 8)], 16) == 1
+    assert least_of([spooled(1, 1, 4 << 20)], 1) == 1
 
 
 def test_a_call_has_the_messages_as_they_came() -> None:

@@ -71,7 +71,9 @@ class Call(Generic[Q, A]):
     def submit(self) -> asyncio.Future[Any] | None:
         """Submit its command; None: that cannot be done without awaiting something."""
         submit = self.method.submit
-        begun = submit(self.method.parse(self._raw), self.caller) if submit is not None else None
+        if submit is None or self.method.waits(self.caller):
+            return None
+        begun = submit(self.method.parse(self._raw), self.caller)
         if begun is None:
             return None
         submitted, self._response = begun

@@ -19,6 +19,7 @@ from typing import Any, Final
 import uvloop
 
 from dledger.common.memory import collect_seldom, give_back_now_and_then, keep_blocks
+from dledger.common.turns import take_short_turns
 from dledger.common.watchdog import Watchdog
 from dledger.errors import NewerCommand, NewerFormat, NodeRemoved, StorageError
 from dledger.rpc.peer_tls import PeerTls
@@ -30,8 +31,6 @@ from dledger.server.node import Node
 logger = logging.getLogger(__name__)
 
 _PR_SET_PDEATHSIG: Final = 1
-_SWITCH_INTERVAL_S: Final = 0.0005
-"""A sync acquires the GIL several times; at the default 5 ms a busy loop delays each."""
 _RESOLVE_WAIT_S: Final = 60.0
 _CERTIFICATE_WAIT_S: Final = 240.0
 """Below the five minutes of the startup probe. The operator needs four if an authority is lost."""
@@ -147,7 +146,7 @@ async def _serve(settings: Settings, read: Callable[[], Settings] | None) -> Bas
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, end, None)
-    sys.setswitchinterval(_SWITCH_INTERVAL_S)
+    take_short_turns()
     watchdog = Watchdog()
     if not await _waits_for_certificate(settings, ended):
         return None

@@ -34,7 +34,7 @@ from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
-from dledger.rocketmq.sending import Sender
+from dledger.rocketmq.sending import Sender, is_replay
 from dledger.rocketmq.telemetry import Telemetry
 from dledger.rocketmq.waiting_room import Poll, WaitingRoom
 from dledger.rpc.requests import parsed
@@ -120,7 +120,11 @@ class MessagingHandlers:
                 messaging_method("QueryAssignment", serve=router.assignment, here=here),
                 messaging_method("Heartbeat", serve=clients.heartbeat),
                 messaging_method(
-                    "SendMessage", serve=sender.send, submit=sender.begin, messages=_messages
+                    "SendMessage",
+                    serve=sender.send,
+                    submit=sender.begin,
+                    waits=is_replay,
+                    messages=_messages,
                 ),
                 messaging_method("AckMessage", submit=acker.begin_ack),
                 messaging_method("ChangeInvisibleDuration", submit=acker.begin_change),
@@ -296,6 +300,7 @@ def messaging_method(
     *,
     serve: Callable[[_Q, Caller], Awaitable[_A]] | None = None,
     submit: Callable[[_Q, Caller], Submitted[_A] | None] | None = None,
+    waits: Callable[[Caller], bool] = lambda _: False,
     here: Callable[[_Q], bool] | None = None,
     stream: Callable[[Caller, Stream], Awaitable[Rest | None]] | None = None,
     messages: Callable[[bytes], int] = lambda _: 0,
@@ -310,6 +315,7 @@ def messaging_method(
         code=lambda response: code_name(response.status.code),
         serve=serve,
         submit=submit,
+        waits=waits,
         here=here,
         stream=stream,
         refuse=partial(refused_response, name),

@@ -137,9 +137,9 @@ def topic_of(messages: Sequence[definition.Message]) -> str:
         )
     if len(messages) == 1:  # as nearly always
         return topic_name(messages[0].topic)
-    topics = set[str]()
-    for message in messages:
-        topics.add(topic_name(message.topic))
+    resources = (message.topic for message in messages)
+    named = {(each.resource_namespace, each.name): each for each in resources}
+    topics = set(map(topic_name, named.values()))
     if len(topics) > 1:
         raise Rejected(
             Code.BAD_REQUEST, f"one request sends to one topic, not to {', '.join(sorted(topics))}"

@@ -62,13 +62,14 @@ class Sender:
         """Submit the request's messages now.
 
         None if their topic has to be created first, or a body of theirs takes long to look into;
-        and of a replay, of which the group often knows some.
+        and of a replay (`is_replay`).
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
-        sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
-        topic, is_replay = sending.origin.topic, sending.origin.replay is not None
-        if sending.unchecked or is_replay or self._engine.state.topics.get(topic) is None:
+        if is_replay(caller):
+            return None
+        sending = checked(request, caller.client_id, caller.line)
+        if sending.unchecked or self._engine.state.topics.get(sending.origin.topic) is None:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
@@ -103,6 +104,14 @@ class Sender:
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
         return stored.offsets[row]
+
+
+def is_replay(caller: Caller) -> bool:
+    """Whether a send is a spool's: the group often knows some of it, so `Sender.send` serves it.
+
+    It has thousands of messages, which nobody is to check twice, nor parse.
+    """
+    return REPLAY_FIELD in caller.fields
 
 
 def _placed(place: Place) -> tuple[Produced, int]:

@@ -23,6 +23,7 @@ import uvloop
 from prometheus_client import CollectorRegistry, start_http_server
 
 from dledger.common.memory import collect_seldom, give_back_now_and_then, keep_blocks
+from dledger.common.turns import take_short_turns
 from dledger.door.server import DoorServer
 from dledger.door.tls import TlsCertificate
 from dledger.errors import DledgerError, InvalidArgument, StorageError
@@ -69,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         format="%(asctime)s %(levelname)s spool %(name)s: %(message)s",
     )
     keep_blocks()
+    take_short_turns()
     sockets = [socket.socket(fileno=int(number)) for number in args.sockets.split(",")]
     try:
         return uvloop.run(_run(args, sockets))

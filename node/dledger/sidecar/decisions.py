@@ -61,7 +61,10 @@ def verdict_of_send(answer: bytes) -> tuple[Verdict, int, str]:
         response = service.SendMessageResponse.FromString(answer)
     except DecodeError:
         return Verdict.AWAY, 0, "the answer cannot be parsed"
-    statuses = [response.status, *(entry.status for entry in response.entries)]
+    entries = response.entries
+    if response.status.code == Code.OK and all(each.status.code == Code.OK for each in entries):
+        return Verdict.ANSWER, Code.OK, response.status.message  # as nearly always
+    statuses = [response.status, *(entry.status for entry in entries)]
     for wanted in (Verdict.AWAY, Verdict.FAULT):
         for status in statuses:
             if verdict_of_code(status.code) is wanted:

@@ -36,9 +36,12 @@ _AHEAD_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 16 << 20
 _LANES_AT_ONCE: Final = 16
 
-LONG_S: Final = 0.1
-"""A call that takes longer is made smaller, down to `LEAST_MESSAGES`: live sends wait behind it."""
-LEAST_MESSAGES: Final = 256
+CALL_S: Final = 0.03
+"""What a call should take: live sends of others wait behind it at the group."""
+LEAST_MESSAGES: Final = 512
+LEAST_BYTES: Final = 1 << 20
+"""Calls of all lanes that are under way have so many messages or bytes together, however long they
+take: most of that is then the machine's doing, and would be there with fewer."""
 _OF_ONE_TOPIC: Final = frozenset({Code.TOO_MANY_REQUESTS, Code.INTERNAL_ERROR})
 """What says nothing of other lanes."""
 
@@ -66,7 +69,7 @@ class _Lane:
 
     key: LaneKey
     waiting: deque[tuple[Spooled, Part]]
-    limit: int = MAX_MESSAGES
+    limit: int = LEAST_MESSAGES
     odd_failures: int = 0
 
 
@@ -188,7 +191,8 @@ class Replay:
                 continue
             backoff.reset()
             lane.odd_failures = 0
-            lane.limit = next_limit(lane.limit, len(call), lasted_s)
+            least = least_of([one for one, _ in call], min(len(self._lanes), _LANES_AT_ONCE))
+            lane.limit = next_limit(lane.limit, len(call), lasted_s, least)
             if outcome is _Outcome.STORED:
                 self._counts.replayed += len(call)
             else:
@@ -232,40 +236,67 @@ def next_call(waiting: Sequence[tuple[Spooled, Part]], limit: int) -> list[tuple
     They follow each other in one lane, at most *limit* of them and 16 MiB.
     """
     call: list[tuple[Spooled, Part]] = []
-    size_bytes = 0
+    number = sequence = size_bytes = 0
     for one in waiting:
         message, size_bytes = one[0].message, size_bytes + one[0].size_bytes
-        if call:
-            before = call[-1][0].message
-            follows = (message.lane, message.lane_sequence) == (
-                before.lane,
-                before.lane_sequence + 1,
-            )
-            if not follows or len(call) >= limit or size_bytes > MAX_REQUEST_BYTES:
-                break
+        if not call:
+            number, sequence = message.lane, message.lane_sequence
+        elif (
+            len(call) >= limit
+            or message.lane_sequence != sequence
+            or message.lane != number
+            or size_bytes > MAX_REQUEST_BYTES
+        ):
+            break
         call.append(one)
+        sequence += 1
     return call
 
 
-def next_limit(limit: int, count: int, lasted_s: float) -> int:
+def least_of(call: Sequence[Spooled], lanes: int) -> int:
+    """Return to how many messages, such as those of this call, the next one may be reduced.
+
+    Args:
+        call: Its messages, one at least.
+        lanes: How many lanes have a call under way.
+    """
+    mean_bytes = sum(spooled.size_bytes for spooled in call) // len(call)
+    return max(1, min(LEAST_MESSAGES, LEAST_BYTES // max(1, mean_bytes)) // max(1, lanes))
+
+
+def next_limit(limit: int, count: int, lasted_s: float, least: int) -> int:
     """Return how many messages the next call of a lane may have.
+
+    So many as would have taken `CALL_S`, at most twice and at least half of what it was: one call
+    may have met with a slow sync.
 
     Args:
         limit: What the last one might have.
-        count: What it had.
-        lasted_s: How long it took, in seconds. Live sends of others wait behind it at the group.
+        count: What it had; one that had fewer, for want of more, shows only that it was too long.
+        lasted_s: How long it took, in seconds.
+        least: See `least_of`.
     """
-    if lasted_s > LONG_S:
-        return min(limit, max(LEAST_MESSAGES, count // 2))
-    return min(2 * limit, MAX_MESSAGES) if lasted_s < LONG_S / 2 else limit
+    if limit < least:  # after the halving for one that is at fault
+        return min(2 * limit, least)
+    if lasted_s > CALL_S:
+        return min(limit, max(least, limit // 2, int(count * CALL_S / lasted_s)))
+    if count < limit:
+        return limit
+    fitting = count * CALL_S / max(lasted_s, 1e-6)
+    return min(2 * limit, int(fitting), MAX_MESSAGES)
 
 
 def request_of(messages: Sequence[Spooled]) -> bytes:
     """Return a SendMessageRequest with messages as they are on the disk; its field 1 has them."""
     parts: list[bytes] = []
+    prefixes: dict[int, bytes] = {}  # most bodies of a lane have one of a few sizes
     for spooled in messages:
         body = spooled.message.record.body
-        parts += (length_prefix(1, len(body)), body)
+        size_bytes = len(body)
+        prefix = prefixes.get(size_bytes)
+        if prefix is None:
+            prefix = prefixes[size_bytes] = length_prefix(1, size_bytes)
+        parts += (prefix, body)
     return b"".join(parts)
 
 

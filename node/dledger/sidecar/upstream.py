@@ -18,6 +18,7 @@ from dledger.rpc.channel import in_words, options
 from dledger.rpc.dial import dial
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
+from dledger.sidecar.plain_channel import PlainChannel
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 _CLOSING_S: Final = 70.0
@@ -84,8 +85,11 @@ class Upstream:
         self.under_way = 0
         self.used_at_s = asyncio.get_running_loop().time()
 
-    def _dial(self) -> grpc.aio.Channel:
-        return dial(self._addresses[self._at], options(), self._tls)
+    def _dial(self) -> PlainChannel | grpc.aio.Channel:
+        address = self._addresses[self._at]
+        if self._tls is None:
+            return PlainChannel(address)
+        return dial(address, options(), self._tls)
 
     def _method(self, path: str, kind: str) -> Any:
         method = self._methods.get((path, kind))
@@ -154,7 +158,7 @@ class Upstream:
         """Go on to the next address by a new connection; a Service chooses another node then."""
         self._leave(self._channel)
 
-    def _leave(self, channel: grpc.aio.Channel) -> None:
+    def _leave(self, channel: PlainChannel | grpc.aio.Channel) -> None:
         if channel is not self._channel:
             return  # another call has left it already
         self._at = (self._at + 1) % len(self._addresses)
