@@ -56,6 +56,7 @@ class _Contents:
     messages: list[Rejected]
     marks: set[Place]
     gaps: list[Gap]
+    is_whole: bool
     size_bytes: int
 
 
@@ -96,12 +97,14 @@ def _read_all(files: Files, directory: Path, identity: SpoolIdentity) -> dict[st
 
 def _contents(data: bytes, identity: SpoolIdentity) -> _Contents:
     scanned = scan(data, stamp=identity.stamp, first=None, start=FILE_HEADER_BYTES)
-    result = _Contents([], set(), scanned.gaps, len(data))
+    is_whole = not (scanned.gaps or scanned.fault)
+    result = _Contents([], set(), scanned.gaps, is_whole, len(data))
     for found in scanned.records:
         try:
             one = Rejected(found.sequence, decode_message(found.payload, found.version))
         except ValueError as error:
             result.gaps.append(Gap(found.offset, found.end, 1, 0, str(error)))
+            result.is_whole = False
             continue
         if one.message.went_back:
             result.marks.add(one.place)
@@ -190,7 +193,7 @@ class RejectedFile:
                 }
                 mine = {one.place for one in each.messages}
                 is_due = mine <= marks and all(sequence <= replayed for sequence, _ in mine)
-                if (mine or each.marks) and is_due and not each.gaps and not each.marks & others:
+                if is_due and each.is_whole and not each.marks & others:
                     self._remove(name, each.size_bytes)
                     del contents[name]
                     went = True

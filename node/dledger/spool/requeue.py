@@ -74,6 +74,7 @@ def take_up(spool: Spool, *, of_lanes: bool) -> None:
     Raises:
         StorageError: The disk failed.
     """
+    spool.forget_finished()
     if spool.is_asked:
         kept = spool.put_back(spool.asked_back(of_lanes=of_lanes))
         _log.info("%d rejected messages went back into the spool, as was asked", kept.messages)

@@ -323,6 +323,13 @@ class Spool:
             raise self._fail("note what went back into", error) from error
         return kept
 
+    def forget_finished(self) -> None:
+        """Remove files in ``rejected/`` all of whose messages went back. Raises StorageError."""
+        try:
+            self._rejected_file.remove_finished(replayed=self._replayed)
+        except OSError as error:
+            raise self._fail("tidy", error) from error
+
     def advance(self, chunk: Chunk) -> None:
         """Save that *chunk* was stored or rejected; remove the files that are finished.
 
