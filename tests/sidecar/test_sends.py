@@ -13,10 +13,11 @@ from dledger.door.contract import Code as GrpcCode
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault
 from dledger.rpc.status import Code
+from dledger.sidecar.decisions import TRY_S, budget_s
 from dledger.sidecar.reach import Reach
-from dledger.sidecar.replay import Replay, is_disk_failure
+from dledger.sidecar.replay import REPLAY_HEADER, Replay, is_disk_failure
 from dledger.sidecar.sends import Sends
-from dledger.sidecar.upstream import UpstreamError
+from dledger.sidecar.upstream import Metadata, UpstreamError
 from dledger.spool.counters import Counts
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
@@ -151,6 +152,26 @@ async def test_a_body_that_says_not_available_is_an_outage(bench: Bench) -> None
     assert await bench.answered(1) == [Code.OK]
     assert bench.counts.spooled == 1
     assert bench.group.moved >= 1
+
+
+@pytest.mark.parametrize("left_s", [0.6, 1.0, 3.0, 60.0])
+async def test_all_tries_together_end_before_their_caller_gives_up(
+    bench: Bench, left_s: float
+) -> None:
+    """What they may take is asked of `decisions`, whatever the number of addresses."""
+    given_s: list[float] = []
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        if REPLAY_HEADER not in dict(metadata):
+            given_s.append(timeout_s)
+        raise REFUSED
+
+    bench.group.unary = unary  # type: ignore[method-assign]
+    bench.send(1, left_s=left_s)
+    await bench.answered(1)
+
+    assert given_s
+    assert max(given_s) <= min(budget_s(left_s), TRY_S)
 
 
 async def test_too_many_requests_is_not_passed_on(bench: Bench) -> None:

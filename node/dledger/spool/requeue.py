@@ -56,12 +56,12 @@ def is_asked(files: Files, path: Path) -> bool:
 
 
 def sent_anew(message: Message) -> Message:
-    """Return a rejected message as it goes into the spool again; that gives it its place.
+    """Return a rejected message as it goes into the spool again, which gives it a new place.
 
     Of one of a lane the time says since when it waits. It stays if the outcome of a try is unknown:
     the group knows the id from then on, and no longer.
     """
-    message = replace(message, reason="", lane=0, lane_sequence=0)
+    message = replace(message, reason="")
     if not message.client_id or message.tried:
         return message
     record = replace(message.record, born_at_ms=time.time_ns() // 1_000_000)
