@@ -201,6 +201,15 @@ def test_any_bytes_are_looked_at_without_a_crash_or_a_change(data: st.DataObject
     assert {one: bytes(disk.files.contents(one)) for one in disk.files._names} == before
 
 
+def test_a_spool_at_rest_has_nothing_to_show() -> None:
+    """No file is left of it but the small ones."""
+    disk = Disk()
+    disk.open().close()
+
+    assert shown(disk) == list(rejected_of(Look(disk.files, DIR), ALL)) == []
+    assert damage_as_dict(Look(disk.files, DIR)) == []
+
+
 def test_a_directory_that_is_not_there_is_refused() -> None:
     """By name, and nothing is made."""
     files = MemoryFiles()

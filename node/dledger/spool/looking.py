@@ -106,7 +106,7 @@ class Look:
             replayed = read_state(self._files, self._directory).replayed
             aside = sequences_aside(self._files, self._directory, self._identity)
             firsts = first_sequences(self._files, self._directory)
-            for first, behind in zip(firsts, [*firsts[1:], None], strict=True):
+            for first, behind in zip(firsts, [*firsts[1:], None], strict=False):
                 if behind is None or behind > replayed + 1:
                     yield from self._messages(first, behind, replayed, aside)
 

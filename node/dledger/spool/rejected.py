@@ -19,13 +19,12 @@ from dledger.files.files import File, Files, Mode
 from dledger.files.full import telling_full_disk
 from dledger.spool.format import (
     FILE_HEADER_BYTES,
-    FileHeader,
     Gap,
     encode_file_header,
     encode_record,
     scan,
 )
-from dledger.spool.identity import SpoolIdentity
+from dledger.spool.identity import SpoolIdentity, header_of
 from dledger.spool.payload import Message, decode_message, encode_message
 from dledger.spool.spool_files import file_name, file_sizes, read_file, rewrite_file, unused_name
 from dledger.types import Record
@@ -212,12 +211,7 @@ class RejectedFile:
             self._files.make_dirs(self._directory)
             self._files.fsync_dir(self._directory.parent)
         path = self._directory / unused_name(self._files, self._directory, file_name(sequence))
-        header = FileHeader(
-            client_id=self._identity.client_id,
-            stamp=self._identity.stamp,
-            token=self._identity.token,
-            first_sequence=sequence,
-        )
+        header = header_of(self._identity, first_sequence=sequence)
         file = self._files.open(path, Mode.CREATE)
         try:
             file.pwritev([encode_file_header(header)], 0)
