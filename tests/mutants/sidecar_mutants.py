@@ -32,9 +32,9 @@ SIDECAR_MUTANTS: Final = (
         file="sidecar/sends.py",
         old="        while lane.sends and lane.sends[0].stage in (_Stage.DONE, _Stage.SPOOLED):\n"
         "            send = lane.sends.popleft()\n",
-        new="        while settled := [\n"
-        "            each for each in lane.sends if each.stage in (_Stage.DONE, _Stage.SPOOLED)\n"
-        "        ]:\n            send = settled[-1]\n            lane.sends.remove(send)\n",
+        new="        over = (_Stage.DONE, _Stage.SPOOLED)\n"
+        "        for send in [each for each in lane.sends if each.stage in over]:\n"
+        "            lane.sends.remove(send)\n",
         why="a crowd that is under way at the break is spooled in any order",
         checks=(_SENDS,),
     ),

@@ -232,6 +232,31 @@ async def test_sends_of_a_lane_wait_for_those_before_them(bench: Bench) -> None:
     assert bench.group.numbers() == [1, 2, 3]
 
 
+async def test_what_failed_first_is_not_spooled_before_what_came_first(bench: Bench) -> None:
+    """The second send's try ends while the first one's is still under way."""
+    tried: list[bytes] = []
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        if REPLAY_HEADER not in dict(metadata) and b"body 1" in body:
+            tried.append(body)
+            await bench.group.gate.wait()
+        raise REFUSED
+
+    take, bench.group.unary = bench.group.unary, unary  # type: ignore[method-assign]
+    bench.group.gate.clear()
+    bench.send(1)
+    bench.send(2)
+    await eventually(lambda: tried and bench.reach.away, "the end of the second one's tries")
+    early = bench.counts.spooled
+    bench.group.gate.set()
+    await bench.answered(2)
+    bench.group.unary = take  # type: ignore[method-assign]
+    await bench.drained()
+
+    assert early == 0
+    assert bench.group.numbers() == [1, 2]
+
+
 async def test_lanes_do_not_stand_behind_each_other(bench: Bench) -> None:
     """One client's topic waits, another's sends pass."""
     bench.group.code = lambda one: Code.TOO_MANY_REQUESTS if one.topic.name == "slow" else Code.OK
