@@ -32,8 +32,14 @@ _LIMITS: Final = limits_of(1 << 20)
 _STAMP: Final = b"stampst!"
 _TOKEN: Final = bytes(range(16))
 _CRC: Final = struct.Struct("<I")
-_IDENTITY: Final = {"client_id": "client", "stamp": _STAMP.hex(), "token": _TOKEN.hex()}
-_ASKED: Final = {"messages": [[2, "p000000000002"], [3, "p000000000003"], [9, ""]]}
+_IDENTITY: Final[dict[str, object]] = {
+    "client_id": "client",
+    "stamp": _STAMP.hex(),
+    "token": _TOKEN.hex(),
+}
+_ASKED: Final[dict[str, object]] = {
+    "messages": [[2, "p000000000002"], [3, "p000000000003"], [9, ""]]
+}
 
 
 def _message(number: int, client_id: str = "") -> Message:
