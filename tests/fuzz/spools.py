@@ -148,7 +148,7 @@ def _looked_at(files: MemoryFiles) -> None:
     for look_at in (
         Look.survey,
         _all_of(Look.waiting),
-        _all_of(Look.rejected),
+        _all_of(Look.refusals),
         _all_of(Look.damage),
     ):
         with suppress(DledgerError):

@@ -159,7 +159,7 @@ def test_the_evidence_is_there() -> None:
 
 def test_a_row_says_works_refused_or_not_yet() -> None:
     """And nothing between: a reader decides by that word."""
-    assert {re.split(r"[;:, ]| with", says)[0] for _, says in _rows()} == {
+    assert {re.split(r"[;:, ]| with", says)[0] for _, says in _rows()} <= {
         "works",
         "refused",
         "not",

@@ -40,7 +40,7 @@ async def with_poison() -> Bench:
 
 def set_aside(bench: Bench) -> list[str]:
     """Return the ids in ``rejected/``."""
-    return [one.message.record.message_id for one in Look(bench.disk.files, DIR).rejected()]
+    return [one.message.record.message_id for one in Look(bench.disk.files, DIR).refusals()]
 
 
 async def test_what_went_back_is_stored_and_nobody_overtakes_it() -> None:
@@ -49,7 +49,7 @@ async def test_what_went_back_is_stored_and_nobody_overtakes_it() -> None:
     worker = bench.sends.worker
     assert worker is not None
     look = Look(bench.disk.files, DIR)
-    ask(bench.disk.files, DIR, [one.place for one in look.rejected()])
+    ask(bench.disk.files, DIR, [one.place for one in look.refusals()])
     bench.group.gate.clear()
     await bench.sends.put_back(worker)
     bench.send(7)
@@ -69,7 +69,7 @@ async def test_a_lane_finds_its_end_also_if_nothing_could_go_back() -> None:
     bench = await with_poison()
     worker = bench.sends.worker
     assert worker is not None
-    ask(bench.disk.files, DIR, [one.place for one in Look(bench.disk.files, DIR).rejected()])
+    ask(bench.disk.files, DIR, [one.place for one in Look(bench.disk.files, DIR).refusals()])
     bench.disk.files.inject(Fault("pwritev", 28, ".spool"))
     bench.disk.files.inject(Fault("preallocate", 28, ".new"))
     await bench.sends.put_back(worker)

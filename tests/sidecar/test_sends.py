@@ -232,6 +232,30 @@ async def test_sends_of_a_lane_wait_for_those_before_them(bench: Bench) -> None:
     assert bench.group.numbers() == [1, 2, 3]
 
 
+async def test_a_lane_with_spooled_messages_is_overtaken_by_none_of_its_sends(bench: Bench) -> None:
+    """The group takes sends again, and the replay of the lane is not through yet."""
+    bench.group.code = lambda _: Code.TOO_MANY_REQUESTS
+    bench.send(1)
+    await bench.answered(1)
+    take, busy = bench.group.unary, bench.group.code
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        bench.group.code = busy if REPLAY_HEADER in dict(metadata) else lambda _: Code.OK
+        return await take(path, body, metadata, timeout_s)
+
+    bench.group.unary = unary  # type: ignore[method-assign]
+    bench.send(2)
+    bench.send(3, client_id="alice")
+    await bench.answered(3)
+    before = bench.group.numbers(), bench.group.numbers("alice")
+    bench.group.unary = take  # type: ignore[method-assign]
+    bench.group.code = lambda _: Code.OK
+    await bench.drained()
+
+    assert before == ([], [3])
+    assert bench.group.numbers() == [1, 2]
+
+
 async def test_what_failed_first_is_not_spooled_before_what_came_first(bench: Bench) -> None:
     """The second send's try ends while the first one's is still under way."""
     tried: list[bytes] = []

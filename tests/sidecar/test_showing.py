@@ -107,7 +107,7 @@ def test_what_was_refused_is_told_with_its_reason_until_it_goes_back() -> None:
     spool.append([sent(n, "bob") for n in range(6, 9)])
     bring(spool, LaneGroup())
     before = list(rejected_of(Look(disk.files, DIR), ALL))
-    ask(disk.files, DIR, [one.place for one in Look(disk.files, DIR).rejected()])
+    ask(disk.files, DIR, [one.place for one in Look(disk.files, DIR).refusals()])
     again(spool)
 
     assert [(one.message_id, one.reason, one.size_bytes) for one in before] == [

@@ -84,7 +84,7 @@ def _options_of(args: argparse.Namespace) -> list[str]:
 
 def _status(args: argparse.Namespace) -> int:
     """Print what waits."""
-    status: Any = _imported("status")
+    status: Any = _module("status")
 
     def work(files: Any, directory: Path) -> int:
         found = status.status_of(files, directory)
@@ -95,7 +95,7 @@ def _status(args: argparse.Namespace) -> int:
 
 def _show(args: argparse.Namespace) -> int:
     """Print single messages."""
-    showing: Any = _imported("showing")
+    showing: Any = _module("showing")
     looking: Any = importlib.import_module("dledger.spool.looking")
 
     def work(files: Any, directory: Path) -> int:
@@ -118,8 +118,8 @@ def _show(args: argparse.Namespace) -> int:
 
 def _requeue(args: argparse.Namespace) -> int:
     """Have rejected messages sent again."""
-    asking: Any = _imported("asking")
-    showing: Any = _imported("showing")
+    asking: Any = _module("asking")
+    showing: Any = _module("showing")
     looking: Any = importlib.import_module("dledger.spool.looking")
 
     def work(files: Any, directory: Path) -> int:
@@ -150,8 +150,8 @@ def _requeue(args: argparse.Namespace) -> int:
 
 def _drain(args: argparse.Namespace) -> int:
     """Wait until nothing waits."""
-    draining: Any = _imported("draining")
-    upstream_tls: Any = _imported("upstream_tls")
+    draining: Any = _module("draining")
+    upstream_tls: Any = _module("upstream_tls")
 
     def work(files: Any, directory: Path) -> int:
         addresses = [each for option in args.upstream or () for each in option.split(",")]
@@ -188,7 +188,7 @@ class _Progress:
         self._told_s, self._left = now_s, left
 
 
-def _imported(name: str) -> Any:
+def _module(name: str) -> Any:
     """Return a module of the sidecar, imported now: the parent that ``run`` becomes has none."""
     return importlib.import_module(f"dledger.sidecar.{name}")
 

@@ -48,7 +48,7 @@ def chosen_of(
     """
     if bool(ids) is all_of_them:
         raise InvalidArgument("name messages by their ids, or say --all: one of the two")
-    found = [one for one in look.rejected() if choice.has(one.message)]
+    found = [one for one in look.refusals() if choice.has(one.message)]
     if all_of_them:
         return found
     missing = set(ids) - {one.message.record.message_id for one in found}
@@ -86,7 +86,7 @@ def requeue(
     if not is_done and is_asked(files, asking):  # perhaps the one that had it has ended
         is_done = _take_up_here(files, directory, limits, of_lanes)
     is_open = not is_done and is_asked(files, asking)
-    left = sum(one.place in places for one in Look(files, directory).rejected())
+    left = sum(one.place in places for one in Look(files, directory).refusals())
     return Requeued(went_back=len(places) - left, left=left, asking=asking if is_open else None)
 
 

@@ -81,7 +81,7 @@ async def drain(
         DledgerError: The directory cannot be used.
     """
     look = Look(files, directory)
-    before = {one.place for one in look.rejected()}
+    before = {one.place for one in look.refusals()}
     by_sidecar = False
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
@@ -91,7 +91,7 @@ async def drain(
                     await _watch(files, directory, tell)
                 else:
                     await _bring(files, directory, way, tell)
-    rejected = {one.place for one in look.rejected()} - before
+    rejected = {one.place for one in look.refusals()} - before
     left = look.survey().found.depth.total()
     return Drained(left=left, rejected=len(rejected), by_sidecar=by_sidecar)
 
@@ -111,7 +111,7 @@ async def _watch(files: Files, directory: Path, tell: Tell) -> None:
     """Wait for the process that has the directory; the state file says how far it is."""
     look, last, still = Look(files, directory), -1, 0
     while True:
-        left = look.left() or look.survey().found.depth.total()
+        left = look.backlog() or look.survey().found.depth.total()
         if not left:
             return
         tell(left)

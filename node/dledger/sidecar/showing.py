@@ -71,7 +71,7 @@ class Shown:
         return told | ({"body": base64.b64encode(self.body).decode()} if body else {})
 
 
-def _shown(sequence: int, message: Message, size_bytes: int) -> Shown:
+def _entry_of(sequence: int, message: Message, size_bytes: int) -> Shown:
     record = message.record
     return Shown(
         sequence=sequence,
@@ -103,14 +103,14 @@ def waiting_of(look: Look, choice: Choice) -> Iterator[Shown]:
     """Yield what waits, in order. Raises as `Look`."""
     for one in look.waiting():
         if choice.has(one.message):
-            yield _shown(one.sequence, one.message, one.size_bytes)
+            yield _entry_of(one.sequence, one.message, one.size_bytes)
 
 
 def rejected_of(look: Look, choice: Choice) -> Iterator[Shown]:
     """Yield what was set aside, in the order in which it was. Raises as `Look`."""
-    for sequence, message in look.rejected():
+    for sequence, message in look.refusals():
         if choice.has(message):
-            yield _shown(sequence, message, 0)
+            yield _entry_of(sequence, message, 0)
 
 
 def first_of(found: Iterable[Shown], limit: int) -> tuple[list[Shown], bool]:

@@ -72,7 +72,7 @@ class Look:
         except OSError as error:
             raise StorageError(f"cannot read spool {self._directory}: {error}") from error
 
-    def left(self) -> int:
+    def backlog(self) -> int:
         """Return how many messages wait at most, by the state file alone; raises as above."""
         with self._telling():
             state = read_state(self._files, self._directory)
@@ -93,9 +93,9 @@ class Look:
             if found.damage:
                 passed = read_state(self._files, self._directory).replayed
                 found.damage = [one for one in found.damage if _is_left(one, passed)]
-        return Survey(found, tuple(self.rejected()))
+        return Survey(found, tuple(self.refusals()))
 
-    def rejected(self) -> Iterator[Rejected]:
+    def refusals(self) -> Iterator[Rejected]:
         """Yield what is set aside; raises as above."""
         with self._telling():
             yield from read_rejected(self._files, self._directory, self._identity)
@@ -134,7 +134,7 @@ class Look:
         yield from self.survey().found.damage
         with self._telling():
             for path, gap in damage_of_rejected(self._files, self._directory, self._identity):
-                yield _lost(path, gap)
+                yield _loss_of(path, gap)
             quarantine = self._directory / QUARANTINE
             for name in self._files.list(quarantine):
                 yield from self._damage_of(quarantine / name)
@@ -143,14 +143,14 @@ class Look:
         data = read_file(self._files, path)
         digits = path.name.partition(".")[0]
         if not digits.isdecimal():
-            yield _lost(path, Gap(0, len(data), 1, 0, "set aside: it could not be read"))
+            yield _loss_of(path, Gap(0, len(data), 1, 0, "set aside: it could not be read"))
             return
         found = scan(data, stamp=self._identity.stamp, first=int(digits), start=FILE_HEADER_BYTES)
         for gap in found.gaps:
-            yield _lost(path, gap)
+            yield _loss_of(path, gap)
         if found.fault or not found.gaps:
             why = found.fault or "its header is damaged, or messages at its end are missing"
-            yield _lost(path, Gap(found.end, len(data), 1, 0, why))
+            yield _loss_of(path, Gap(found.end, len(data), 1, 0, why))
 
 
 def _is_left(damage: CorruptSpool, passed: int) -> bool:
@@ -158,7 +158,7 @@ def _is_left(damage: CorruptSpool, passed: int) -> bool:
     return damage.last > passed or damage.last < damage.first
 
 
-def _lost(path: Path, gap: Gap) -> CorruptSpool:
+def _loss_of(path: Path, gap: Gap) -> CorruptSpool:
     return CorruptSpool(
         str(path),
         offset=gap.offset,
