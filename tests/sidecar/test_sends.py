@@ -166,7 +166,7 @@ async def test_all_tries_together_end_before_their_caller_gives_up(
             given_s.append(timeout_s)
         raise REFUSED
 
-    bench.group.unary = unary  # type: ignore[method-assign]
+    bench.group.unary = unary
     bench.send(1, left_s=left_s)
     await bench.answered(1)
 
@@ -243,12 +243,12 @@ async def test_a_lane_with_spooled_messages_is_overtaken_by_none_of_its_sends(be
         bench.group.code = busy if REPLAY_HEADER in dict(metadata) else lambda _: Code.OK
         return await take(path, body, metadata, timeout_s)
 
-    bench.group.unary = unary  # type: ignore[method-assign]
+    bench.group.unary = unary
     bench.send(2)
     bench.send(3, client_id="alice")
     await bench.answered(3)
     before = bench.group.numbers(), bench.group.numbers("alice")
-    bench.group.unary = take  # type: ignore[method-assign]
+    bench.group.unary = take
     bench.group.code = lambda _: Code.OK
     await bench.drained()
 
@@ -266,7 +266,7 @@ async def test_what_failed_first_is_not_spooled_before_what_came_first(bench: Be
             await bench.group.gate.wait()
         raise REFUSED
 
-    take, bench.group.unary = bench.group.unary, unary  # type: ignore[method-assign]
+    take, bench.group.unary = bench.group.unary, unary
     bench.group.gate.clear()
     bench.send(1)
     bench.send(2)
@@ -274,7 +274,7 @@ async def test_what_failed_first_is_not_spooled_before_what_came_first(bench: Be
     early = bench.counts.spooled
     bench.group.gate.set()
     await bench.answered(2)
-    bench.group.unary = take  # type: ignore[method-assign]
+    bench.group.unary = take
     await bench.drained()
 
     assert early == 0

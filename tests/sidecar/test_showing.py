@@ -25,12 +25,13 @@ from dledger.sidecar.showing import (
 from dledger.sidecar.status import status_of
 from dledger.spool.looking import Look
 from dledger.spool.payload import Message
+from dledger.spool.requeue import ask
 from dledger.spool.spool import Spool
 from dledger.types import Record
 from tests.sidecar import fakes
 from tests.spool.old_format import write_spool
 from tests.spool.spool_harness import DIR, Disk, messages
-from tests.spool.test_requeue import again, ask
+from tests.spool.test_requeue import again
 from tests.spool.test_spool_lanes import LaneGroup, bring, sent
 
 ALL = Choice()
