@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -17,8 +18,10 @@ from dledger.files.files import Mode
 from dledger.files.memory_files import MemoryFiles
 from dledger.spool.format import FILE_HEADER_BYTES
 from dledger.spool.identity import SpoolIdentity
+from dledger.spool.looking import Look
 from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.payload import Message, decode_message, encode_message, head_of
+from dledger.spool.requeue import ask, take_up
 from dledger.spool.spool import Spool
 from dledger.types import Record
 from tests.fuzz.mutation import NUMBERS, TEXTS, json_bytes, mutated, nested, spoil
@@ -29,11 +32,21 @@ _LIMITS: Final = limits_of(1 << 20)
 _STAMP: Final = b"stampst!"
 _TOKEN: Final = bytes(range(16))
 _CRC: Final = struct.Struct("<I")
+_IDENTITY: Final[dict[str, object]] = {
+    "client_id": "client",
+    "stamp": _STAMP.hex(),
+    "token": _TOKEN.hex(),
+}
+_ASKED: Final[dict[str, object]] = {
+    "messages": [[2, "p000000000002"], [3, "p000000000003"], [9, ""]]
+}
 
 
-def _message(number: int) -> Message:
+def _message(number: int, client_id: str = "") -> Message:
     return Message(
         topic=f"topic{number % 2}",
+        client_id=client_id,
+        tried=bool(client_id) and number % 3 == 0,
         record=Record(
             body=b"body %d" % number,
             message_id=f"p{number:012}",
@@ -45,20 +58,27 @@ def _message(number: int) -> Message:
     )
 
 
-def _made() -> dict[str, bytes]:
-    """Return the files of a spool with messages, some replayed and one rejected."""
+def _made(client_id: str = "") -> dict[str, bytes]:
+    """Return the files of a spool: messages, some of them replayed, refused, and asked back.
+
+    With a client they are a sidecar's, of lanes; and one that was refused went back already.
+    """
     files = MemoryFiles()
     spool = _opened(files)
-    spool.append([_message(n) for n in range(1, 7)])
-    chunk = spool.read(max_records=2, max_bytes=1 << 20)
+    spool.append([_message(n, client_id) for n in range(1, 7)])
+    chunk = spool.read(max_records=3, max_bytes=1 << 20)
     assert chunk is not None
-    spool.reject([(chunk.messages[0], "refused")])
+    spool.reject([(one, "refused") for one in reversed(chunk.messages)])
     spool.advance(chunk)
+    if client_id:
+        ask(files, _DIRECTORY, [(1, "p000000000001")])
+        take_up(spool, of_lanes=True)
     spool.close()
+    ask(files, _DIRECTORY, [(2, "p000000000002")])
     return {
         str(path.relative_to(_DIRECTORY)): bytes(files.contents(path)).rstrip(b"\0")
         for path in list(files._names)
-        if path.name != "lock"
+        if path.name != "lock" and not path.name.endswith(".new")
     }
 
 
@@ -79,9 +99,10 @@ class SpoolFiles(Target):
 
     def __init__(self) -> None:
         self._files = _made()
+        self._of_lanes = _made("a client")
 
     def draw(self, rng: Random) -> bytes:
-        files = dict(self._files)
+        files = dict(rng.choice((self._files, self._of_lanes)))
         for _ in range(rng.randint(1, 2)):
             if not files:
                 break
@@ -111,6 +132,7 @@ class SpoolFiles(Target):
         for name, content in found.items():
             if "\0" not in name and name and ".." not in name:
                 files.open(_DIRECTORY / name, Mode.CREATE).pwritev([content], 0)
+        _looked_at(files)
         first = _replayed(files)
         if len({sequence for sequence, _ in first}) != len(first):
             raise Broken("a message is replayed twice")
@@ -120,9 +142,29 @@ class SpoolFiles(Target):
         return len(first)
 
 
+def _looked_at(files: MemoryFiles) -> None:
+    """Look at a spool as ``dledger spool show`` does, whether it can be opened or not."""
+    before = {path: bytes(files.contents(path)) for path in files._names}
+    for look_at in (
+        Look.survey,
+        _all_of(Look.waiting),
+        _all_of(Look.refusals),
+        _all_of(Look.damage),
+    ):
+        with suppress(DledgerError):
+            look_at(Look(files, _DIRECTORY))
+    if {path: bytes(files.contents(path)) for path in files._names} != before:
+        raise Broken("a look changed it")
+
+
+def _all_of(part: Callable[[Look], Iterator[object]]) -> Callable[[Look], object]:
+    return lambda look: list(part(look))
+
+
 def _replayed(files: MemoryFiles) -> list[tuple[int, bytes]]:
     """Return what a spool would send, and leave it as a process that was killed does."""
     spool = _opened(files)
+    take_up(spool, of_lanes=bool(spool.of_lanes))
     found: list[tuple[int, bytes]] = []
     while (chunk := spool.read(max_records=3, max_bytes=1 << 20)) is not None:
         found += [(one.sequence, encode_message(one.message)) for one in chunk.messages]
@@ -136,7 +178,8 @@ def _sealed(name: str, data: bytes, rng: Random) -> bytes:
     if rng.random() < 0.1:
         return data
     if name.endswith(".json"):
-        return _sealed_json(data, rng)
+        asks = name.startswith("requeue/")
+        return _sealed_json(_ASKED if asks else _IDENTITY, data, rng)
     if name == "state":
         slots = [data[at : at + 508].ljust(508, b"\0") for at in (0, 4_096)]
         return (slots[0] + _CRC.pack(crc32c(slots[0]))).ljust(4_096, b"\0") + (
@@ -147,10 +190,9 @@ def _sealed(name: str, data: bytes, rng: Random) -> bytes:
     return (head + _CRC.pack(crc32c(head))).ljust(FILE_HEADER_BYTES, b"\0") + records
 
 
-def _sealed_json(data: bytes, rng: Random) -> bytes:
+def _sealed_json(fields: dict[str, object], data: bytes, rng: Random) -> bytes:
     if rng.random() < 0.05:
         return nested(rng).encode()
-    fields = {"client_id": "client", "stamp": _STAMP.hex(), "token": _TOKEN.hex()}
     try:
         spoilt = spoil(rng, fields, 1)
         return checked_json.encode(rng.choice((1, 2)), spoilt) if isinstance(spoilt, dict) else data
@@ -186,6 +228,7 @@ class SpoolMessages(Target):
             lane=rng.choice((0, 1, 2**32 - 1)),
             lane_sequence=rng.choice((0, 1, 2**64 - 1)),
             tried=rng.random() < 0.5,
+            went_back=rng.random() < 0.2,
             record=Record(
                 body=rng.randbytes(rng.randrange(5)),
                 message_id=rng.choice(TEXTS),

@@ -15,6 +15,7 @@ import yaml
 from prometheus_client import CollectorRegistry
 
 from dledger.common.metrics import NodeMetrics, Sample
+from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger_operator.metrics.metrics import Metrics
 from dledger_pipeline.jobs.progress import Progress, registry
 from scripts.catalogue import load
@@ -52,6 +53,13 @@ def _node_registry() -> CollectorRegistry:
     return metrics.registry
 
 
+def _spool_registry() -> CollectorRegistry:
+    none = SpoolCounters(**dict.fromkeys(SpoolCounters.__dataclass_fields__, 0))
+    made = CollectorRegistry()
+    made.register(SpoolCollector({"spool": lambda: none}))
+    return made
+
+
 def _rows(registry: CollectorRegistry, *, besides: tuple[str, ...] = ()) -> dict[str, Row]:
     """Return every metric of ours by the name that a query uses."""
     declared: dict[str, tuple[str, ...]] = {
@@ -79,7 +87,12 @@ def _catalogued(of: str) -> dict[str, Row]:
 
 def _names() -> set[str]:
     of_a_run = _rows(registry(Progress("backup")))
-    return {*_rows(_node_registry()), *_rows(Metrics().registry), *of_a_run}
+    return {
+        *_rows(_node_registry()),
+        *_rows(Metrics().registry),
+        *of_a_run,
+        *_rows(_spool_registry()),
+    }
 
 
 def _panels(dashboard: dict[str, Any]) -> list[dict[str, Any]]:
@@ -131,7 +144,6 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
-        "dledger_replayed_lanes",
     }
 
     assert {name for name in _names() if name not in asked} == elsewhere
@@ -222,13 +234,14 @@ def test_every_alert_has_a_runbook() -> None:
 
 
 def test_every_alert_is_worth_being_woken_for() -> None:
-    """It lasts, it has a severity, as in the catalogue, and names the group."""
+    """It lasts, it has a severity, as in the catalogue, and names the group, or a spool's pod."""
     severities = {one.name: one.severity for one in CATALOGUE.alerts}
 
     assert severities == {name: rule["labels"]["severity"] for name, rule in ALERTS.items()}
     for name, rule in ALERTS.items():
         assert "for" in rule or "min_over_time" in rule["expr"], name
-        assert re.search(r"(by|on) \(namespace, group", rule["expr"]), name
+        whose = "pod, spool" if "dledger_spool_" in rule["expr"] else "group"
+        assert re.search(rf"(by|on) \(namespace, {whose}", rule["expr"]), name
         assert "{{ $labels.namespace }}" in rule["annotations"]["summary"], name
 
 

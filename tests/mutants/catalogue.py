@@ -24,6 +24,7 @@ from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replay_mutants import REPLAY_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
+from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
@@ -40,6 +41,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *IDENTITY_MUTANTS,
     *REPLAY_MUTANTS,
     *CHANNEL_MUTANTS,
+    *SIDECAR_MUTANTS,
     *REPLICA_MUTANTS,
     *ROOM_MUTANTS,
     *TIME_MUTANTS,

@@ -124,6 +124,25 @@ def test_wrong_options_of_the_child_end_the_parent(tmp_path: Path) -> None:
     assert "the group has no type 'SURPRISING'" in said
 
 
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        (("--upstream-tls", "--upstream-ca-file", "none.crt"), "TLS to the group: "),
+        (("--upstream-name", "orders"), "go with --upstream-tls"),
+        (("--upstream-tls", "--upstream-cert-file", "a.crt"), "--upstream-key-file go together"),
+    ],
+)
+def test_wrong_options_of_tls_to_the_group_are_said(
+    tmp_path: Path, options: tuple[str, ...], why: str
+) -> None:
+    """By the child, which got them as they were given."""
+    process, _ = started(tmp_path / "spool", *options)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 2
+    assert why in said
+
+
 @pytest.mark.slow
 def test_metrics_are_served_and_status_stays_well_while_the_group_is_away(tmp_path: Path) -> None:
     """A gauge says degraded; no probe of Kubernetes takes the pod away for that."""

@@ -13,10 +13,11 @@ from dledger.door.contract import Code as GrpcCode
 from dledger.errors import StorageError
 from dledger.files.memory_files import Fault
 from dledger.rpc.status import Code
+from dledger.sidecar.decisions import TRY_S, budget_s
 from dledger.sidecar.reach import Reach
-from dledger.sidecar.replay import Replay, is_disk_failure
+from dledger.sidecar.replay import REPLAY_HEADER, Replay, is_disk_failure
 from dledger.sidecar.sends import Sends
-from dledger.sidecar.upstream import UpstreamError
+from dledger.sidecar.upstream import Metadata, UpstreamError
 from dledger.spool.counters import Counts
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
@@ -153,6 +154,26 @@ async def test_a_body_that_says_not_available_is_an_outage(bench: Bench) -> None
     assert bench.group.moved >= 1
 
 
+@pytest.mark.parametrize("left_s", [0.6, 1.0, 3.0, 60.0])
+async def test_all_tries_together_end_before_their_caller_gives_up(
+    bench: Bench, left_s: float
+) -> None:
+    """What they may take is asked of `decisions`, whatever the number of addresses."""
+    given_s: list[float] = []
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        if REPLAY_HEADER not in dict(metadata):
+            given_s.append(timeout_s)
+        raise REFUSED
+
+    bench.group.unary = unary
+    bench.send(1, left_s=left_s)
+    await bench.answered(1)
+
+    assert given_s
+    assert max(given_s) <= min(budget_s(left_s), TRY_S)
+
+
 async def test_too_many_requests_is_not_passed_on(bench: Bench) -> None:
     """SDKs give up at once."""
     bench.group.code = lambda _: Code.TOO_MANY_REQUESTS
@@ -209,6 +230,55 @@ async def test_sends_of_a_lane_wait_for_those_before_them(bench: Bench) -> None:
     await bench.drained()
 
     assert bench.group.numbers() == [1, 2, 3]
+
+
+async def test_a_lane_with_spooled_messages_is_overtaken_by_none_of_its_sends(bench: Bench) -> None:
+    """The group takes sends again, and the replay of the lane is not through yet."""
+    bench.group.code = lambda _: Code.TOO_MANY_REQUESTS
+    bench.send(1)
+    await bench.answered(1)
+    take, busy = bench.group.unary, bench.group.code
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        bench.group.code = busy if REPLAY_HEADER in dict(metadata) else lambda _: Code.OK
+        return await take(path, body, metadata, timeout_s)
+
+    bench.group.unary = unary
+    bench.send(2)
+    bench.send(3, client_id="alice")
+    await bench.answered(3)
+    before = bench.group.numbers(), bench.group.numbers("alice")
+    bench.group.unary = take
+    bench.group.code = lambda _: Code.OK
+    await bench.drained()
+
+    assert before == ([], [3])
+    assert bench.group.numbers() == [1, 2]
+
+
+async def test_what_failed_first_is_not_spooled_before_what_came_first(bench: Bench) -> None:
+    """The second send's try ends while the first one's is still under way."""
+    tried: list[bytes] = []
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        if REPLAY_HEADER not in dict(metadata) and b"body 1" in body:
+            tried.append(body)
+            await bench.group.gate.wait()
+        raise REFUSED
+
+    take, bench.group.unary = bench.group.unary, unary
+    bench.group.gate.clear()
+    bench.send(1)
+    bench.send(2)
+    await eventually(lambda: tried and bench.reach.away, "the end of the second one's tries")
+    early = bench.counts.spooled
+    bench.group.gate.set()
+    await bench.answered(2)
+    bench.group.unary = take
+    await bench.drained()
+
+    assert early == 0
+    assert bench.group.numbers() == [1, 2]
 
 
 async def test_lanes_do_not_stand_behind_each_other(bench: Bench) -> None:

@@ -41,12 +41,15 @@ class LaneGroup:
 
     def __init__(self) -> None:
         self._last: dict[tuple[str, str, str, int], int] = {}
+        self._places: dict[tuple[object, ...], str] = {}
         self.stored: list[Message] = []
         self.rejected = set[str]()
 
     def take(self, token: str, one: Message) -> None:
         key = (token, one.client_id, one.topic, one.lane)
         assert one.lane > 0
+        had = self._places.setdefault((*key, one.lane_sequence), one.record.message_id)
+        assert had == one.record.message_id, "one place, two messages: the second is lost"
         if one.lane_sequence > self._last.get(key, 0):
             self._last[key] = one.lane_sequence
             self.stored.append(one)

@@ -13,6 +13,7 @@ import math
 import os
 import re
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -42,6 +43,7 @@ from tests.monitoring.chart import ALL_ON, CHART, of_kind
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, World
 from tests.operator.samples import PLATFORM
 from tests.requests.rocketmq_client import RocketClient, message
+from tests.sidecar.test_parent import started
 from tests.system.scraping import ScrapedPod, scrape_config
 from tests.waiting import eventually_blocking
 
@@ -199,6 +201,10 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
         backing_up = BackingUp(directory, announced["adminEndpoints"])
         stack.callback(backing_up.stop)
         configs = _scrape_configs(ports, health.port, backing_up.port)
+        metrics_port = free_port_range()
+        sidecar, _ = started(directory / "spool", "--metrics", f"127.0.0.1:{metrics_port}")
+        stack.callback(_end, sidecar)
+        configs.append(_scrape_of_a_sidecar(metrics_port))
         prometheus = Prometheus(directory, configs, _rules())
         stack.callback(prometheus.stop)
         eventually_blocking(prometheus.is_up, "Prometheus answers", DEADLINE_S)
@@ -235,6 +241,18 @@ def _scrape_configs(
     return [
         scrape_config(monitor, [*pods, operator, job]) for monitor in of_kind("PodMonitor", *ALL_ON)
     ]
+
+
+def _scrape_of_a_sidecar(port: int) -> dict[str, Any]:
+    """Return how an application's own PodMonitor scrapes its sidecar."""
+    labels = {"namespace": NAMESPACE, "pod": "web-0"}
+    static = [{"targets": [f"127.0.0.1:{port}"], "labels": labels}]
+    return {"job_name": "web", "scrape_interval": INTERVAL, "static_configs": static}
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    process.communicate(timeout=30)
 
 
 def _rules() -> dict[str, Any]:
@@ -298,7 +316,7 @@ def test_every_target_is_scraped_and_named_by_its_group(watched: Watched) -> Non
     """By the chart's relabelling; the operator speaks of a group in another namespace."""
     prometheus = watched.prometheus
 
-    eventually_blocking(lambda: len(prometheus.query("up == 1")) == 5, "all are up", DEADLINE_S)
+    eventually_blocking(lambda: len(prometheus.query("up == 1")) == 6, "all are up", DEADLINE_S)
 
     nodes = prometheus.query(f'up{{job="dledger", namespace="{NAMESPACE}", group="{GROUP}"}}')
     assert {each["metric"]["node"] for each in nodes} == {"node-0", "node-1", "node-2"}

@@ -18,6 +18,7 @@ from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
 from dledger.rpc.status import Code
 from dledger.server.client_certificate import self_signed
 from dledger.sidecar.child import Sidecar
+from dledger.sidecar.upstream import Tls
 from tests.sidecar.fakes import request
 from tests.system.live_nodes import LiveNodes
 from tests.waiting import eventually
@@ -39,8 +40,15 @@ async def nodes(tmp_path: Path) -> AsyncIterator[LiveNodes]:
 class Beside:
     """A sidecar in this process, and a client of it in plain gRPC."""
 
-    def __init__(self, upstream: list[str], directory: Path, topics: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        upstream: list[str],
+        directory: Path,
+        topics: tuple[str, ...] = (),
+        tls: Tls = lambda: None,
+    ) -> None:
         self._upstream, self._directory, self._topics = upstream, directory, topics
+        self._tls = tls
 
     async def __aenter__(self) -> Beside:
         plain, tls = listening("127.0.0.1:0"), listening("127.0.0.1:0")
@@ -51,6 +59,7 @@ class Beside:
             directory=self._directory,
             topics=self._topics,
             max_bytes=1 << 26,
+            tls=self._tls,
         )
         certificates = [None, TlsCertificate(self.pair.chain, self.pair.key)]
         await self.sidecar.start([plain, tls], certificates)

@@ -42,8 +42,8 @@ class MutualTls:
     Attributes:
         name: The member's name, or its host, as its certificate has them; empty: the host that is
             dialled.
-        trusted: The authorities that are believed, as PEM.
-        chain: The certificate to show, as PEM.
+        trusted: The authorities that are believed, as PEM; empty: the public ones.
+        chain: The certificate to show, as PEM; empty: none, as a client port asks for none.
         key: Its key, as PEM.
     """
 
@@ -54,7 +54,9 @@ class MutualTls:
 
     def credentials(self) -> grpc.ChannelCredentials:
         """Return them for a gRPC channel."""
-        return grpc.ssl_channel_credentials(self.trusted, self.key, self.chain)
+        return grpc.ssl_channel_credentials(
+            self.trusted or None, self.key or None, self.chain or None
+        )
 
     def options(self, chosen: Sequence[tuple[str, Any]]) -> tuple[tuple[str, Any], ...]:
         """Return a gRPC channel's options with the one that pins the member's name."""
@@ -187,7 +189,11 @@ def required_group_of(directory: Path) -> str:
 
 def trusted_of(directory: Path) -> bytes:
     """Return the authorities. Raises OSError, ValueError (naming the file)."""
-    path = directory / _TRUSTED
+    return read_trusted(directory / _TRUSTED)
+
+
+def read_trusted(path: Path) -> bytes:
+    """Return the authorities in a file. Raises OSError, ValueError (naming the file)."""
     text = path.read_bytes()
     try:
         context_of(ssl.PROTOCOL_TLS_CLIENT, text)

@@ -37,9 +37,11 @@ from dledger.sidecar.replay import Replay, is_disk_failure
 from dledger.sidecar.route_cache import RouteCache
 from dledger.sidecar.routes import Here, named_topics
 from dledger.sidecar.sends import Sends
-from dledger.sidecar.upstream import Clients, Upstream
+from dledger.sidecar.upstream import Clients, Tls, Upstream
+from dledger.sidecar.upstream_tls import upstream_tls
 from dledger.spool.counters import Counts, SpoolCollector, SpoolCounters, counters_of
 from dledger.spool.opening import limits_of, open_spool
+from dledger.spool.requeue import take_up
 from dledger.spool.spool import Spool
 from dledger.spool.worker import Worker
 
@@ -50,6 +52,8 @@ _EXIT_DISK: Final = 3
 _PR_SET_PDEATHSIG: Final = 1
 _LOOK_S: Final = 5.0
 """Between looks for a disk that failed, and for clients that have gone."""
+_ASKED_S: Final = 1.0
+"""Between looks for rejected messages that somebody wants sent again."""
 _GRACE_S: Final = 3.0
 _RESOLVE_WAIT_S: Final = 60.0
 _ANY: Final = frozenset({"0.0.0.0", "::"})  # noqa: S104 - not to be told to clients
@@ -85,6 +89,7 @@ async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> in
         directory=Path(args.dir),
         topics=args.topic,
         max_bytes=args.max_bytes,
+        tls=upstream_tls(args),
     )
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -138,6 +143,7 @@ class Sidecar:
         directory: The spool's.
         topics: ``NAME:TYPE`` of topics that a route may be made up for.
         max_bytes: The limit of the directory.
+        tls: What connections to the group believe and show.
 
     Attributes:
         ended: The exit code, once there is one.
@@ -148,14 +154,20 @@ class Sidecar:
     """
 
     def __init__(
-        self, *, upstream: Sequence[str], directory: Path, topics: Sequence[str], max_bytes: int
+        self,
+        *,
+        upstream: Sequence[str],
+        directory: Path,
+        topics: Sequence[str],
+        max_bytes: int,
+        tls: Tls = lambda: None,
     ) -> None:
         self._directory, self._limits = directory, limits_of(max_bytes)
         self._named = named_topics(topics)
         self._files = RealFiles()
         self._executor = ThreadPoolExecutor(1, thread_name_prefix="dledger-spool")
-        self._clients = Clients(upstream)
-        self._to_replay = Upstream(upstream)
+        self._clients = Clients(upstream, tls)
+        self._to_replay = Upstream(upstream, tls)
         self._reach, self.counts = Reach(), Counts()
         self._routes = RouteCache(self._files, directory, self._on_disk)
         self._sends = Sends(
@@ -220,15 +232,17 @@ class Sidecar:
         self._replay.report_damage()
         self._sends.attach(worker)
         self._run(self._replaying(self._replay))
+        self._run(self._taking_up(worker))
 
     def _open_spool(self) -> Spool:
         spool = open_spool(self._files, self._directory, limits=self._limits)
-        own = spool.waiting - sum(lane.depth for *_, lane in spool.lanes)
+        own = spool.waiting - spool.of_lanes
         if own:
             spool.close()
             raise InvalidArgument(
                 f"{own} messages of a SpoolingProducer wait in {self._directory}: let it send them"
             )
+        take_up(spool, of_lanes=True)
         self._routes.load()
         return spool
 
@@ -239,6 +253,17 @@ class Sidecar:
             for error in failed.exceptions:
                 if is_disk_failure(error):
                     self._on_broken(error)
+
+    async def _taking_up(self, worker: Worker) -> None:
+        """Do what `dledger spool requeue` asks for, now and then."""
+        while True:
+            await asyncio.sleep(_ASKED_S)
+            if await worker.run(lambda: worker.spool.is_asked):
+                try:
+                    await self._sends.put_back(worker)
+                except StorageError as error:
+                    self._on_broken(error)
+                    return
 
     async def _look(self) -> None:
         """Look now and then for the disk, and for clients that have gone."""

@@ -317,6 +317,29 @@ class Sends:
                 self._run(self._try(lane, send))
         self._settle(lane)
 
+    async def put_back(self, worker: Worker) -> None:
+        """Have rejected messages go back into the spool, since somebody asks for it.
+
+        Their lanes' sends go behind them from now on.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        asked = await worker.run(lambda: worker.spool.asked_back(of_lanes=True))
+        lanes = [self._lane((one.message.client_id, one.message.topic)) for one in asked]
+        for lane in lanes:
+            lane.backlog += 1
+            lane.writing += 1
+        done = 0
+        try:
+            done = (await worker.run(lambda: worker.spool.put_back(asked))).messages
+        finally:
+            for number, lane in enumerate(lanes):
+                lane.writing -= 1
+                self.note_stored(lane.key, int(number >= done))
+        if done:
+            self._on_spooled()
+
     def note_drained(self) -> None:
         """Note that nothing is on the disk: what was lost to damage there is awaited no longer."""
         for lane in tuple(self._lanes.values()):

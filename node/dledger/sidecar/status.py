@@ -11,14 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from dledger.broker.deduplication import SILENCE_MS
-from dledger.errors import CorruptFile, StorageError, Unsupported
-from dledger.files.checked_json import VersionError
 from dledger.files.files import Files
-from dledger.spool.identity import load_identity
 from dledger.spool.lanes import age_s
-from dledger.spool.rejected import read_rejected
-from dledger.spool.spool_scan import SpoolScanner
-from dledger.spool.state import read_state
+from dledger.spool.looking import Look
 
 _LANES_SHOWN: Final = 20
 
@@ -71,20 +66,8 @@ def status_of(files: Files, directory: Path) -> SpoolStatus:
         Unsupported: A later version wrote it.
         StorageError: The disk failed.
     """
-    try:
-        identity = load_identity(files, directory)
-        if identity is None:
-            raise CorruptFile(str(directory), "it is no spool: there is no spool.json")
-        state = read_state(files, directory)
-        rejected = list(read_rejected(files, directory, identity))
-        scanner = SpoolScanner(
-            files, directory, identity, rejected={one.sequence for one in rejected}, certain=True
-        )
-        found = scanner.survey(replayed=state.replayed, accepted=state.accepted)
-    except VersionError as error:
-        raise Unsupported(f"spool {directory}: {error}") from error
-    except OSError as error:
-        raise StorageError(f"cannot read spool {directory}: {error}") from error
+    survey = Look(files, directory).survey()
+    found, rejected = survey.found, survey.rejected
     lanes = [
         LaneStatus(client_id=client_id, topic=topic, depth=lane.depth)
         for client_id, topic, lane in found.lanes

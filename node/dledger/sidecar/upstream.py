@@ -7,7 +7,7 @@ calls and of streams, and leadership follows connections. So nothing is put toge
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import Any, Final, TypeAlias
 
 import grpc
@@ -21,6 +21,8 @@ from dledger.rpc.rocketmq_stubs import SERVICE_NAME
 from dledger.sidecar.plain_channel import PlainChannel
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
+Tls: TypeAlias = Callable[[], MutualTls | None]
+"""What a connection that begins now believes and shows; None: plain text."""
 _CLOSING_S: Final = 70.0
 """How long calls on a connection that was left may still take: polls take up to a minute."""
 _LONG_S: Final = 1.0
@@ -68,14 +70,15 @@ class Upstream:
 
     Args:
         addresses: ``HOST:PORT`` of nodes or of a Service, tried in turn.
-        tls: None: plain text.
+        tls: Asked for each connection, so that files which were replaced count from the next one
+            on: one that fails is left for another.
 
     Attributes:
         under_way: How many calls there are.
         used_at_s: When the last one began or ended, event-loop time.
     """
 
-    def __init__(self, addresses: Sequence[str], tls: MutualTls | None = None) -> None:
+    def __init__(self, addresses: Sequence[str], tls: Tls = lambda: None) -> None:
         self._addresses, self._tls = addresses, tls
         self._at = 0
         self._channel = self._dial()
@@ -194,7 +197,7 @@ class Upstream:
 class Clients:
     """The connections of all clients, by client id; of those without one by their connection."""
 
-    def __init__(self, addresses: Sequence[str], tls: MutualTls | None = None) -> None:
+    def __init__(self, addresses: Sequence[str], tls: Tls = lambda: None) -> None:
         self._addresses, self._tls = tuple(addresses), tls
         self._upstreams: dict[str, Upstream] = {}
 

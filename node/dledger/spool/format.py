@@ -255,14 +255,15 @@ def decode_record(data: bytes, offset: int, *, stamp: bytes) -> Found:
 
 
 def scan(
-    data: bytes, *, stamp: bytes, first: int, limit: int | None = None, start: int = 0
+    data: bytes, *, stamp: bytes, first: int | None, limit: int | None = None, start: int = 0
 ) -> Scan:
     """Find every intact record in *data* from *start* on, where a record should begin.
 
     Args:
         data: Records, followed by zeros or by a torn or old write.
         stamp: The spool's.
-        first: The sequence that the first record should have.
+        first: The sequence that the first record should have. None: records come in any order, as
+            in ``rejected/``, where lanes write beside each other; gaps name no messages then.
         limit: Sequences from here on are not part of the file; None: no limit.
         start: A multiple of 8.
     """
@@ -277,28 +278,31 @@ def scan(
             if behind is None:
                 break
             found = behind
-        if found.offset != result.end or found.sequence != expected:
-            lost = found.sequence - 1
+        if found.offset != result.end or expected not in (None, found.sequence):
+            lost = (1, 0) if expected is None else (expected, found.sequence - 1)
             reason = result.fault or f"messages before {found.sequence} are missing"
-            result.gaps.append(Gap(result.end, found.offset, expected, lost, reason))
+            result.gaps.append(Gap(result.end, found.offset, *lost, reason))
             result.fault = ""
         result.records.append(found)
-        result.end, expected = found.end, found.sequence + 1
+        result.end = found.end
+        expected = None if expected is None else found.sequence + 1
     if not data[result.end :].strip(b"\0"):
         result.fault = ""
     return result
 
 
-def _expected(data: bytes, offset: int, stamp: bytes, first: int, limit: int | None) -> Found:
+def _expected(
+    data: bytes, offset: int, stamp: bytes, first: int | None, limit: int | None
+) -> Found:
     """Return the record at *offset*; raise ValueError unless its sequence is in [first, limit)."""
     found = decode_record(data, offset, stamp=stamp)
-    if found.sequence < first or (limit is not None and found.sequence >= limit):
+    if found.sequence < (first or 0) or (limit is not None and found.sequence >= limit):
         raise ValueError(f"a record of message {found.sequence} is not expected here")
     return found
 
 
 def _next_record(
-    data: bytes, start: int, stamp: bytes, first: int, limit: int | None
+    data: bytes, start: int, stamp: bytes, first: int | None, limit: int | None
 ) -> Found | None:
     """Return the first intact record after *start*."""
     for offset in _candidates(data, start, stamp):

@@ -12,12 +12,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dledger.errors import CorruptFile
+from dledger.errors import CorruptFile, InvalidArgument
 from dledger.files import checked_json
 from dledger.files.atomic import load_file, replace_file
 from dledger.files.checked_json import VersionError
 from dledger.files.files import Files
-from dledger.spool.format import FORMAT_VERSION, VERSIONS
+from dledger.spool.format import (
+    FORMAT_VERSION,
+    STAMP_BYTES,
+    TOKEN_BYTES,
+    VERSIONS,
+    FileHeader,
+    encode_file_header,
+)
 
 NAME = "spool.json"
 
@@ -36,6 +43,16 @@ class SpoolIdentity:
     client_id: str
     stamp: bytes
     token: bytes = b""
+
+
+def header_of(identity: SpoolIdentity, *, first_sequence: int) -> FileHeader:
+    """Return the header of a spool's file."""
+    return FileHeader(
+        client_id=identity.client_id,
+        stamp=identity.stamp,
+        token=identity.token,
+        first_sequence=first_sequence,
+    )
 
 
 def load_identity(files: Files, directory: Path) -> SpoolIdentity | None:
@@ -63,14 +80,19 @@ def save_identity(files: Files, directory: Path, identity: SpoolIdentity) -> Non
 def _decode(data: bytes, path: Path) -> SpoolIdentity:
     try:
         fields = _fields(data)
-        return SpoolIdentity(
-            client_id=fields["client_id"],
+        found = SpoolIdentity(
+            client_id=checked_json.text(fields, "client_id"),
             stamp=bytes.fromhex(fields["stamp"]),
             token=bytes.fromhex(fields.get("token", "")),
         )
+        encode_file_header(header_of(found, first_sequence=1))  # its client id may be no Unicode
+        sizes = len(found.stamp), len(found.token)
+        if sizes not in ((STAMP_BYTES, TOKEN_BYTES), (STAMP_BYTES, 0)):
+            raise ValueError(f"stamp and token have {sizes} bytes")
+        return found
     except VersionError:
         raise
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, InvalidArgument) as error:
         raise CorruptFile(str(path), str(error)) from error
 
 

@@ -1,7 +1,7 @@
 """Opens a spool directory: locks it, loads identity and state, scans the files, repairs the end.
 
 No accepted message is discarded here: damage is reported (`Spool.damage`) and the files are kept; a
-lost identity or state is rebuilt from the spool files. Called by `producer`.
+lost identity or state is rebuilt from the spool files. Called by `producer`, and by the sidecar.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from dledger.spool.format import (
 )
 from dledger.spool.identity import NAME as IDENTITY_NAME
 from dledger.spool.identity import SpoolIdentity, load_identity, save_identity
-from dledger.spool.rejected import read_rejected, settle_rejected
+from dledger.spool.rejected import sequences_aside, settle_rejected
 from dledger.spool.spool import Limits, Spool
 from dledger.spool.spool_files import (
     file_name,
@@ -215,8 +215,8 @@ class _Opening:
         except CorruptFile as error:
             self._report(STATE_NAME, error.reason)
         firsts = first_sequences(self.files, self.directory)
-        rejected = (one.sequence for one in read_rejected(self.files, self.directory, identity))
-        done = firsts[0] - 1 if firsts else max(rejected, default=0)
+        aside = sequences_aside(self.files, self.directory, identity)
+        done = firsts[0] - 1 if firsts else max(aside, default=0)
         format_state(self.files, self.directory, State(number=0, replayed=done, accepted=done))
         return StateFile.open(self.files, self.directory), False
 

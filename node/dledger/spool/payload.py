@@ -8,7 +8,8 @@ Payload, one message; all integers are little endian::
     14    2    number of properties p (u16)
     16    8    sequence in its lane (u64): 1, 2, 3, ...; 0: it is of no lane
     24    4    lane (u32); 0: of none
-    28    4    flags (u32): bit 0: the group may have the message already
+    28    4    flags (u32): bit 0: the group may have the message already; bit 1, in rejected files:
+               it went back into the spool, and this record only says so
     32    4m   byte lengths of m = 5 + k + 2p strings (u32)
     ..         the strings, UTF-8: topic, message id, tag, reason (in rejected files, else ""),
                client id ("": the spool's own), keys, then each property's name and value
@@ -31,6 +32,7 @@ _PAYLOAD: Final = struct.Struct("<qiHHQII")
 _PAYLOAD_1: Final = struct.Struct("<qiHH")
 _U32: Final = struct.Struct("<I")
 _TRIED: Final = 1
+_WENT_BACK: Final = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +49,8 @@ class Message:
         lane: The lane of its client and topic; 0: of none.
         lane_sequence: Its place there; 0: of none.
         tried: Whether the group may have it already: a try to send it ended without an answer.
+        went_back: Whether this is no message, but says in ``rejected/`` that the one of this
+            sequence and id has gone back into the spool.
     """
 
     topic: str
@@ -57,6 +61,7 @@ class Message:
     lane: int = 0
     lane_sequence: int = 0
     tried: bool = False
+    went_back: bool = False
 
 
 def encode_message(message: Message) -> bytes:
@@ -85,7 +90,7 @@ def encode_message(message: Message) -> bytes:
             len(record.properties),
             message.lane_sequence,
             message.lane,
-            _TRIED if message.tried else 0,
+            _TRIED * message.tried | _WENT_BACK * message.went_back,
         )
     except (UnicodeEncodeError, struct.error) as error:
         raise InvalidArgument(f"message {record.message_id!r} cannot be spooled: {error}") from None
@@ -157,6 +162,7 @@ def decode_message(payload: bytes, version: int = FORMAT_VERSION) -> Message:
         lane=lane,
         lane_sequence=lane_sequence,
         tried=bool(flags & _TRIED),
+        went_back=bool(flags & _WENT_BACK),
         record=Record(
             body=payload[position:],
             message_id=message_id,

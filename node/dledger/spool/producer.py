@@ -26,6 +26,7 @@ from dledger.spool.opening import limits_of, open_spool
 from dledger.spool.payload import Message, encode_message
 from dledger.spool.rejected import Rejected
 from dledger.spool.replay import Replay, Report
+from dledger.spool.requeue import take_up
 from dledger.spool.spool import Spool
 from dledger.spool.topic_sender import Pending, SendResult, TopicSender, Upstream
 from dledger.spool.worker import Worker
@@ -120,6 +121,7 @@ class Producer:
                 f"{self.directory} is the spool of a sidecar (dledger spool run): its messages are "
                 "of other clients"
             )
+        take_up(spool, of_lanes=False)
         return spool
 
     async def close(self) -> None:

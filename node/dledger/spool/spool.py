@@ -22,6 +22,7 @@ from dledger.spool.identity import SpoolIdentity
 from dledger.spool.payload import Message, encode_message
 from dledger.spool.reader import Chunk, Reader, Spooled
 from dledger.spool.rejected import Rejected, RejectedFile, read_rejected
+from dledger.spool.requeue import Requests, sent_anew
 from dledger.spool.spool_files import (
     QUARANTINE,
     SpoolFile,
@@ -35,6 +36,7 @@ from dledger.spool.state import StateFile
 MAX_FILE_RECORDS: Final = 32_768
 """Half of the ids that the group remembers for a client, so a file can be replayed twice safely."""
 
+_SENDERS: Final = {True: "sidecar", False: "SpoolingProducer"}
 _log = logging.getLogger(__name__)
 
 
@@ -93,6 +95,7 @@ class Spool:
         self._spool_files = found.files
         self._rejected = rejected
         self._rejected_file = RejectedFile(files, directory, identity)
+        self._requests = Requests(files, directory)
         self._set_aside_bytes = file_sizes(files, directory / QUARANTINE)
         self._active: File | None = None
         self._error: StorageError | None = None
@@ -105,6 +108,11 @@ class Spool:
         )
         self._remove_replayed()
         self._reopen_last()
+
+    @property
+    def of_lanes(self) -> int:
+        """How many of the messages that wait are of lanes, and so a sidecar's to send."""
+        return sum(lane.depth for *_, lane in self.lanes)
 
     @property
     def disk_bytes(self) -> int:
@@ -259,6 +267,68 @@ class Spool:
             return tuple(read_rejected(self._files, self._directory, self._identity))
         except OSError as error:
             raise StorageError(f"cannot read rejected messages: {error}") from error
+
+    @property
+    def is_asked(self) -> bool:
+        """Whether somebody asks for rejected messages to be sent again."""
+        try:
+            return self._requests.any
+        except OSError:  # a disk that fails is found out by what writes to it
+            return False
+
+    def asked_back(self, *, of_lanes: bool) -> list[Rejected]:
+        """Return the rejected messages that somebody has asked to be sent again.
+
+        Args:
+            of_lanes: Whether those of lanes are meant, or the spool's own. Each kind has a program
+                that replays it, so none goes back while some of the other wait.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        try:
+            wanted = self._requests.read()
+            found = [one for one in self.read_rejected() if one.place in wanted] if wanted else []
+        except OSError as error:
+            raise self._fail("read what is asked back of", error) from error
+        others = self.waiting - self.of_lanes if of_lanes else self.of_lanes
+        asked = [one for one in found if bool(one.message.client_id) is of_lanes and not others]
+        if len(asked) < len(found):
+            left = len(found) - len(asked)
+            _log.warning("%d stay in rejected/: a %s sends them", left, _SENDERS[not of_lanes])
+        return asked
+
+    def put_back(self, asked: Sequence[Rejected]) -> Kept:
+        """Append what `asked_back` returned, under new sequences; mark it, and forget the asking.
+
+        In this order, so that a crash leaves nothing out: it may leave a message there twice, which
+        the group knows by its id.
+
+        Raises:
+            StorageError: The disk failed.
+        """
+        kept = self.append([sent_anew(one.message) for one in asked])
+        if kept.refusal is not None:
+            left = len(asked) - kept.messages
+            _log.warning("%d of %d stay in rejected/: %s", left, len(asked), kept.refusal)
+        try:
+            if kept.messages:
+                self._rejected_file.mark(asked[: kept.messages])
+            self._requests.finish()
+            self._rejected_file.remove_finished(replayed=self._replayed)
+        except DiskFull as error:
+            _log.warning("what went back stays in rejected/ as well: %s", error)
+            self._requests.finish()
+        except OSError as error:
+            raise self._fail("note what went back into", error) from error
+        return kept
+
+    def forget_finished(self) -> None:
+        """Remove files in ``rejected/`` all of whose messages went back. Raises StorageError."""
+        try:
+            self._rejected_file.remove_finished(replayed=self._replayed)
+        except OSError as error:
+            raise self._fail("tidy", error) from error
 
     def advance(self, chunk: Chunk) -> None:
         """Save that *chunk* was stored or rejected; remove the files that are finished.

@@ -15,7 +15,7 @@ from typing import Final
 from dledger.files.files import Files, Mode
 from dledger.files.full import making, telling_full_disk
 from dledger.spool.format import FILE_HEADER_BYTES, FileHeader, encode_file_header
-from dledger.spool.identity import SpoolIdentity
+from dledger.spool.identity import SpoolIdentity, header_of
 
 QUARANTINE: Final = "quarantine"
 NEW_SUFFIX: Final = ".new"
@@ -71,7 +71,7 @@ def create_file(
     path = directory / file_name(first)
     temporary = path.with_name(path.name + NEW_SUFFIX)
     with making(files, temporary, f"make a spool file of {capacity} bytes"):
-        _prepare(files, temporary, _header(identity, first), capacity)
+        _prepare(files, temporary, header_of(identity, first_sequence=first), capacity)
         files.rename(temporary, path)
     files.fsync_dir(directory)
     return SpoolFile(
@@ -79,21 +79,10 @@ def create_file(
     )
 
 
-def _header(identity: SpoolIdentity, first: int) -> bytes:
-    return encode_file_header(
-        FileHeader(
-            client_id=identity.client_id,
-            stamp=identity.stamp,
-            token=identity.token,
-            first_sequence=first,
-        )
-    )
-
-
-def _prepare(files: Files, path: Path, header: bytes, capacity: int) -> None:
+def _prepare(files: Files, path: Path, header: FileHeader, capacity: int) -> None:
     with closing(files.open(path, Mode.CREATE)) as file:
         file.preallocate(capacity)
-        file.pwritev([header], 0)
+        file.pwritev([encode_file_header(header)], 0)
         file.fdatasync()
 
 

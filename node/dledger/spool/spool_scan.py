@@ -178,7 +178,8 @@ class SpoolScanner:
                 result.lanes.add_found(head)
                 if head.tried:
                     result.tried += 1
-                    result.tried_since_ms = result.tried_since_ms or head.born_at_ms
+                    oldest_ms = result.tried_since_ms or head.born_at_ms
+                    result.tried_since_ms = min(oldest_ms, head.born_at_ms)
                 result.ages.add(record.sequence, head.born_at_ms)
                 result.size_bytes += record.end - record.offset
 
