@@ -217,7 +217,7 @@ def test_containers_of_a_killed_docker_are_ended_by_the_next_one(
 
 
 def test_a_namespace_that_lost_its_name_gets_it_again(
-    made: places.Places, monkeypatch: pytest.MonkeyPatch
+    made: places.Places, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Seen: somebody deleted the name, and the Docker in it could not be reached any more."""
     asked: list[tuple[str, ...]] = []
@@ -226,7 +226,7 @@ def test_a_namespace_that_lost_its_name_gets_it_again(
     monkeypatch.setattr(daemon, "run", lambda *words: asked.append(words))
 
     daemon.start(made, Steps())
-    (daemon.NAMESPACES / places.NAMESPACE).mkdir(parents=True)
+    (tmp_path / "netns" / places.NAMESPACE).mkdir(parents=True)
     daemon.start(made, Steps())
 
     assert asked == [("ip", "netns", "attach", places.NAMESPACE, "4711")]

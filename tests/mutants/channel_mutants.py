@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_CHANNEL = "tests/sidecar/test_plain_channel.py"
-_CHANNEL_FILE = "sidecar/plain_channel.py"
-_CALL_FILE = "sidecar/plain_call.py"
+_CHANNEL = "tests/sidecar/test_channel.py"
+_CHANNEL_FILE = "sidecar/channel.py"
+_CALL_FILE = "sidecar/channel_call.py"
 _REPLAY = "tests/sidecar/test_replay.py"
 
 CHANNEL_MUTANTS = (

@@ -14,11 +14,10 @@ import grpc
 import grpc.aio
 
 from dledger.door.contract import Code, Headers
-from dledger.rpc.channel import in_words, options
-from dledger.rpc.dial import dial
+from dledger.rpc.channel import in_words
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME
-from dledger.sidecar.plain_channel import PlainChannel
+from dledger.sidecar.channel import NOT_REACHED, Channel
 
 Metadata: TypeAlias = tuple[tuple[str, str], ...]
 Tls: TypeAlias = Callable[[], MutualTls | None]
@@ -27,7 +26,6 @@ _CLOSING_S: Final = 70.0
 """How long calls on a connection that was left may still take: polls take up to a minute."""
 _LONG_S: Final = 1.0
 """A node that has not answered for so long may be frozen; what had less time says nothing of it."""
-_NOT_SENT: Final = ("failed to connect to all addresses", "errors resolving ")
 _IDLE_S: Final = 120.0
 
 
@@ -52,7 +50,7 @@ def path_of(method: str) -> str:
 
 def failure_of(error: grpc.aio.AioRpcError) -> UpstreamError:
     """Return gRPC's error as ours."""
-    sent = not (error.details() or "").startswith(_NOT_SENT)
+    sent = not (error.details() or "").startswith(NOT_REACHED)
     return UpstreamError(Code(error.code().value[0]), in_words(error), sent=sent)
 
 
@@ -88,17 +86,13 @@ class Upstream:
         self.under_way = 0
         self.used_at_s = asyncio.get_running_loop().time()
 
-    def _dial(self) -> PlainChannel | grpc.aio.Channel:
-        address = self._addresses[self._at]
-        if self._tls is None:
-            return PlainChannel(address)
-        return dial(address, options(), self._tls)
+    def _dial(self) -> Channel:
+        return Channel(self._addresses[self._at], self._tls())
 
     def _method(self, path: str, kind: str) -> Any:
         method = self._methods.get((path, kind))
         if method is None:
-            taken = {"request_serializer": list.pop} if kind == "unary_unary" else {}
-            method = self._methods[path, kind] = getattr(self._channel, kind)(path, **taken)
+            method = self._methods[path, kind] = getattr(self._channel, kind)(path)
         return method
 
     async def unary(self, path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
@@ -110,23 +104,19 @@ class Upstream:
         """
         channel = self._channel
         self._begin()
-        # A call of gRPC's is in a cycle with its channel's callback, and has its request until
-        # somebody collects cycles, which is seldom: it gets a list, which it empties. For the same
-        # reason no local has the error, whose frame has the body.
-        request = [body]
-        del body
         try:
             answer = await self._method(path, "unary_unary")(
-                request, metadata=metadata, timeout=timeout_s
+                body, metadata=metadata, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
+            # No local has what is raised: it has this frame, in a circle with the body in it.
             raise self._note_failure(error, channel, timeout_s) from None
         finally:
             self._end()
         return bytes(answer)
 
     def _note_failure(
-        self, error: grpc.aio.AioRpcError, channel: grpc.aio.Channel, timeout_s: float
+        self, error: grpc.aio.AioRpcError, channel: Channel, timeout_s: float
     ) -> UpstreamError:
         """Return gRPC's error as ours; leave the connection if it is the connection's."""
         failed = failure_of(error)
@@ -161,7 +151,7 @@ class Upstream:
         """Go on to the next address by a new connection; a Service chooses another node then."""
         self._leave(self._channel)
 
-    def _leave(self, channel: PlainChannel | grpc.aio.Channel) -> None:
+    def _leave(self, channel: Channel) -> None:
         if channel is not self._channel:
             return  # another call has left it already
         self._at = (self._at + 1) % len(self._addresses)

@@ -22,7 +22,7 @@ from dledger.door.contract import (
     Unary,
 )
 from dledger.door.server import DoorServer
-from dledger.sidecar.plain_channel import NOT_REACHED, PlainChannel
+from dledger.sidecar.channel import NOT_REACHED, Channel
 from tests.waiting import eventually
 
 MANY = 400
@@ -99,14 +99,14 @@ async def group() -> AsyncIterator[Group]:
 
 
 @pytest.fixture
-async def channel(group: Group) -> AsyncIterator[PlainChannel]:
+async def channel(group: Group) -> AsyncIterator[Channel]:
     """Return a channel to it."""
-    made = PlainChannel(group.server.address)
+    made = Channel(group.server.address)
     yield made
     await made.close()
 
 
-def unary(channel: PlainChannel, name: str, body: bytes = b"x", timeout: float = 20) -> Any:
+def unary(channel: Channel, name: str, body: bytes = b"x", timeout: float = 20) -> Any:
     """Make a call."""
     return channel.unary_unary(f"/s/{name}")(
         body, metadata=(("x-mq-client-id", "bob"),), timeout=timeout
@@ -121,7 +121,7 @@ async def failure(call: Any) -> tuple[grpc.StatusCode, str]:
 
 
 async def test_calls_go_in_their_order_with_their_metadata_and_deadline(
-    group: Group, channel: PlainChannel
+    group: Group, channel: Channel
 ) -> None:
     """Also those that waited for the connection, and more at once than the other side takes."""
     bodies = [b"%d" % number for number in range(MANY)]
@@ -135,14 +135,14 @@ async def test_calls_go_in_their_order_with_their_metadata_and_deadline(
     assert len({each.connection for each in group.headers}) == 1
 
 
-async def test_large_messages_go_both_ways(channel: PlainChannel) -> None:
+async def test_large_messages_go_both_ways(channel: Channel) -> None:
     """Beyond every window and the socket's own room."""
     body = bytes(range(256)) * (9 << 12)
 
     assert await unary(channel, "Echo", body) == body
 
 
-async def test_a_status_is_told_with_its_sentence(channel: PlainChannel) -> None:
+async def test_a_status_is_told_with_its_sentence(channel: Channel) -> None:
     """As gRPC's own tells it."""
     assert await failure(unary(channel, "Refuse")) == (
         grpc.StatusCode.PERMISSION_DENIED,
@@ -153,7 +153,7 @@ async def test_a_status_is_told_with_its_sentence(channel: PlainChannel) -> None
 
 
 async def test_a_call_that_nobody_waits_for_is_given_up_there(
-    group: Group, channel: PlainChannel
+    group: Group, channel: Channel
 ) -> None:
     """At its deadline, and when its task is cancelled; others go on."""
     code, details = await failure(unary(channel, "Never", timeout=0.05))
@@ -171,7 +171,7 @@ async def test_a_call_that_nobody_waits_for_is_given_up_there(
 
 async def test_nobody_there_is_no_call() -> None:
     """What was not sent may be sent elsewhere, whatever it is."""
-    channel = PlainChannel("127.0.0.1:9")
+    channel = Channel("127.0.0.1:9")
 
     code, details = await failure(unary(channel, "Echo"))
 
@@ -181,7 +181,7 @@ async def test_nobody_there_is_no_call() -> None:
 
 
 async def test_a_lost_connection_ends_its_calls_and_the_next_has_another(
-    group: Group, channel: PlainChannel
+    group: Group, channel: Channel
 ) -> None:
     """It may have been done: nothing says that it was not sent."""
     call = asyncio.ensure_future(failure(unary(channel, "Never")))
@@ -201,7 +201,7 @@ async def test_a_server_that_goes_is_left_in_order() -> None:
     """What runs there finishes; what comes then finds the next one."""
     first = Group()
     await first.server.start()
-    channel = PlainChannel(first.server.address)
+    channel = Channel(first.server.address)
     talk = channel.stream_stream("/s/Talk")(metadata=())
     await talk.write(b"a")
     assert await talk.read() == b"A"
@@ -220,7 +220,7 @@ async def test_a_server_that_goes_is_left_in_order() -> None:
     await channel.close()
 
 
-async def test_a_stream_is_read_as_fast_as_its_reader_reads(channel: PlainChannel) -> None:
+async def test_a_stream_is_read_as_fast_as_its_reader_reads(channel: Channel) -> None:
     """No more of it comes than its window, and one that nobody reads takes none from others."""
     for _ in range(80):  # more than the connection's window in all
         idle = channel.unary_stream("/s/Count")(b"9", metadata=(), timeout=20)
@@ -235,7 +235,7 @@ async def test_a_stream_is_read_as_fast_as_its_reader_reads(channel: PlainChanne
 
 
 async def test_a_stream_is_read_and_written_before_there_is_a_connection(
-    channel: PlainChannel,
+    channel: Channel,
 ) -> None:
     """By two tasks, as Telemetry is: neither takes the other's turn."""
     call = channel.stream_stream("/s/Talk")(metadata=(), timeout=20)
@@ -248,7 +248,7 @@ async def test_a_stream_is_read_and_written_before_there_is_a_connection(
     call.cancel()
 
 
-async def test_a_stream_ends_with_its_status_or_when_it_is_left(channel: PlainChannel) -> None:
+async def test_a_stream_ends_with_its_status_or_when_it_is_left(channel: Channel) -> None:
     """As gRPC's own: an error is raised to who reads, one that is left reads no more."""
     call = channel.stream_stream("/s/Talk")(metadata=())
     await call.write(b"no")
@@ -279,7 +279,7 @@ async def test_what_speaks_no_http_2_is_not_the_group(said: bytes) -> None:
 
     async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
         host, port = server.sockets[0].getsockname()
-        channel = PlainChannel(f"{host}:{port}")
+        channel = Channel(f"{host}:{port}")
         code, _ = await failure(unary(channel, "Echo"))
         await channel.close()
 
@@ -287,7 +287,7 @@ async def test_what_speaks_no_http_2_is_not_the_group(said: bytes) -> None:
 
 
 async def test_a_channel_that_is_closed_lets_its_calls_finish(
-    group: Group, channel: PlainChannel
+    group: Group, channel: Channel
 ) -> None:
     """For so long as it is told; then they are over."""
     await unary(channel, "Echo")
@@ -300,7 +300,7 @@ async def test_a_channel_that_is_closed_lets_its_calls_finish(
     assert await call.read() is grpc.aio.EOF
     await closing
 
-    never = PlainChannel(group.server.address)
+    never = Channel(group.server.address)
     waiting = asyncio.ensure_future(unary(never, "Never"))
     await asyncio.sleep(0.05)
     await never.close(0.01)

@@ -1,4 +1,4 @@
-"""One call to the group in plain text, as `grpc.aio` has calls; made by `plain_channel`."""
+"""One call to the group, as `grpc.aio` has calls; made by `channel`."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _OK: Final = 0
 class Connection(Protocol):
     """What a call asks of the connection that it is on."""
 
-    def send(self, call: PlainCall, message: bytes) -> None:
+    def send(self, call: ChannelCall, message: bytes) -> None:
         """Send one of its messages."""
 
-    def take(self, call: PlainCall) -> None:
+    def take(self, call: ChannelCall) -> None:
         """Let more of its answers come."""
 
-    def reset(self, call: PlainCall) -> None:
+    def reset(self, call: ChannelCall) -> None:
         """Have the other side stop, unless it has; nobody reads what came."""
 
 
-class PlainCall:
+class ChannelCall:
     """One call under way: of one message or many, either way.
 
     Args:

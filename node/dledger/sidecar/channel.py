@@ -1,4 +1,4 @@
-"""A channel to the group in plain text, by libnghttp2 on the event loop; used by `upstream`.
+"""A channel to the group, by libnghttp2 on the event loop; used by `upstream`.
 
 It stands in for `grpc.aio.Channel`, and ends calls with its errors. gRPC's own has threads beside
 the loop, and each event of a call goes from one of them to the other: a call costs it a multiple of
@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, Final, TypeAlias, cast
@@ -22,7 +23,8 @@ import ngh2
 from dledger.common.dns import host_to_ask
 from dledger.door.contract import Failed
 from dledger.door.grpc_format import framed
-from dledger.sidecar.plain_call import PlainCall
+from dledger.rpc.mutual_tls import MutualTls, show
+from dledger.sidecar.channel_call import ChannelCall
 
 NOT_REACHED: Final = "failed to connect to all addresses"
 """How the sentence of a call begins that nobody has got: gRPC's own."""
@@ -38,17 +40,27 @@ _UNKNOWN: Final = grpc.StatusCode.UNKNOWN
 _UNAVAILABLE: Final = grpc.StatusCode.UNAVAILABLE
 
 
-class PlainChannel:
-    """The way to ``HOST:PORT``: a connection, once there is a call, and another when it ends."""
+class Channel:
+    """The way to ``HOST:PORT``: a connection, once there is a call, and another when it ends.
 
-    def __init__(self, address: str) -> None:
+    Args:
+        address: As it was given.
+        tls: None: plain text.
+    """
+
+    def __init__(self, address: str, tls: MutualTls | None = None) -> None:
         host, _, port = address.rpartition(":")
-        self._host, self._port = host_to_ask(host.strip("[]")), int(port)
-        self._authority = address.encode()
+        self._as_given = host.strip("[]")
+        self._host, self._port = host_to_ask(self._as_given), int(port)
+        self._tls = tls
+        self._origin = (
+            (b":scheme", b"http" if tls is None else b"https"),
+            (b":authority", address.encode()),
+        )
         self._connection: _Connection | None = None
         self._connecting: asyncio.Task[None] | None = None
-        self._waiting: list[tuple[PlainCall, _Pairs, bytes | None]] = []
-        self._under_way = set[PlainCall]()
+        self._waiting: list[tuple[ChannelCall, _Pairs, bytes | None]] = []
+        self._under_way = set[ChannelCall]()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -78,16 +90,19 @@ class PlainChannel:
             return await call.answer
         finally:
             call.cancel()
+            # An error has this frame, and the call has the error: a circle with the request in it,
+            # of megabytes, would stay until somebody collects circles, which is seldom.
+            del call
 
     def _stream(
         self, path: bytes, body: bytes | None, *, metadata: Metadata, timeout: float | None = None
-    ) -> PlainCall:
+    ) -> ChannelCall:
         call = self._call(timeout, is_unary=False)
         self._begin(call, path, body, metadata, timeout)
         return call
 
-    def _call(self, timeout: float | None, *, is_unary: bool) -> PlainCall:
-        call = PlainCall(is_unary=is_unary)
+    def _call(self, timeout: float | None, *, is_unary: bool) -> ChannelCall:
+        call = ChannelCall(is_unary=is_unary)
         call.add_done_callback(self._on_over)
         self._under_way.add(call)
         self._idle.clear()
@@ -95,14 +110,14 @@ class PlainChannel:
             call.timer = asyncio.get_running_loop().call_later(max(0.0, timeout), _expire, call)
         return call
 
-    def _on_over(self, call: PlainCall) -> None:
+    def _on_over(self, call: ChannelCall) -> None:
         self._under_way.discard(call)
         if not self._under_way:
             self._idle.set()
 
     def _begin(
         self,
-        call: PlainCall,
+        call: ChannelCall,
         path: bytes,
         body: bytes | None,
         metadata: Metadata,
@@ -111,9 +126,8 @@ class PlainChannel:
         """Send its headers and message now, or as soon as there is a connection."""
         head = [
             (b":method", b"POST"),
-            (b":scheme", b"http"),
+            *self._origin,
             (b":path", path),
-            (b":authority", self._authority),
             (b"content-type", b"application/grpc"),
             *_AGENT,
             *((name.encode(), value.encode()) for name, value in metadata),
@@ -134,16 +148,26 @@ class PlainChannel:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, self._connection = await loop.create_connection(
-                    _Connection, self._host, self._port
+                    _Connection, self._host, self._port, **self._secured()
                 )
-        except (OSError, TimeoutError) as error:
-            why = f"{NOT_REACHED}: {error.strerror or error or 'no answer in time'}"
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: of a name, or of a pair
+            why = f"{NOT_REACHED}: {getattr(error, 'strerror', '') or error or 'no answer in time'}"
         waiting, self._waiting, self._connecting = self._waiting, [], None
         for call, head, body in waiting:
             if why:
                 call.fail(_UNAVAILABLE, why)
             elif self._connection is not None and call in self._under_way:
                 self._connection.begin(call, head, body)
+
+    def _secured(self) -> dict[str, Any]:
+        """Return what a connection is told of TLS. Raises SSLError and ValueError."""
+        if self._tls is None:
+            return {}
+        context = ssl.create_default_context(cadata=self._tls.trusted.decode("ascii") or None)
+        context.set_alpn_protocols(["h2"])
+        if self._tls.chain:
+            show(context, self._tls.chain, self._tls.key)
+        return {"ssl": context, "server_hostname": self._tls.name or self._as_given}
 
     async def close(self, grace: float | None = None) -> None:
         """Let calls go on for *grace* seconds, end them then, and the connection."""
@@ -159,7 +183,7 @@ class PlainChannel:
             self._connection.close()
 
 
-def _expire(call: PlainCall) -> None:
+def _expire(call: ChannelCall) -> None:
     if call.connection is not None:
         call.connection.reset(call)
     call.fail(grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded")
@@ -173,7 +197,7 @@ class _Connection(asyncio.Protocol):
             ngh2.Role.CLIENT,
             ngh2.Configuration(auto_window_update=False, peer_max_concurrent_streams=256),
         )
-        self._calls: dict[int, PlainCall] = {}
+        self._calls: dict[int, ChannelCall] = {}
         self._is_paused = self._is_due = self._takes = False
 
     @property
@@ -210,7 +234,7 @@ class _Connection(asyncio.Protocol):
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def begin(self, call: PlainCall, head: _Pairs, body: bytes | None) -> None:
+    def begin(self, call: ChannelCall, head: _Pairs, body: bytes | None) -> None:
         """Begin a call; a *body* is all that its client sends."""
         if not self.is_open:
             call.fail(_UNAVAILABLE, f"{NOT_REACHED}: the connection has ended")
@@ -223,12 +247,12 @@ class _Connection(asyncio.Protocol):
         call.on_begun(self)
         self._flush_soon()
 
-    def send(self, call: PlainCall, message: bytes) -> None:
+    def send(self, call: ChannelCall, message: bytes) -> None:
         """Send one of a call's messages."""
         self._h2.send_data(call.stream_id, framed(message))
         self._flush_soon()
 
-    def take(self, call: PlainCall) -> None:
+    def take(self, call: ChannelCall) -> None:
         """Let more of a call's answers come."""
         if call.held and not self._transport.is_closing():
             with contextlib.suppress(ngh2.NGH2Error):
@@ -236,7 +260,7 @@ class _Connection(asyncio.Protocol):
             call.held = 0
             self._flush_soon()
 
-    def reset(self, call: PlainCall) -> None:
+    def reset(self, call: ChannelCall) -> None:
         """Have the other side stop, unless it has; nobody reads what came."""
         self.take(call)
         if self._calls.pop(call.stream_id, None) is not None:
@@ -321,7 +345,7 @@ class _Connection(asyncio.Protocol):
         if call is not None:
             self._finish(call, dict(event.headers))
 
-    def _finish(self, call: PlainCall, fields: dict[bytes, bytes]) -> None:
+    def _finish(self, call: ChannelCall, fields: dict[bytes, bytes]) -> None:
         status = fields.get(b"grpc-status", b"")
         code = int(status) if status.isdigit() else _UNKNOWN.value[0]
         if call.sends:
@@ -329,7 +353,7 @@ class _Connection(asyncio.Protocol):
                 self._h2.end_stream(call.stream_id)
         call.end(code, unquote(fields.get(b"grpc-message", b"").decode("ascii", "replace")))
 
-    def _give_up(self, call: PlainCall, why: str) -> None:
+    def _give_up(self, call: ChannelCall, why: str) -> None:
         self.reset(call)
         call.fail(_UNKNOWN, why)
 
