@@ -172,6 +172,7 @@ class Spooled:
 
     Attributes:
         answered: Sends that were answered OK.
+        stored: Messages in the log, each counted once.
         lost: Of these, the messages that are not in the log.
         stored_twice: In the log more than once.
         out_of_order: Behind a later message of the same producer.
@@ -182,6 +183,7 @@ class Spooled:
 
     sent: int
     answered: int
+    stored: int
     errors: int
     error: str
     lost: int
@@ -220,6 +222,7 @@ def judge_spooled(sent: Sequence[Send], stored: Sequence[tuple[int, int]]) -> Sp
     return Spooled(
         sent=len(sent),
         answered=len(answered),
+        stored=len(copies),
         errors=errors.total(),
         error=errors.most_common(1)[0][0] if errors else "",
         lost=len(answered - copies.keys()),
