@@ -8,7 +8,7 @@ every five seconds under four writers and a consumer; and producers that go on t
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
     make clients CLIENTS_ARGS="--only failover --seconds 30 --json"
-    make clients CLIENTS_ARGS="--only spool --outage-s 20"
+    make clients CLIENTS_ARGS="--only spool --outages killed,frozen --outage-s 20"
 
 It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven, Go; what is missing
 is said, the rest runs. Drivers are built once, below ~/.cache/dledger-e2e.
@@ -174,11 +174,15 @@ async def _failovers(
 
 
 async def _spooled(
-    commands: Mapping[str, Sequence[str]], seconds: float, work: Path, found: Found
+    cases: Sequence[str],
+    commands: Mapping[str, Sequence[str]],
+    seconds: float,
+    work: Path,
+    found: Found,
 ) -> None:
     """Run all languages beside each other through one outage after the other."""
     asked = {language: each for language, each in commands.items() if can_run(language)}
-    for name in SPOOL_CASES if asked else ():
+    for name in cases if asked else ():
         began_s, error = time.monotonic(), ""
         print(f"  {name}: {', '.join(asked)}, each through a sidecar", flush=True)
         seen: Mapping[str, Spooled | CaseFailed] = {}
@@ -243,6 +247,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--languages", default=",".join(SDKS), help=f"{', '.join(SDKS)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of kills a language (60)")
     parser.add_argument("--outage-s", type=float, default=60.0, help="each of spool's lasts (60)")
+    parser.add_argument(
+        "--outages", default=",".join(SPOOL_CASES), help=f"of {', '.join(SPOOL_CASES)} (all)"
+    )
     parser.add_argument("--json", action="store_true", help="print clients.json at the end")
     return parser
 
@@ -261,7 +268,7 @@ async def _run(
     if _FAILOVER in names:
         await _failovers(commands, args.seconds, work, found)
     if _SPOOL in names:
-        await _spooled(commands, args.outage_s, work, found)
+        await _spooled(args.outages, commands, args.outage_s, work, found)
     return found
 
 
@@ -271,6 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     names = harness.chosen(parser, args.only, PARTS)
     languages = harness.chosen(parser, args.languages, list(SDKS))
+    args.outages = harness.chosen(parser, args.outages, SPOOL_CASES)
     at, path = harness.now(), args.out / "clients.json"
     with tempfile.TemporaryDirectory(prefix="clients-", dir=args.data) as work:
         found = asyncio.run(_run(names, languages, args, Path(work)))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import socket
 import sys
 import urllib.error
 import urllib.request
@@ -22,7 +21,7 @@ from e2e.harness.waiting import eventually_async
 
 _READING: Final = {"pipe_read", "anon_pipe_read"}
 _SPARE_S: Final = 60.0
-_SERVES_S: Final = 30.0
+_SERVES_S: Final = 60.0
 _METRIC: Final = re.compile(r"^dledger_spool_(\w+)\{.*\} (\S+)$", re.MULTILINE)
 _DIRECTLY: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 """Without the machine's proxy, which does not reach this machine's loopback."""
@@ -61,11 +60,9 @@ class SidecarProcess:
         ]
         self._process = ChildProcess(Command(command), directory.with_suffix(".log"))
 
-    def listens(self) -> bool:
-        """Whether SDKs are not refused any longer."""
-        host, _, port = self.endpoint.rpartition(":")
-        with socket.socket() as probe:
-            return probe.connect_ex((host, int(port))) == 0
+    async def serves(self) -> bool:
+        """Whether its child serves. Its ports take connections before, which wait for that."""
+        return bool(await asyncio.to_thread(self.metrics))
 
     async def kill_child(self) -> None:
         """SIGKILL the process that serves, as soon as there is another one to go on.
@@ -120,11 +117,8 @@ async def beside(
     directory.parent.mkdir(parents=True, exist_ok=True)
     sidecar = SidecarProcess(directory, upstream, *options)
 
-    async def listens() -> bool:
-        return sidecar.listens()
-
     try:
-        await eventually_async(f"{sidecar.endpoint} listens", listens, _SERVES_S)
+        await eventually_async(f"{sidecar.endpoint} is served", sidecar.serves, _SERVES_S)
         yield sidecar
     finally:
         await asyncio.to_thread(sidecar.stop)
