@@ -50,7 +50,7 @@ from e2e.clients.table import (
     table,
     verdict,
 )
-from e2e.cluster.errors import ClusterError
+from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import default_layout
 from e2e.harness import command as harness
 from e2e.harness.checks import Check, failed
@@ -183,27 +183,31 @@ async def _spooled(
     """Run all languages beside each other through one outage after the other."""
     asked = {language: each for language, each in commands.items() if can_run(language)}
     for name in cases if asked else ():
-        began_s, error = time.monotonic(), ""
         print(f"  {name}: {', '.join(asked)}, each through a sidecar", flush=True)
+        began_s, error, lack = time.monotonic(), "", ""
         seen: Mapping[str, Spooled | CaseFailed] = {}
         try:
             if name == COLD_START:
                 seen = await cold_start(asked, work / f"{_SPOOL}-{name}")
             else:
                 seen = await outage(name, asked, seconds, work / f"{_SPOOL}-{name}")
+        except MissingPrerequisite as missing:
+            lack = str(missing)
         except (ClientFailed, AssertionError, HarnessError, ClusterError) as failed_run:
             error = str(failed_run)
         for language in asked:
             one = seen.get(language)
             if isinstance(one, Spooled):
                 found.spooled[name, language] = one
-            amiss = one.amiss() if isinstance(one, Spooled) else error or str(one)
-            judged, remark = verdict("", amiss)
-            took_s = time.monotonic() - began_s
+            judged, remark = verdict(
+                "", one.amiss() if isinstance(one, Spooled) else error or str(one)
+            )
+            if lack:
+                judged, remark = CaseVerdict.NOT_MEASURED, lack
             found.add(
                 Result(
                     case=f"{_SPOOL}: {name}", language=language, tls=False, verdict=judged,
-                    remark=remark, seconds=took_s,
+                    remark=remark, seconds=time.monotonic() - began_s,
                 )
             )  # fmt: skip
 

@@ -110,7 +110,11 @@ class Side:
 
 @asynccontextmanager
 async def group_for(name: str, work: Path) -> AsyncIterator[DevGroup]:
-    """Run a group that an outage of that name can come over. Raises HarnessError."""
+    """Run a group that an outage of that name can come over.
+
+    Raises:
+        MissingPrerequisite: It needs disks that this process may not mount.
+    """
     data = work / "group"
     with contextlib.ExitStack() as stack:
         settings: Sequence[str] = ()
@@ -139,6 +143,7 @@ async def outage(
 
     Raises:
         HarnessError: The run came to no figures, for the reason in the message.
+        MissingPrerequisite: See `group_for`.
         ClientFailed: A client did not start on the calm group.
     """
     async with group_for(name, work) as group, AsyncExitStack() as stack:

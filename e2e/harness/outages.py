@@ -16,10 +16,10 @@ from typing import Final, TypeAlias
 
 from dledger.client import Client
 from dledger.errors import DledgerError
+from e2e.cluster.errors import MissingPrerequisite
 from e2e.cluster.processes import kill, send
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.volume import Volume
-from e2e.harness.waiting import HarnessError
 
 NODES: Final = 3
 _DISK_BYTES: Final = 64 << 20
@@ -93,10 +93,10 @@ def small_disks(data: Path) -> Iterator[None]:
     """Give each node of the group in *data* a small disk of its own.
 
     Raises:
-        HarnessError: This process may not mount.
+        MissingPrerequisite: This process may not mount.
     """
     if not Volume.is_possible(data.parent / "probe"):
-        raise HarnessError("disks of their own are mounted, which needs root")
+        raise MissingPrerequisite("disks of their own are mounted, which needs root")
     disks = _disks(data)
     try:
         for each in disks:
