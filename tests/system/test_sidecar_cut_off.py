@@ -124,15 +124,18 @@ async def test_a_host_that_is_cut_off_for_three_days_doubles_nothing_that_its_re
         began, late = [
             await stack.enter_async_context(between(nodes.client_address(0))) for _ in range(2)
         ]
-        one, other = [
-            await stack.enter_async_context(Beside([f"127.0.0.1:{line.port}"], tmp_path / name))
-            for name, line in (("began", began), ("late", late))
-        ]
         began.line = Line.CUT
-        assert {await one.send(number, "alice") for number in range(1, 51)} == {Code.OK}
+        one, other = (
+            Beside([f"127.0.0.1:{line.port}"], tmp_path / name)
+            for name, line in (("began", began), ("late", late))
+        )
+        async with one:
+            assert {await one.send(number, "alice") for number in range(1, 51)} == {Code.OK}
         began.line = Line.ANSWERLESS
+        await stack.enter_async_context(one)  # made anew, it replays all of it in one call
         await eventually(lambda: began.lost, "a replay")
         began.line = Line.CUT
+        await stack.enter_async_context(other)
         late.line = Line.ANSWERLESS
         sends = [asyncio.create_task(other.send(number, "bob")) for number in range(101, 104)]
         await eventually(lambda: late.lost == len(sends), "live sends")
