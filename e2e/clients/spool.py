@@ -38,6 +38,8 @@ _BODY_BYTES: Final = 512
 _CALM: Final = 40
 """So many sends of each language come before the outage, and after it."""
 _CALM_S: Final = 120.0
+_STARTS_S: Final = 180.0
+"""A JVM on a busy machine takes more than a command of a client that runs."""
 _DRAIN_S: Final = 120.0
 _WATCH_S: Final = 0.2
 _NAMES: Final = "--topic"
@@ -201,7 +203,7 @@ async def _side(
         using(language, command, [sidecar.endpoint], work) as user,
     ):
         for number in range(PRODUCERS):
-            await user.producer(topic, name=f"{number}")
+            await user.producer(topic, name=f"{number}", timeout_s=_STARTS_S)
         yield Side(language, topic, user, sidecar, say)
 
 
@@ -271,7 +273,7 @@ async def _cold(
 
 async def _send_cold(side: Side) -> None:
     """Start a producer and send. Raises ClientFailed, CaseFailed."""
-    await side.user.producer(side.topic, name="0")
+    await side.user.producer(side.topic, name="0", timeout_s=_STARTS_S)
     stopped = asyncio.Event()
     writer = asyncio.create_task(side.write(0, stopped))
     async with meanwhile(side.watch()):
