@@ -162,6 +162,7 @@ async def outage(
         ]
         try:
             await asyncio.gather(*(side.went_on() for side in sides))
+            say(f"{NODES} nodes run, and {len(writers)} producers send through sidecars")
             async with OUTAGES[name](group):
                 say((OUTAGES[name].__doc__ or name).splitlines()[0])
                 await _kill_children(sides, seconds, say)
