@@ -173,7 +173,7 @@ async def _failovers(
             found.lines += lines(language, found.figures[language][0])
 
 
-async def _spooled(
+async def _run_spool(
     cases: Sequence[str],
     commands: Mapping[str, Sequence[str]],
     seconds: float,
@@ -272,7 +272,7 @@ async def _run(
     if _FAILOVER in names:
         await _failovers(commands, args.seconds, work, found)
     if _SPOOL in names:
-        await _spooled(args.outages, commands, args.outage_s, work, found)
+        await _run_spool(args.outages, commands, args.outage_s, work, found)
     return found
 
 

@@ -38,11 +38,11 @@ from e2e.cluster.errors import USAGE, ClusterError
 from e2e.cluster.layout import default_layout
 from e2e.demo.demos import Timeline, conclude
 from e2e.harness.command import chosen
-from e2e.harness.outages import killed
 from e2e.harness.waiting import HarnessError
 from e2e.harness.world import ROOT
 
 _LANGUAGES: Final = "python,go"
+_OUTAGE: Final = "killed"
 _OUTAGE_S: Final = 30.0
 _PATH: Final = ROOT / "build" / "demo-outage.json"
 
@@ -75,9 +75,7 @@ def _play(languages: Sequence[str], seconds: float) -> int:
         return USAGE
     with tempfile.TemporaryDirectory(prefix="demo-outage-") as work:
         try:
-            found = asyncio.run(
-                outage(killed.__name__, commands, seconds, Path(work), timeline.say)
-            )
+            found = asyncio.run(outage(_OUTAGE, commands, seconds, Path(work), timeline.say))
         except (ClientFailed, HarnessError, ClusterError, AssertionError) as error:
             timeline.say(f"failed: {error}")
             return 1
@@ -98,7 +96,7 @@ def _drivers(languages: Sequence[str], timeline: Timeline) -> dict[str, Sequence
 def _report(found: Mapping[str, Spooled], timeline: Timeline) -> int:
     """Print the counts, write them, and judge them."""
     print()
-    print(spool_table({(killed.__name__, language): seen for language, seen in found.items()}))
+    print(spool_table({(_OUTAGE, language): seen for language, seen in found.items()}))
     return conclude(
         _PATH,
         totals(list(found.values())),

@@ -173,8 +173,8 @@ async def outage(
         finally:
             stopped.set()
             await asyncio.gather(*writers)
-        await asyncio.gather(*(side.sidecar.drained(_DRAIN_S) for side in sides))
-        return {side.language: await _judged(side, group) for side in sides}
+        await asyncio.gather(*(side.sidecar.until_empty(_DRAIN_S) for side in sides))
+        return {side.language: await _verdict_of(side, group) for side in sides}
 
 
 async def _kill_children(sides: Sequence[Side], seconds: float, say: Callable[[str], None]) -> None:
@@ -208,7 +208,7 @@ async def _side(
         yield Side(language, topic, user, sidecar, say)
 
 
-async def _judged(side: Side, group: DevGroup) -> Spooled:
+async def _verdict_of(side: Side, group: DevGroup) -> Spooled:
     endpoint = group.endpoints[(await group.until_whole())["leader"]]
     async with Client(endpoint, timeout_s=30.0) as client:
         bodies = [one.record.body async for one in client.read(side.topic, 0, linearizable=True)]
@@ -241,17 +241,17 @@ async def cold_start(
                 found[language] = CaseFailed(str(error))
             else:
                 sides.append(side)
-        group = await asyncio.to_thread(_founded, work / "group", port)
+        group = await asyncio.to_thread(_found_group, work / "group", port)
         try:
             for side in sides:
-                await side.sidecar.drained(_DRAIN_S)
-                found[side.language] = await _judged(side, group)
+                await side.sidecar.until_empty(_DRAIN_S)
+                found[side.language] = await _verdict_of(side, group)
         finally:
             await asyncio.to_thread(group.stop)
     return found
 
 
-def _founded(data: Path, port: int) -> DevGroup:
+def _found_group(data: Path, port: int) -> DevGroup:
     assert free_port_range() is not None  # the group's own is this process's still
     group = DevGroup(data, port)
     group.announced()
@@ -295,7 +295,7 @@ async def _refused_by_name(side: Side) -> None:
         await side.user.producer(topic, name="unnamed")
         await side.user.send(topic, "nowhere", producer="unnamed")
     except ClientFailed as error:
-        logged = await asyncio.to_thread(side.sidecar.logged)
+        logged = await asyncio.to_thread(side.sidecar.log_text)
         if f"{_NAMES} {topic}" not in f"{error}{logged}":
             raise CaseFailed(f"refused, but nobody says what to do: {error}") from None
     else:

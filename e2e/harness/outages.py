@@ -31,37 +31,37 @@ Outage: TypeAlias = Callable[[DevGroup], contextlib.AbstractAsyncContextManager[
 
 
 @asynccontextmanager
-async def killed(group: DevGroup) -> AsyncIterator[None]:
+async def kill_all(group: DevGroup) -> AsyncIterator[None]:
     """All nodes are SIGKILLed."""
-    async with _dead(group, range(NODES)):
+    async with _kill(group, range(NODES)):
         yield
 
 
 @asynccontextmanager
-async def minority(group: DevGroup) -> AsyncIterator[None]:
+async def leave_minority(group: DevGroup) -> AsyncIterator[None]:
     """The leader and one more are SIGKILLed; the third knows that it has no majority."""
     leader = int((await group.until_whole())["leader"])
-    async with _dead(group, {leader, (leader + 1) % NODES}):
+    async with _kill(group, {leader, (leader + 1) % NODES}):
         yield
 
 
 @asynccontextmanager
-async def frozen(group: DevGroup) -> AsyncIterator[None]:
+async def freeze_all(group: DevGroup) -> AsyncIterator[None]:
     """All nodes are SIGSTOPped: their connections stay, and nothing answers."""
-    async with _stopped(group, range(NODES)):
+    async with _freeze(group, range(NODES)):
         yield
 
 
 @asynccontextmanager
-async def frozen_leader(group: DevGroup) -> AsyncIterator[None]:
+async def freeze_leader(group: DevGroup) -> AsyncIterator[None]:
     """The leader is SIGSTOPped; the others go on without it."""
     leader = int((await group.until_whole())["leader"])
-    async with _stopped(group, {leader}):
+    async with _freeze(group, {leader}):
         yield
 
 
 @asynccontextmanager
-async def full_disks(group: DevGroup) -> AsyncIterator[None]:
+async def fill_disks(group: DevGroup) -> AsyncIterator[None]:
     """Nothing more goes on the disks of all nodes, which have to be `small_disks`."""
     disks = _disks(group.data)
     for each in disks:
@@ -75,13 +75,17 @@ async def full_disks(group: DevGroup) -> AsyncIterator[None]:
 
 
 OUTAGES: Final[Mapping[str, Outage]] = {
-    each.__name__: each for each in (killed, frozen, minority, full_disks, frozen_leader)
+    "killed": kill_all,
+    "frozen": freeze_all,
+    "minority": leave_minority,
+    "full_disks": fill_disks,
+    "frozen_leader": freeze_leader,
 }
 
 
 def needs_disks(name: str) -> bool:
     """Whether an outage needs `small_disks`."""
-    return OUTAGES[name] is full_disks
+    return OUTAGES[name] is fill_disks
 
 
 SETTINGS_OF_SMALL_DISKS: Final = ("segment_bytes=1048576", "disk_watermark_percent=0")
@@ -125,7 +129,7 @@ async def _fill_up(endpoint: str) -> None:
 
 
 @asynccontextmanager
-async def _dead(group: DevGroup, which: Collection[int]) -> AsyncIterator[None]:
+async def _kill(group: DevGroup, which: Collection[int]) -> AsyncIterator[None]:
     pids = [group.state()["pids"][number] for number in which]
     group.process.send_signal(signal.SIGSTOP)
     try:
@@ -136,7 +140,7 @@ async def _dead(group: DevGroup, which: Collection[int]) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _stopped(group: DevGroup, which: Collection[int]) -> AsyncIterator[None]:
+async def _freeze(group: DevGroup, which: Collection[int]) -> AsyncIterator[None]:
     pids = [group.state()["pids"][number] for number in which]
     try:
         for pid in pids:

@@ -92,11 +92,11 @@ class SidecarProcess:
         """Return what ``dledger spool status`` says. Raises DledgerError."""
         return status_of(RealFiles(), self.directory)
 
-    def logged(self) -> str:
+    def log_text(self) -> str:
         """Return what it has logged so far."""
         return self._process.log.read_text("utf-8")
 
-    async def drained(self, deadline_s: float) -> None:
+    async def until_empty(self, deadline_s: float) -> None:
         """Wait until its disk has nothing that waits. Raises HarnessError."""
 
         async def is_empty() -> bool:
