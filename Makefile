@@ -39,7 +39,7 @@ NOT_LONG := and not long
 NO_TEST := build/no-test-was-chosen
 MAY_BE_NONE := $(if $(PYTEST_ARGS),$(shell rmdir $(NO_TEST) 2>/dev/null)|| { [ $$? = 5 ] && mkdir -p build && mkdir $(NO_TEST); })
 
-.PHONY: help setup lint check proto unit coverage mutants sim chaos e2e e2e-all test test-all found shake demo demo-backup demo-down bench bench-pipeline clean
+.PHONY: help setup lint check proto unit coverage mutants sim chaos e2e e2e-all test test-all found shake demo demo-backup demo-outage demo-down bench bench-pipeline clean
 
 help: ## List the targets
 	@grep -hE '^[a-z0-9-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -135,6 +135,9 @@ demo: $(STAMP) ## A cluster, a group, a killed leader, nothing lost (about 2 min
 
 demo-backup: $(STAMP) ## The same cluster: a backup by Spark, a lost group, a restored one, all compared
 	$(PY) -m e2e.demo.backup --cluster $(CLUSTER)
+
+demo-outage: $(STAMP) ## All nodes killed for 30 s under SDK producers beside sidecars, nothing lost; no cluster (1 minute)
+	$(PY) -m e2e.clients.demo_outage $(DEMO_ARGS)
 
 demo-down: $(STAMP) ## Remove everything that demo and e2e put on this machine
 	$(PY) -m e2e.cluster purge --cluster $(CLUSTER)

@@ -21,7 +21,7 @@ import uvloop
 from e2e.chaos.episodes import FaultKind, Outlook, possible
 from e2e.chaos.run import Options, run
 from e2e.chaos.verdict import Report, table
-from e2e.chaos.volume import Volume
+from e2e.harness.volume import Volume
 from e2e.harness.waiting import HarnessError
 
 _BUILD: Final = Path(__file__).resolve().parents[2] / "build" / "chaos"

@@ -23,10 +23,10 @@ from dledger.common.status import NodeStatus
 from dledger.errors import DledgerError
 from e2e.chaos.files import clear, flip_bit
 from e2e.chaos.shim import Control, ControlFile
-from e2e.chaos.volume import Volume
 from e2e.harness.nodes import NodeSpec, allocate, member_of, node_command, status_of
 from e2e.harness.processes import ChildProcess
 from e2e.harness.proxy import Network
+from e2e.harness.volume import Volume
 from e2e.harness.waiting import HarnessError, eventually_async
 
 _T = TypeVar("_T")

@@ -1,12 +1,14 @@
 """``make clients``: the official clients, unmodified, against `dledger dev` groups of real nodes.
 
-Five parts: cases, which are written once for all languages; a follower that is dead or frozen;
-odd messages beside good ones; answers that are swallowed between nodes and client; and the leader
-killed every five seconds under four writers and a consumer.
+Six parts: cases, which are written once for all languages; a follower that is dead or frozen; odd
+messages beside good ones; answers that are swallowed between nodes and client; the leader killed
+every five seconds under four writers and a consumer; and producers that go on through a sidecar
+(`dledger spool run`) while the whole group is away, in five ways.
 
     make clients
     make clients CLIENTS_ARGS="--languages node,rust --only push,bodies"
     make clients CLIENTS_ARGS="--only failover --seconds 30 --json"
+    make clients CLIENTS_ARGS="--only spool --outages killed,frozen --outage-s 20"
 
 It needs, beside Python: Node.js with npm, Rust with cargo, a JDK 17 with Maven, Go; what is missing
 is said, the rest runs. Drivers are built once, below ~/.cache/dledger-e2e.
@@ -33,13 +35,22 @@ from e2e.clients.builds import MissingTool, ensure
 from e2e.clients.cases import CASES, WITH_TLS, Case
 from e2e.clients.drivers import ClientFailed
 from e2e.clients.failover import failover
-from e2e.clients.judging import Figures, lines
+from e2e.clients.judging import Figures, Spooled, lines
 from e2e.clients.poison import poison, with_old_log
 from e2e.clients.sdks import SDKS
+from e2e.clients.spool import COLD_START, SPOOL_CASES, can_run, cold_start, outage
 from e2e.clients.stage import CaseFailed, Stage, TlsGroup, with_tls
 from e2e.clients.swallowed import WALL_HOST, swallowed, walled
-from e2e.clients.table import CaseVerdict, Result, exit_code, failover_table, table, verdict
-from e2e.cluster.errors import ClusterError
+from e2e.clients.table import (
+    CaseVerdict,
+    Result,
+    exit_code,
+    failover_table,
+    spool_table,
+    table,
+    verdict,
+)
+from e2e.cluster.errors import ClusterError, MissingPrerequisite
 from e2e.cluster.layout import default_layout
 from e2e.harness import command as harness
 from e2e.harness.checks import Check, failed
@@ -51,7 +62,9 @@ _RESULTS: Final = machine.ROOT / "build" / "clients"
 _FAILOVER: Final = "failover"
 _SWALLOWED: Final = "swallowed"
 _POISON: Final = "poison"
-PARTS: Final = (*CASES, *away.CASES, _POISON, _SWALLOWED, _FAILOVER)
+_SPOOL: Final = "spool"
+_ALONE: Final = (_POISON, _SWALLOWED, _FAILOVER, _SPOOL)
+PARTS: Final = (*CASES, *away.CASES, *_ALONE)
 _CASE_S: Final = 480.0
 _AT_ONCE: Final = 2
 """Cases at once: most of their time they wait."""
@@ -64,6 +77,7 @@ class Found:
     results: list[Result]
     lines: list[Check]
     figures: dict[str, tuple[Figures, int]]
+    spooled: dict[tuple[str, str], Spooled]
 
     def add(self, result: Result) -> None:
         """Keep a result and say it."""
@@ -159,6 +173,45 @@ async def _failovers(
             found.lines += lines(language, found.figures[language][0])
 
 
+async def _run_spool(
+    cases: Sequence[str],
+    commands: Mapping[str, Sequence[str]],
+    seconds: float,
+    work: Path,
+    found: Found,
+) -> None:
+    """Run all languages beside each other through one outage after the other."""
+    asked = {language: each for language, each in commands.items() if can_run(language)}
+    for name in cases if asked else ():
+        print(f"  {name}: {', '.join(asked)}, each through a sidecar", flush=True)
+        began_s, error, lack = time.monotonic(), "", ""
+        seen: Mapping[str, Spooled | CaseFailed] = {}
+        try:
+            if name == COLD_START:
+                seen = await cold_start(asked, work / f"{_SPOOL}-{name}")
+            else:
+                seen = await outage(name, asked, seconds, work / f"{_SPOOL}-{name}")
+        except MissingPrerequisite as missing:
+            lack = str(missing)
+        except (ClientFailed, AssertionError, HarnessError, ClusterError) as failed_run:
+            error = str(failed_run)
+        for language in asked:
+            one = seen.get(language)
+            if isinstance(one, Spooled):
+                found.spooled[name, language] = one
+            judged, remark = verdict(
+                "", one.amiss() if isinstance(one, Spooled) else error or str(one)
+            )
+            if lack:
+                judged, remark = CaseVerdict.NOT_MEASURED, lack
+            found.add(
+                Result(
+                    case=f"{_SPOOL}: {name}", language=language, tls=False, verdict=judged,
+                    remark=remark, seconds=time.monotonic() - began_s,
+                )
+            )  # fmt: skip
+
+
 def _commands(languages: Sequence[str], found: Found) -> dict[str, Sequence[str]]:
     """Build the drivers; what cannot be built is not measured."""
     layout = default_layout()
@@ -186,6 +239,10 @@ def _write(found: Found, path: Path, at: str) -> str:
             language: asdict(figures) | {"kills": kills}
             for language, (figures, kills) in found.figures.items()
         },
+        spool=[
+            asdict(figures) | {"case": case, "language": language}
+            for (case, language), figures in found.spooled.items()
+        ],
     )  # fmt: skip
 
 
@@ -193,21 +250,29 @@ def _parser() -> argparse.ArgumentParser:
     parser = harness.parser("python -m e2e.clients", __doc__, PARTS, _RESULTS)
     parser.add_argument("--languages", default=",".join(SDKS), help=f"{', '.join(SDKS)} (all)")
     parser.add_argument("--seconds", type=float, default=60.0, help="of kills a language (60)")
+    parser.add_argument("--outage-s", type=float, default=60.0, help="each of spool's lasts (60)")
+    parser.add_argument(
+        "--outages", default=",".join(SPOOL_CASES), help=f"of {', '.join(SPOOL_CASES)} (all)"
+    )
     parser.add_argument("--json", action="store_true", help="print clients.json at the end")
     return parser
 
 
-async def _run(names: Sequence[str], languages: Sequence[str], seconds: float, work: Path) -> Found:
-    found = Found([], [], {})
+async def _run(
+    names: Sequence[str], languages: Sequence[str], args: argparse.Namespace, work: Path
+) -> Found:
+    found = Found([], [], {}, {})
     commands = _commands(languages, found)
-    if commands and set(names) - {_FAILOVER, _SWALLOWED, _POISON}:
+    if commands and set(names) - set(_ALONE):
         await _cases(names, commands, work, found)
     if commands and _POISON in names:
         await _run_poison(commands, work, found)
     if _SWALLOWED in names:
         await _swallowed(commands, work, found)
     if _FAILOVER in names:
-        await _failovers(commands, seconds, work, found)
+        await _failovers(commands, args.seconds, work, found)
+    if _SPOOL in names:
+        await _run_spool(args.outages, commands, args.outage_s, work, found)
     return found
 
 
@@ -217,14 +282,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     names = harness.chosen(parser, args.only, PARTS)
     languages = harness.chosen(parser, args.languages, list(SDKS))
+    args.outages = harness.chosen(parser, args.outages, SPOOL_CASES)
     at, path = harness.now(), args.out / "clients.json"
     with tempfile.TemporaryDirectory(prefix="clients-", dir=args.data) as work:
-        found = asyncio.run(_run(names, languages, args.seconds, Path(work)))
+        found = asyncio.run(_run(names, languages, args, Path(work)))
     text = _write(found, path, at)
     if found.results:
         print(table(found.results, languages))
     if found.figures:
         print(failover_table(found.figures))
+    if found.spooled:
+        print(spool_table(found.spooled))
     if found.lines:
         print(table_of_lines(found.lines))
     print(text if args.json else path)

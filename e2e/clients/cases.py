@@ -82,14 +82,15 @@ async def simple(stage: Stage) -> None:
 async def async_send(stage: Stage) -> None:
     """100 sends under way at once are stored once each."""
     async with stage.producing("async_send") as (user, topic):
-        sends = (user.send(topic, text, **{"async": True}) for text in _numbered(0, 100))
+        options: Mapping[str, Any] = {"async": True}
+        sends = (user.send(topic, text, **options) for text in _numbered(0, 100))
         await asyncio.gather(*sends)
     _exactly(_numbered(0, 100), await stage.at.stored(topic))
 
 
 async def properties(stage: Stage) -> None:
     """Tag, keys, properties and a body beyond ASCII come as they were sent."""
-    about = {
+    about: dict[str, Any] = {
         "tag": "tag-1",
         "keys": ["key-1", "key-2"],
         "properties": {"a": "wert", "ключ": "値"},

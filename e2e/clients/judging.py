@@ -149,6 +149,89 @@ def lines(name: str, figures: Figures) -> list[Check]:
     ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """One send of a producer that sends one message after the other.
+
+    Attributes:
+        producer: Its number.
+        row: The message's place among the producer's sends.
+        lasted_s: How long the call took.
+        error: What it raised; "" if it was answered OK.
+    """
+
+    producer: int
+    row: int
+    lasted_s: float
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spooled:
+    """What came of producers whose group was away.
+
+    Attributes:
+        answered: Sends that were answered OK.
+        stored: Messages in the log, each counted once.
+        lost: Of these, the messages that are not in the log.
+        stored_twice: In the log more than once.
+        out_of_order: Behind a later message of the same producer.
+        longest_s: The longest send.
+        spooled: Most messages that waited on the disk at a time.
+        kills: How often the sidecar's child was killed.
+    """
+
+    sent: int
+    answered: int
+    stored: int
+    errors: int
+    error: str
+    lost: int
+    stored_twice: int
+    out_of_order: int
+    longest_s: float
+    spooled: int = 0
+    kills: int = 0
+
+    def amiss(self) -> str:
+        """Return what is wrong; "" if nothing."""
+        counts = {
+            f"errors, as {self.error}": self.errors,
+            "lost": self.lost,
+            "stored twice": self.stored_twice,
+            "out of order": self.out_of_order,
+        }
+        wrong = [f"{count} {what}" for what, count in counts.items() if count]
+        return "; ".join(wrong) or ("" if self.answered else "nothing was sent")
+
+
+def judge_spooled(sent: Sequence[Send], stored: Sequence[tuple[int, int]]) -> Spooled:
+    """Compare what producers sent with the queue that has it.
+
+    Args:
+        sent: Every call.
+        stored: The producer and the row of each message, in the order of the queue.
+    """
+    answered = {(each.producer, each.row) for each in sent if not each.error}
+    errors = Counter(each.error for each in sent if each.error)
+    copies = Counter(stored)
+    behind, newest = 0, dict[int, int]()
+    for producer, row in dict.fromkeys(stored):
+        behind += row < newest.get(producer, 0)
+        newest[producer] = max(row, newest.get(producer, 0))
+    return Spooled(
+        sent=len(sent),
+        answered=len(answered),
+        stored=len(copies),
+        errors=errors.total(),
+        error=errors.most_common(1)[0][0] if errors else "",
+        lost=len(answered - copies.keys()),
+        stored_twice=sum(count > 1 for count in copies.values()),
+        out_of_order=behind,
+        longest_s=max((each.lasted_s for each in sent), default=0.0),
+    )
+
+
 def not_once(wanted: Collection[str], got: Sequence[str]) -> str:
     """Return what is wrong where each of *wanted* has to come once, and nothing else; or ""."""
     copies = Counter(got)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from dledger.client import Client
 from e2e.clients.drivers import ClientFailed, Delivery, Driver, delivery, driver
-from e2e.clients.sdks import Sdk
+from e2e.clients.sdks import SDKS, Sdk
 from e2e.cluster.pki import Authority
 from e2e.harness.dev_group import DevGroup, running
 from e2e.harness.ports import HOST
@@ -27,6 +27,7 @@ _POLLERS: Final = 4
 _POLL_AWAIT_S: Final = 5
 _POLL_INVISIBLE_S: Final = 30
 _POLL_BATCH: Final = 16
+_PRODUCER: Final = "producer"
 _numbers = itertools.count(1)
 
 
@@ -95,16 +96,9 @@ class Stage:
         leader = (await self.at.group.until_whole())["leader"]
         every = self.at.group.tls_endpoints if self.tls else self.at.group.endpoints
         endpoints = [*every[leader:], *every[:leader]]  # some clients use only the first
-        if self.tls and self.sdk.one_tls_address:
-            del endpoints[1:]
-        environment = {self.sdk.roots: str(self.at.roots)} if self.sdk.roots else {}
-        log = self.work / f"{self.language}-{next(_numbers)}.log"
-        async with driver(self.command, log, environment if self.tls else {}) as started:
-            user = User(started, self.sdk, {"endpoints": endpoints, "tls": self.tls})
-            try:
-                yield user
-            finally:
-                await user.forget()
+        roots = self.at.roots if self.tls else None
+        async with using(self.language, self.command, endpoints, self.work, roots) as user:
+            yield user
 
     @asynccontextmanager
     async def producing(self, case: str, **more: Any) -> AsyncIterator[tuple[User, str]]:
@@ -113,6 +107,37 @@ class Stage:
         async with self.user() as user:
             await user.producer(topic, **more)
             yield user, topic
+
+
+@asynccontextmanager
+async def using(
+    language: str,
+    command: Sequence[str],
+    endpoints: Sequence[str],
+    work: Path,
+    roots: Path | None = None,
+) -> AsyncIterator[User]:
+    """Start a client's process; the end of the block kills it.
+
+    Args:
+        language: Of `SDKS`.
+        command: How its driver is started.
+        endpoints: What the client is given.
+        work: Where its log goes, and what it writes at home.
+        roots: The CA of TLS ports; None: the endpoints are in plain text.
+    """
+    sdk, environment = SDKS[language], dict[str, str]()
+    if roots is not None and sdk.one_tls_address:
+        endpoints = endpoints[:1]
+    if roots is not None and sdk.roots:
+        environment[sdk.roots] = str(roots)
+    log = work / f"{language}-{next(_numbers)}.log"
+    async with driver(command, log, environment) as started:
+        user = User(started, sdk, {"endpoints": list(endpoints), "tls": roots is not None})
+        try:
+            yield user
+        finally:
+            await user.forget()
 
 
 class User:
@@ -124,13 +149,13 @@ class User:
         self._tasks: dict[str, list[asyncio.Task[None]]] = {}
         self.receive_errors = 0
 
-    async def producer(self, topic: str, **more: Any) -> None:
-        """Start the producer."""
-        await self._driver.ask("producer", name="producer", topic=topic, **self._where, **more)
+    async def producer(self, topic: str, *, name: str = _PRODUCER, **more: Any) -> None:
+        """Start the producer, or one of several."""
+        await self._driver.ask("producer", name=name, topic=topic, **self._where, **more)
 
-    async def send(self, topic: str, text: str, **more: Any) -> None:
+    async def send(self, topic: str, text: str, *, producer: str = _PRODUCER, **more: Any) -> None:
         """Send one message. Raises ClientFailed."""
-        await self._driver.ask("send", producer="producer", topic=topic, text=text, **more)
+        await self._driver.ask("send", producer=producer, topic=topic, text=text, **more)
 
     async def push(self, name: str, topic: str, group: str, **more: Any) -> None:
         """Start a push consumer; see `got`."""

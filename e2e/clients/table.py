@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from e2e.clients.judging import Figures
+from e2e.clients.judging import Figures, Spooled
 from e2e.harness import checks
 from e2e.harness.checks import Check, columns
 
@@ -106,6 +106,21 @@ def failover_table(found: Mapping[str, tuple[Figures, int]]) -> str:
         gap, latest, leaderless = (f"{value:.1f} s" for value in seconds)
         ends = (str(seen.errors), gap, str(seen.late), latest, leaderless)
         rows.append([language, *map(str, counts), *ends])
+    return columns(rows)
+
+
+def spool_table(found: Mapping[tuple[str, str], Spooled]) -> str:
+    """Return a row an outage and language."""
+    rows = [
+        [
+            "group away, through a sidecar", "language", "sent", "answered OK", "errors", "lost",
+            "stored twice", "out of order", "most on the disk", "child killed", "longest send",
+        ]
+    ]  # fmt: skip
+    for (case, language), seen in found.items():
+        wrong = seen.errors, seen.lost, seen.stored_twice, seen.out_of_order
+        counts = seen.sent, seen.answered, *wrong, seen.spooled, seen.kills
+        rows.append([case, language, *map(str, counts), f"{seen.longest_s:.1f} s"])
     return columns(rows)
 
 

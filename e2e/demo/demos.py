@@ -143,6 +143,7 @@ def conclude(
     passed: bool,
     verdict: str,
     details: Mapping[str, Any],
+    down: str | None = None,
 ) -> int:
     """Write the figures to *path*, print them and the verdict; return the exit code.
 
@@ -153,6 +154,7 @@ def conclude(
         passed: Whether the demo shows what it is to show.
         verdict: The sentence if it does.
         details: What else goes into the file.
+        down: What removes what it left running; "": it left nothing. None: it left a cluster.
     """
     told = {**figures, "seconds": round(timeline.seconds, 1)}
     document = {**told, "passed": passed, **details, "timeline": timeline.events}
@@ -163,6 +165,8 @@ def conclude(
         print(f"  {key:14} {value}")
     where = path.relative_to(ROOT)
     said = verdict if passed else "FAILED"
-    down = f"make demo-down CLUSTER={timeline.cluster}"
-    print(f"\n{said}; figures in {where}; `{down}` removes everything")
+    if down is None:
+        down = f"make demo-down CLUSTER={timeline.cluster}"
+    removes = f"; `{down}` removes everything" if down else ""
+    print(f"\n{said}; figures in {where}{removes}")
     return 0 if passed else 1

@@ -7,8 +7,10 @@ import pytest
 from e2e.clients.judging import (
     Figures,
     Got,
+    Send,
     Sent,
     judge,
+    judge_spooled,
     leaderless_spans,
     lines,
     not_once,
@@ -121,3 +123,43 @@ def test_a_run_in_which_nothing_was_acknowledged_is_not_kept() -> None:
 def test_what_has_to_come_once_is_compared_both_ways(got: list[str], wrong: str) -> None:
     """Too few, too many, and ones that were not sent."""
     assert not_once(["a", "b"], got) == wrong
+
+
+# -- through a sidecar -----------------------------------------------------------------------------
+
+SENDS = [
+    Send(producer=producer, row=row, lasted_s=row / 10)
+    for row in range(1, 21)
+    for producer in (0, 1)
+]
+QUEUE = [(each.producer, each.row) for each in SENDS]
+
+
+def test_producers_that_noticed_nothing_are_kept() -> None:
+    """Each once; what other producers sent may lie between."""
+    found = judge_spooled(SENDS, sorted(QUEUE))
+
+    assert (found.amiss(), found.sent, found.answered, found.stored) == ("", 40, 40, 40)
+    assert found.longest_s == pytest.approx(2.0)
+
+
+def test_a_message_that_was_answered_ok_and_is_not_there_is_lost() -> None:
+    """One whose send failed may be there or not."""
+    failed = [*SENDS, Send(producer=0, row=21, lasted_s=3.0, error="no answer")]
+
+    assert judge_spooled(SENDS, QUEUE[1:]).amiss() == "1 lost"
+    assert judge_spooled(failed, QUEUE).amiss() == "1 errors, as no answer"
+    assert judge_spooled(failed, [*QUEUE, (0, 21)]).lost == 0
+
+
+def test_what_is_stored_twice_or_behind_a_later_one_is_seen() -> None:
+    """A repeat is counted once, wherever it lies; order is each producer's own."""
+    swapped = [*QUEUE[:-3], QUEUE[-1], QUEUE[-2], QUEUE[-3]]
+
+    assert judge_spooled(SENDS, [*QUEUE, *QUEUE[:2]]).amiss() == "2 stored twice"
+    assert judge_spooled(SENDS, swapped).amiss() == "1 out of order"
+
+
+def test_a_run_in_which_nothing_was_sent_shows_nothing() -> None:
+    """It is no success."""
+    assert judge_spooled([], []).amiss() == "nothing was sent"

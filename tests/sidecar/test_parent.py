@@ -19,9 +19,9 @@ import pytest
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.sidecar.upstream import path_of
 from e2e.harness.ports import free_port_range
+from e2e.harness.sidecar import children, has_spare
 from tests.waiting import eventually_blocking
 
-_READING = {"pipe_read", "anon_pipe_read"}
 RUN = "import sys; from dledger.cli.commands import dledger; sys.exit(dledger())"
 
 
@@ -55,21 +55,9 @@ def greeted(port: int) -> bool:
         return bool(connection.recv(9))
 
 
-def children(pid: int) -> list[int]:
-    """Return the processes that a process has started."""
-    text = Path(f"/proc/{pid}/task/{pid}/children").read_text("ascii")
-    return [int(word) for word in text.split()]
-
-
 def has_gone(pid: int, child: int) -> bool:
     """Whether a process has another child than that."""
     return child not in children(pid)
-
-
-def has_spare(pid: int) -> bool:
-    """Whether a process has a second child that waits to be told to go: it reads its stdin."""
-    pids = children(pid)
-    return len(pids) == 2 and Path(f"/proc/{pids[1]}/wchan").read_text("ascii") in _READING
 
 
 @pytest.mark.slow

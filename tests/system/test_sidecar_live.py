@@ -38,7 +38,13 @@ async def nodes(tmp_path: Path) -> AsyncIterator[LiveNodes]:
 
 
 class Beside:
-    """A sidecar in this process, and a client of it in plain gRPC."""
+    """A sidecar in this process, and a client of it in plain gRPC.
+
+    Attributes:
+        timeout_s: Of the client's calls; an SDK's, unless told otherwise.
+    """
+
+    timeout_s = 3.0
 
     def __init__(
         self,
@@ -74,7 +80,7 @@ class Beside:
         """Return the parsed answer to one call."""
         method: Any = self.channel.unary_unary(f"/{SERVICE_NAME}/{name}")
         metadata = (("x-mq-client-id", client_id), ("x-mq-language", "JAVA"))
-        answer = await method(body, metadata=metadata, timeout=3)
+        answer = await method(body, metadata=metadata, timeout=self.timeout_s)
         return getattr(service, f"{name}Response").FromString(answer)
 
     async def send(self, number: int, client_id: str = "bob", topic: str = TOPIC) -> int:

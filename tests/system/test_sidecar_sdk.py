@@ -18,7 +18,7 @@ from dledger.files.files import RealFiles
 from dledger.sidecar.status import status_of
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
-from tests.sidecar.test_parent import children, has_spare
+from e2e.harness.sidecar import children, has_spare
 from tests.waiting import eventually_blocking
 
 TOPIC = "orders"

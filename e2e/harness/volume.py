@@ -19,10 +19,10 @@ _INODE: Final = "inode-"
 
 
 class Volume:
-    """One mounted directory."""
+    """One mounted directory; only who mounted it unmounts it."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, size_bytes: int = _SIZE_BYTES) -> None:
+        self._path, self._size_bytes = path, size_bytes
         self._mounted = False
 
     @staticmethod
@@ -40,7 +40,7 @@ class Volume:
     def mount(self) -> None:
         """Mount it, empty. Raises OSError, CommandFailed."""
         self._path.mkdir(parents=True, exist_ok=True)
-        options = f"size={_SIZE_BYTES},nr_inodes={_INODES},mode=0750"
+        options = f"size={self._size_bytes},nr_inodes={_INODES},mode=0750"
         run("mount", "-t", "tmpfs", "-o", options, "tmpfs", self._path)
         self._mounted = True
 
@@ -60,7 +60,7 @@ class Volume:
 
     def fill_to(self, percent: int) -> None:
         """Take room until so much of the file system is used."""
-        self.fill(_SIZE_BYTES * (100 - percent) // 100)
+        self.fill(self._size_bytes * (100 - percent) // 100)
 
     @property
     def has_inodes(self) -> bool:
