@@ -37,7 +37,7 @@ CHANNEL_MUTANTS = (
     Mutant(
         name="a replay is checked in vain first",
         file="calls/call.py",
-        old="        if submit is None or self.method.waits(self.caller):\n",
+        old="        if submit is None or self.method.served_with in self.caller.fields:\n",
         new="        if submit is None:\n",
         why="a leader takes one and a half times as long for each message of a replay",
         checks=("tests/calls/test_pipeline.py",),

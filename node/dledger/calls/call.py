@@ -71,7 +71,7 @@ class Call(Generic[Q, A]):
     def submit(self) -> asyncio.Future[Any] | None:
         """Submit its command; None: that cannot be done without awaiting something."""
         submit = self.method.submit
-        if submit is None or self.method.waits(self.caller):
+        if submit is None or self.method.served_with in self.caller.fields:
             return None
         begun = submit(self.method.parse(self._raw), self.caller)
         if begun is None:

@@ -54,7 +54,7 @@ class Method(Generic[Q, A]):
         code: Returns the code of a response, for the metrics.
         serve: Serves a request on the leader; None: `submit` does.
         submit: Submits a request's command without awaiting anything; returns None if it cannot.
-        waits: Whether `submit` cannot, whatever this caller asks: then nothing is parsed for it.
+        served_with: A field of metadata with which `submit` cannot, so nothing is parsed for it.
         here: Whether this node may answer a request although it does not lead. None: it may not.
         stream: Serves a call of many messages, in place of the above; it counts its answers.
         refuse: Returns the response to a refused request. None: the call ends with a status.
@@ -69,7 +69,7 @@ class Method(Generic[Q, A]):
     code: Callable[[A], str]
     serve: Callable[[Q, Caller], Awaitable[A]] | None = None
     submit: Callable[[Q, Caller], Submitted[A] | None] | None = None
-    waits: Callable[[Caller], bool] = lambda _: False
+    served_with: bytes = b""
     here: Callable[[Q], bool] | None = None
     stream: Callable[[Caller, Stream], Awaitable[Rest | None]] | None = None
     refuse: Callable[[DledgerError], A] | None = None

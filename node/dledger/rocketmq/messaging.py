@@ -18,7 +18,7 @@ from dledger.calls.method import AnyMethod, Ended, Method, Submitted
 from dledger.calls.pipeline import Pipeline
 from dledger.calls.service import Service
 from dledger.common.backoff import Backoff
-from dledger.door.contract import Rest, Stream
+from dledger.door.contract import REPLAY_FIELD, Rest, Stream
 from dledger.errors import (
     DledgerError,
     FaultyEntry,
@@ -34,7 +34,7 @@ from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
-from dledger.rocketmq.sending import Sender, is_replay
+from dledger.rocketmq.sending import Sender
 from dledger.rocketmq.telemetry import Telemetry
 from dledger.rocketmq.waiting_room import Poll, WaitingRoom
 from dledger.rpc.requests import parsed
@@ -123,7 +123,7 @@ class MessagingHandlers:
                     "SendMessage",
                     serve=sender.send,
                     submit=sender.begin,
-                    waits=is_replay,
+                    served_with=REPLAY_FIELD,
                     messages=_messages,
                 ),
                 messaging_method("AckMessage", submit=acker.begin_ack),
@@ -300,7 +300,7 @@ def messaging_method(
     *,
     serve: Callable[[_Q, Caller], Awaitable[_A]] | None = None,
     submit: Callable[[_Q, Caller], Submitted[_A] | None] | None = None,
-    waits: Callable[[Caller], bool] = lambda _: False,
+    served_with: bytes = b"",
     here: Callable[[_Q], bool] | None = None,
     stream: Callable[[Caller, Stream], Awaitable[Rest | None]] | None = None,
     messages: Callable[[bytes], int] = lambda _: 0,
@@ -315,7 +315,7 @@ def messaging_method(
         code=lambda response: code_name(response.status.code),
         serve=serve,
         submit=submit,
-        waits=waits,
+        served_with=served_with,
         here=here,
         stream=stream,
         refuse=partial(refused_response, name),

@@ -61,13 +61,12 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or a body of theirs takes long to look into;
-        and of a replay (`is_replay`).
+        None if their topic has to be created first, or a body of theirs takes long to look into.
+        They are no replay's: the group often knows some of it, and it has thousands, which nobody
+        is to parse and check twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
-        if is_replay(caller):
-            return None
         sending = checked(request, caller.client_id, caller.line)
         if sending.unchecked or self._engine.state.topics.get(sending.origin.topic) is None:
             return None
@@ -104,14 +103,6 @@ class Sender:
         if row in stored.conflicts:
             raise MessageIdConflict.of_message(message.message_id)
         return stored.offsets[row]
-
-
-def is_replay(caller: Caller) -> bool:
-    """Whether a send is a spool's: the group often knows some of it, so `Sender.send` serves it.
-
-    It has thousands of messages, which nobody is to check twice, nor parse.
-    """
-    return REPLAY_FIELD in caller.fields
 
 
 def _placed(place: Place) -> tuple[Produced, int]:

@@ -148,7 +148,7 @@ class Channel:
         try:
             async with asyncio.timeout(_CONNECT_S):
                 _, self._connection = await loop.create_connection(
-                    _Connection, self._host, self._port, **self._secured()
+                    _Connection, self._host, self._port, **self._secure()
                 )
         except (OSError, TimeoutError, ValueError) as error:  # ValueError: of a name, or of a pair
             why = f"{NOT_REACHED}: {getattr(error, 'strerror', '') or error or 'no answer in time'}"
@@ -159,7 +159,7 @@ class Channel:
             elif self._connection is not None and call in self._under_way:
                 self._connection.begin(call, head, body)
 
-    def _secured(self) -> dict[str, Any]:
+    def _secure(self) -> dict[str, Any]:
         """Return what a connection is told of TLS. Raises SSLError and ValueError."""
         if self._tls is None:
             return {}
