@@ -178,7 +178,7 @@ async def test_what_waits_anyway_is_parsed_once() -> None:
     method = replace(behind.method(served_with=b"x-many"), parse=parse)
     behind.serves = ["served"]
 
-    assert await behind.asked(method, [(b"x-many", b"")]) == b"served a"
+    assert await behind.asked(method, ((b"x-many", b""),)) == b"served a"
     assert parsed == [b"a"]
 
 
