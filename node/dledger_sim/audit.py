@@ -97,16 +97,12 @@ def _messages(
 ) -> Iterator[tuple[Place, str, str, bytes]]:
     """Yield each message with its place, its client, its id and its body."""
     for queue_id, queue in enumerate(_queues(process, topic)):
-        offset = queue.first
-        while offset < queue.end:
-            position, count = queue.stretch(offset)
-            payload = position.payload
-            frame = ProduceFrame(entries[payload.index].data, payload.start, payload.end)
-            rows = slice(position.row, position.row + count)
+        for first, count, row, index, start, end in queue.stretches(queue.first):
+            frame = ProduceFrame(entries[index].data, start, end)
+            rows = slice(row, row + count)
             pairs = zip(frame.message_ids()[rows], frame.bodies()[rows], strict=True)
-            for place, (message_id, body) in enumerate(pairs, offset):
+            for place, (message_id, body) in enumerate(pairs, first):
                 yield (queue_id, place), frame.client_id, message_id.decode(), body
-            offset += count
 
 
 def numbers_stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -123,6 +119,7 @@ def places_of(process: Process, topic: str) -> set[Place]:
         (queue_id, offset)
         for queue_id, queue in enumerate(_queues(process, topic))
         for offset in range(queue.first, queue.end)
+        if queue.has(offset)
     }
 
 

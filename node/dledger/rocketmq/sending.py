@@ -175,17 +175,15 @@ def is_same(message: Message, other: Message) -> bool:
 async def is_stored(
     engine: Engine, topic: str, queue_id: int, offset: int, message: Message
 ) -> bool:
-    """Whether *message* is stored at that offset; assumed if retention has dropped it.
+    """Whether *message* is stored at that offset; assumed if it is gone from there by now.
 
     Raises:
         Unavailable: It cannot be read now.
     """
     queue = engine.state.topics.queue(topic, queue_id)
-    if offset < queue.first:
-        return True
-    place = queue.locate(offset)
-    payload = place.payload
     try:
+        place = queue.locate(offset)
+        payload = place.payload
         entry = await engine.read_entry(payload.index)
         stored = ProduceFrame(entry.data, payload.start, payload.end).message(place.row)
     except OffsetOutOfRange:
