@@ -6,6 +6,9 @@ from tests.mutants.mutant import Mutant
 
 _REKEEP = "tests/broker/test_rekeep.py"
 _HISTORIES = "tests/broker/test_rekeep_histories.py"
+_READS = "tests/services/test_kept_reads.py"
+_ROLLER = "tests/replica/test_roller.py"
+_ROLLING = "tests/replica/test_rolling.py"
 
 KEEPING_MUTANTS = (
     Mutant(
@@ -103,5 +106,77 @@ KEEPING_MUTANTS = (
         new="    return message\n",
         why="its id changes whenever it is copied",
         checks=(_HISTORIES,),
+    ),
+    Mutant(
+        name="a gapped block is sent whole for each slice",
+        file="services/reading.py",
+        old="    if stretch.count < frame.count:\n",
+        new="    if stretch.count < 0:\n",
+        why="a reader gets gigabytes for megabytes, and other rows than its own",
+        checks=(_READS,),
+    ),
+    Mutant(
+        name="a reader counts on where a gap is",
+        file="services/reading.py",
+        old="            self._offset = stretch.first + length\n",
+        new="            self._offset += length\n",
+        why="it gets messages twice",
+        checks=(_READS,),
+    ),
+    Mutant(
+        name="a block goes by its topic's youngest",
+        file="replica/rolling.py",
+        old="if is_past(block.newest_ms)), None)",
+        new="if is_past(blocks[-1].newest_ms)), None)",
+        why="nothing goes for as long as somebody writes",
+        checks=(_ROLLING,),
+    ),
+    Mutant(
+        name="small blocks stay small",
+        file="replica/rolling.py",
+        old="                and blocks[at].length <= _NEIGHBOUR * rows\n",
+        new="                and blocks[at].length < 0\n",
+        why="there are more of them each day, and each costs memory and a snapshot's bytes",
+        checks=(_ROLLING,),
+    ),
+    Mutant(
+        name="what is past its retention is copied",
+        file="replica/rolling.py",
+        old="            if is_past(origin.stored_at_ms):\n",
+        new="            if is_past(origin.stored_at_ms) and not length:\n",
+        why="messages are kept for longer than anybody asked for",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="a topic's own retention may be shorter than the group's",
+        file="replica/rolling.py",
+        old="else max(own, of_group)",
+        new="else own",
+        why="messages go that the group keeps",
+        checks=(_ROLLING,),
+    ),
+    Mutant(
+        name="what is kept is copied for room however much it is",
+        file="replica/roller.py",
+        old="        if 2 * kept < size_bytes:\n",
+        new="        if kept < 1 << 60:\n",
+        why="a full disk is written anew without end, and nothing is free",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="a deposed leader goes on refusing",
+        file="replica/maintenance.py",
+        old="            self._roller.rest()\n",
+        new="",
+        why="a node that leads again refuses messages for a disk of long ago",
+        checks=(_ROLLER,),
+    ),
+    Mutant(
+        name="retention goes before what is kept is copied",
+        file="replica/roller.py",
+        old="        return first_index_without(sealed, held)\n",
+        new="        return index\n",
+        why="a RETAIN each round, which the state holds back: the log fills with them",
+        checks=(_ROLLER,),
     ),
 )

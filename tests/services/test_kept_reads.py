@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,7 @@ class Disk(PartOfEngine):
         return self.log.entries[index - 1]
 
 
-async def _batches(disk: Disk, **request: int) -> tuple[list[StoredBatch], int]:
+async def _batches(disk: Disk, **request: Any) -> tuple[list[StoredBatch], int]:
     """Return all batches as a client gets them, and the bytes of the answers."""
     asked = pb.ReadRequest(topic="orders", **request)
     reading = BatchReading(disk, QueueFollowers(), asked)

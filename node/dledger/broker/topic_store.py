@@ -40,7 +40,7 @@ from dledger.broker.topics import (
     checked_topic,
 )
 from dledger.common.replay_mark import ReplayMark
-from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
+from dledger.errors import DiskFull, InvalidArgument, LimitReached, UnknownTopic
 
 _KEEPS_LONGER: Final = 1 << 16
 """In a topic's number of queues in a snapshot: its own retention follows."""
@@ -72,6 +72,9 @@ class TopicStore:
         self.grown_bytes: dict[str, int] = {}
         """Bytes that PRODUCE added to each topic that there is, since a caller last emptied this;
         not part of the replicated state."""
+        self.full = ""
+        """Why the leader takes no messages of topics that keep theirs longer; empty: it takes them.
+        Not part of the replicated state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
@@ -350,6 +353,12 @@ class TopicStore:
     def keeping_longer(self) -> list[Topic]:
         """Return the topics that have a retention of their own, in the order of their making."""
         return [self._topics[name] for _, name in sorted(self._longer.items())]
+
+    def check_takes(self, name: str) -> None:
+        """Raise DiskFull if new messages of this topic are refused for those that it keeps."""
+        topic = self._topics.get(name)
+        if self.full and topic is not None and topic.retention_hours is not None:
+            raise DiskFull(f"topic {name!r} takes no messages: {self.full}")
 
     def set_retention(self, command: commands.SetRetention) -> RetentionSet:
         """Set, change or end a topic's own retention; what only that had kept goes with its end.

@@ -45,6 +45,8 @@ class Sender:
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
         await self._resolver.topic(sending.origin.topic)
+        if (topics := self._engine.state.topics).full:
+            topics.check_takes(sending.origin.topic)
         stored, first = _placed(await self._submitted(sending))
         response = _plain_response(sending, stored, first)
         if response is not None:
@@ -61,14 +63,16 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or a body of theirs takes long to look into;
-        and of a replay, of which the group often knows some.
+        None if their topic has to be created first, or perhaps takes none for want of room, or a
+        body of theirs takes long to look into; and of a replay, of which the group often knows
+        some.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         topic, is_replay = sending.origin.topic, sending.origin.replay is not None
-        if sending.unchecked or is_replay or self._engine.state.topics.get(topic) is None:
+        topics = self._engine.state.topics
+        if sending.unchecked or is_replay or topics.full or topics.get(topic) is None:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))

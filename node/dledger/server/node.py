@@ -487,6 +487,7 @@ class Node:
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
             client_certificate=self._client_certificate,
+            topics_full=self.engine.state.topics.full,
         )
         return node_status(facts, self._driver, self._log, self._peers)
 

@@ -79,6 +79,8 @@ class LedgerHandlers(NativeHandlers):
         command, request_client = command_of(request), request.client_id
         del request  # free this second copy of the bodies while the command waits
         await self._context.resolver.topic(topic)
+        if (topics := self._engine.state.topics).full:
+            topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
         stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
