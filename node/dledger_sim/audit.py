@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError, OutcomeUnknown
 from dledger.types import Entry
 from dledger_sim.checkers import StuckError, ViolationError
-from dledger_sim.clients import TOPIC, Producer
+from dledger_sim.clients import KEEPER, KEPT, QUEUES, TOPIC, Producer
 from dledger_sim.process import Process
 from dledger_sim.senders import Told
 
@@ -36,8 +36,10 @@ def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
     if len(set(digests.values())) > 1:
         raise ViolationError(f"the states differ: {digests}")
     places = stored(processes)
-    firsts = [queue.first for queue in _queues(processes[0])]
+    of_topic = [queue.first for queue in _queues(processes[0])]
     for producer in producers:
+        # Retention has let nothing go of what is kept for ever.
+        firsts = [0] * QUEUES if producer.topic == KEPT else of_topic
         for request in producer.acknowledged:
             assert request.result is not None, "only what was answered is kept"  # noqa: S101
             told = zip(request.result.queue_ids, request.result.offsets, strict=True)
@@ -61,7 +63,11 @@ def stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
     entries = _entries(processes)
     places: dict[tuple[str, str], Place] = {}
     once: dict[tuple[str, str, bytes], Place] = {}
-    for place, client, message_id, body in _messages(processes[0], entries):
+    kept = (
+        (place, KEEPER, message_id, body)
+        for place, _, message_id, body in _messages(processes[0], entries, KEPT)
+    )
+    for place, client, message_id, body in chain(_messages(processes[0], entries), kept):
         places.setdefault((client, message_id), place)
         other = once.setdefault((client, message_id, body), place)
         if other != place:
