@@ -204,7 +204,7 @@ class World:
         while roll := rolling.next_roll(
             topic, queue_id, self.state.topics.queue(topic.name, queue_id), before
         ):
-            command, _ = rolling.rolled(roll, self.read, self._past(topic))
+            command, _ = rolling.rekeep_of(roll, self.read, self._past(topic))
             yield command
         past = rolling.past_blocks(topic, queue_id, queue, self._past(topic))
         if past is not None:
@@ -228,7 +228,7 @@ class World:
                     for at in range(each.first, each.first + each.length)
                     if at not in gone
                 ]
-                command, _ = rolling.rolled(
+                command, _ = rolling.rekeep_of(
                     replace(roll, stretches=tuple(lengths)), self.read, lambda _: False
                 )
                 assert self.rekeep(command)

@@ -15,7 +15,7 @@ from dledger.replica.rolling import (
     held_bytes,
     next_roll,
     past_blocks,
-    rolled,
+    rekeep_of,
 )
 from dledger.types import Entry
 from tests.broker.log import Log
@@ -44,7 +44,7 @@ def _roll(log: Log, before: int) -> int:
     """Roll all that is due; return how many commands that were."""
     commands = 0
     while (roll := next_roll(_topic(log), 0, _queue(log), before)) is not None:
-        command, _ = rolled(roll, lambda index: _read(log, index), lambda _: False)
+        command, _ = rekeep_of(roll, lambda index: _read(log, index), lambda _: False)
         (result,) = log.append(command)
         assert result == Rekept(0)
         commands += 1

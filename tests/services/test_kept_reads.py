@@ -12,7 +12,7 @@ from dledger.broker.commands import SetRetention
 from dledger.broker.results import Rekept
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import OffsetOutOfRange
-from dledger.replica.rolling import next_roll, rolled
+from dledger.replica.rolling import next_roll, rekeep_of
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
@@ -48,7 +48,7 @@ class Disk(PartOfEngine):
             left = [o for o in range(40) if o not in without]
             stretches = tuple(each._replace(first=o, row=o, length=1) for o in left)
             roll = replace(roll, stretches=stretches)
-        command, _ = rolled(roll, lambda index: self.log.entries[index - 1], lambda _: False)
+        command, _ = rekeep_of(roll, lambda index: self.log.entries[index - 1], lambda _: False)
         (result,) = self.log.append(command)
         assert result == Rekept(len(without))
 

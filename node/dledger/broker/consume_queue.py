@@ -437,7 +437,7 @@ class ConsumeQueue:
         count, has_blocks = self._runs_at_its_end(), _HAS_BLOCKS if self.blocks is not None else 0
         yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has_blocks, count)
         if self.blocks is not None:
-            yield from self.blocks.encoded()
+            yield from self.blocks.encode()
         for piece in self._sealed:
             yield from piece.encoded()
         if count:

@@ -240,7 +240,9 @@ class ConsumerGroups:
         codes, filters = self._use(group, command.topic, command.tags)
         until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
-        receive_id, positions = (0, []) if earlier is None else self._left(command.topic, *earlier)
+        receive_id, positions = (
+            (0, []) if earlier is None else self._still_there(command.topic, *earlier)
+        )
         if positions:
             group.lease_anew(command.topic, receive_id, positions, until)
         else:
@@ -260,7 +262,7 @@ class ConsumerGroups:
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
 
-    def _left(
+    def _still_there(
         self, topic: str, receive_id: int, positions: list[QueuePosition]
     ) -> tuple[int, list[QueuePosition]]:
         """Return what of an earlier receive is still there: a message may go while it is leased."""

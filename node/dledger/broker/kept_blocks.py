@@ -76,7 +76,7 @@ class KeptBlock(NamedTuple):
         """What it takes in the log, without what the REKEEP says of its rows."""
         return self.stop - self.start
 
-    def encoded(self) -> Iterator[bytes]:
+    def encode(self) -> Iterator[bytes]:
         """Yield the bytes for a snapshot."""
         *numbers, gaps, codes = self
         yield _BLOCK.pack(*numbers, len(gaps), len(codes))
@@ -113,11 +113,11 @@ class KeptBlock(NamedTuple):
         """Return the queue offset of each row, ascending. Raises MalformedStateError."""
         if not self.gaps:
             return range(self.first_row, self.first_row + self.length)
-        return _opened(self)[0]
+        return _columns_of(self)[0]
 
     def code(self, row: int) -> int:
         """Return the tag code of a row. Raises MalformedStateError."""
-        return _opened(self)[1][row] if self.codes else 0
+        return _columns_of(self)[1][row] if self.codes else 0
 
     def row_of(self, offset: int) -> int:
         """Return the row at *offset*; -1 if it is gone."""
@@ -132,7 +132,7 @@ class KeptBlock(NamedTuple):
         """Yield the rows from *offset* on, cut at gaps and, if *by_tag*, where the tag changes."""
         offsets = self.offsets()
         row, count = bisect_left(offsets, offset), self.length
-        codes = _opened(self)[1] if by_tag and self.codes else None
+        codes = _columns_of(self)[1] if by_tag and self.codes else None
         while row < count:
             last = row + 1
             if not self.gaps and codes is None:
@@ -148,7 +148,7 @@ class KeptBlock(NamedTuple):
 
 
 @lru_cache(maxsize=_OPENED)
-def _opened(block: KeptBlock) -> tuple[Sequence[int], array[int]]:
+def _columns_of(block: KeptBlock) -> tuple[Sequence[int], array[int]]:
     """Return offsets and tag codes of a block's rows; they must not be changed."""
     missing = _column(block, "Q", block.gaps) if block.gaps else array("Q", bytes(8 * block.length))
     codes = _column(block, "Q", block.codes) if block.codes else array("Q", bytes(8 * block.length))
@@ -188,12 +188,12 @@ def block_of(
         start=start,
         stop=stop,
         length=len(offsets),
-        gaps=_packed(missing) if any(missing) else b"",
-        codes=_packed(codes) if any(codes) else b"",
+        gaps=_pack(missing) if any(missing) else b"",
+        codes=_pack(codes) if any(codes) else b"",
     )
 
 
-def _packed(column: Sequence[int]) -> bytes:
+def _pack(column: Sequence[int]) -> bytes:
     return zlib.compress(little_endian(array("Q", column)), _FASTEST)
 
 
@@ -278,11 +278,11 @@ class KeptBlocks:
         """Return the blocks that lie in entry *index* or later ones."""
         return KeptBlocks([block for block in self._blocks if block.entry >= index])
 
-    def encoded(self) -> Iterator[bytes]:
+    def encode(self) -> Iterator[bytes]:
         """Yield the bytes for a snapshot."""
         yield number(len(self._blocks))
         for block in self._blocks:
-            yield from block.encoded()
+            yield from block.encode()
 
     @classmethod
     def read(cls, source: Reader, end: int) -> KeptBlocks:

@@ -32,7 +32,7 @@ from dledger.replica.rolling import (
     held_bytes,
     next_roll,
     past_blocks,
-    rolled,
+    rekeep_of,
 )
 from dledger.store.commit_log import CommitLog
 from dledger.store.log_index import SealedSegment
@@ -114,7 +114,7 @@ class Roller:
                 if roll is None:
                     break
                 self._left -= 1
-                command, messages = await asyncio.to_thread(rolled, roll, self._read, is_past)
+                command, messages = await asyncio.to_thread(rekeep_of, roll, self._read, is_past)
                 await self._propose(command)
                 self._metrics.rolled_messages.inc(messages)
                 self._metrics.rolled_bytes.inc(len(command))

@@ -1,7 +1,7 @@
 """What a topic keeps for longer than its group, copied forward before it is dropped: pure.
 
 `next_roll` finds, on the event loop and in a short turn, which messages of a queue come next;
-`rolled` makes a REKEEP of them, from entries that a thread reads. Small blocks are written anew
+`rekeep_of` makes a REKEEP of them, from entries that a thread reads. Small blocks are written anew
 together with their neighbours, so that there are no more of them after a year than after a day.
 Called by `roller`.
 """
@@ -114,7 +114,7 @@ def _within(queue: ConsumeQueue, first: int, to: int) -> Sequence[Stretch]:
     return found
 
 
-def rolled(
+def rekeep_of(
     roll: Roll, read: Callable[[int], Entry], is_past: Callable[[int], bool]
 ) -> tuple[bytes, int]:
     """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
