@@ -38,8 +38,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="the end of one topic's rows is not told from a new topic's",
         file="broker/topic_store.py",
-        old="        name = self._longer.get(command.generation)\n",
-        new="        name = command.topic or self._longer.get(command.generation)\n",
+        old="        name = self.longer.get(command.generation)\n",
+        new="        name = command.topic or self.longer.get(command.generation)\n",
         why="a topic that was made anew has messages of the one that was deleted",
         checks=(_REKEEP,),
     ),
@@ -166,8 +166,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="a deposed leader goes on refusing",
         file="replica/maintenance.py",
-        old="            self._roller.rest()\n",
-        new="",
+        old="                self._roller.rest()\n            return\n",
+        new="                pass\n            return\n",
         why="a node that leads again refuses messages for a disk of long ago",
         checks=(_ROLLER,),
     ),

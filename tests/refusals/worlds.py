@@ -567,6 +567,11 @@ async def admin_of_topics() -> Answers:
                 "hours: above the most",
                 pb.SetTopicRetentionRequest(name=TOPIC, hours=1_000_001),
             ),
+            bad(
+                "Admin/SetTopicRetention",
+                "hours: fewer than the group's",
+                pb.SetTopicRetentionRequest(name=TOPIC, hours=71),
+            ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
         ]
         await asking.each(grown, (PEER_PORT,))

@@ -63,7 +63,8 @@ class TopicStore:
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
         self._kept: dict[str, int] = {}
-        self._longer: dict[int, str] = {}
+        self.longer: dict[int, str] = {}
+        """Topics that keep their messages longer: names by generation; read-only for callers."""
         self._queues_in_all = 0
         self._made = 0
         self._dedupe, self._lanes = dedupe, lanes
@@ -202,7 +203,7 @@ class TopicStore:
         messages = self._kept.pop(topic.name)
         self.grown_bytes.pop(topic.name, None)
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
-        self._longer.pop(topic.generation, None)
+        self.longer.pop(topic.generation, None)
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)
         self._lanes.forget_topic(topic.name)
@@ -352,7 +353,7 @@ class TopicStore:
 
     def keeping_longer(self) -> list[Topic]:
         """Return the topics that have a retention of their own, in the order of their making."""
-        return [self._topics[name] for _, name in sorted(self._longer.items())]
+        return [self._topics[name] for _, name in sorted(self.longer.items())]
 
     def check_takes(self, name: str) -> None:
         """Raise DiskFull if new messages of this topic are refused for those that it keeps."""
@@ -375,12 +376,12 @@ class TopicStore:
         self._topics[topic.name] = replace(topic, retention_hours=hours)
         dropped = 0
         if hours is None:
-            self._longer.pop(topic.generation, None)
+            self.longer.pop(topic.generation, None)
             for queue_id, queue in enumerate(self._queues[topic.name]):
                 if queue.blocks is not None:
                     dropped += self._own(topic.name, queue_id).forget_blocks()
         else:
-            self._longer[topic.generation] = topic.name
+            self.longer[topic.generation] = topic.name
         self._kept[topic.name] -= dropped
         return RetentionSet(before=topic.retention_hours, dropped=dropped)
 
@@ -392,7 +393,7 @@ class TopicStore:
             InvalidArgument: It is another topic's payload, there is no such queue, or see
                 `ConsumeQueue.rekeep`. Nothing is changed.
         """
-        name = self._longer.get(command.generation)
+        name = self.longer.get(command.generation)
         if name is None:
             raise UnknownTopic(f"generation {command.generation}")
         if command.offsets and command.topic != name:
@@ -413,9 +414,7 @@ class TopicStore:
 
         RETAIN drops nothing from there on: what is kept for longer is copied first.
         """
-        held = (
-            queue.lowest_index for name in self._longer.values() for queue in self._queues[name]
-        )
+        held = (queue.lowest_index for name in self.longer.values() for queue in self._queues[name])
         return min((index for index in held if index is not None), default=None)
 
     def freeze(self) -> Encoded:
@@ -447,7 +446,7 @@ class TopicStore:
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:
-                self._longer[generation] = name
+                self.longer[generation] = name
             elif any(queue.blocks is not None for queue in self._queues[name]):
                 raise source.malformed(f"topic {name!r} has blocks, and keeps nothing longer")
         self._dedupe.read(source)

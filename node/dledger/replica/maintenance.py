@@ -211,8 +211,10 @@ class Maintenance:
             logger.info("dropped the log below entry %d", first_index)
 
     async def _propose_retention(self) -> None:
+        topics = self._state.topics
         if not self._driver.is_serving_leader():
-            self._roller.rest()
+            if topics.full:
+                self._roller.rest()
             return
         decided = await asyncio.to_thread(
             self._keep_from,
@@ -221,13 +223,14 @@ class Maintenance:
             self._state.time.leaps,
         )
         index, of_age = decided
-        hours = self._retention.hours
-        await self._roller.drop_past(group_hours=hours)
-        index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
+        if topics.longer or topics.full:
+            hours = self._retention.hours
+            await self._roller.drop_past(group_hours=hours)
+            index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
         if index <= self._state.first_index:
             return
         logger.info("retention: messages in entries below %d are dropped", index)
-        grown = self._state.topics.grown_bytes
+        grown = topics.grown_bytes
         retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
         if index > of_age and isinstance(retained, Retained):
             self._went_early(retained.dropped, grown)

@@ -36,7 +36,7 @@ class RequestConfig:
     auto_create_topics: bool = True
     default_queues: int = defaults.QUEUES
     group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
-    retention_hours: int = 0
+    retention_hours: int = defaults.RETENTION_HOURS
     made_at_once: int = MADE_AT_ONCE
     made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True
