@@ -5,8 +5,9 @@ from __future__ import annotations
 from dledger.broker.commands import SetRetention
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.kept_blocks import MAX_ROWS
-from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
+from dledger.broker.message import Columns, Encoding, Message, id_of_place
+from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.rekeep import Origin, origins
 from dledger.broker.results import Rekept
 from dledger.broker.topics import Topic
 from dledger.replica.rolling import (
@@ -128,6 +129,38 @@ def test_a_retention_is_never_shorter_than_the_groups() -> None:
     assert effective_hours(100, 72) == 100
     assert effective_hours(10, 72) == 72
     assert effective_hours(0, 72) == effective_hours(100, 0) == 0
+
+
+def test_a_copy_has_all_that_its_message_had() -> None:
+    """Keys, properties, trace, encoding, and its producer's clock and address; however often."""
+    log = _log()
+    message = Message(
+        message_id="id",
+        body=b"packed",
+        tag="t\u00fcr",
+        keys=("a", "b"),
+        properties={"x": "1", "y": ""},
+        born_at_ms=77,
+        encoding=Encoding.GZIP,
+        trace_context="00-1",
+    )
+    batch = Columns.of([message, Message(message_id="", body=b"plain")])
+    log.append(encode_produce(batch, client_id="c", topic="t", queue_id=0, born_host="10.0.0.9:1"))
+    stored = log.entries[-1]
+
+    for _ in range(2):
+        log.now_ms += 1_000
+        _roll(log, len(log.entries) + 1)
+
+    place = _queue(log).locate(0)
+    entry = _read(log, place.payload.index)
+    start, end = place.payload.start, place.payload.end
+    frame = ProduceFrame(entry.data, start, end)
+    assert frame.message(0) == message
+    assert frame.message(1).message_id == id_of_place(stored.index, 5, 1)
+    assert set(origins(entry, start, end)) == {
+        Origin(stored.index, stored.timestamp_ms, "10.0.0.9:1")
+    }
 
 
 def test_what_would_have_to_be_copied_is_counted_once_a_payload() -> None:
