@@ -13,6 +13,7 @@ import random
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -355,6 +356,17 @@ class World:
                 place, length = queue.stretch(offset)
                 assert place == queue.locate(offset)
                 assert set(range(offset, offset + length)) <= rows.keys()
+        part = queue.part(1, self.index)
+        places = [
+            offset
+            for columns in ([] if part is None else part.columns())
+            for first, end in pairwise([*columns.firsts, columns.end])
+            for offset in range(first, end)
+        ]
+        assert places == [o for o in sorted(rows) if o >= queue.log_first]
+        told_from = max(self.state.first_index, self.state.topics.copied_below)
+        stored = [o for o, row in rows.items() if row.entry >= told_from]
+        assert set(stored) <= set(places), "an export lacks what it says that it has"
         assert queue.lowest_index == min(
             (each.entry for each in queue.stretches(queue.first)), default=None
         )

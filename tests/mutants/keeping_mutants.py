@@ -179,4 +179,12 @@ KEEPING_MUTANTS = (
         why="a RETAIN each round, which the state holds back: the log fills with them",
         checks=(_ROLLER,),
     ),
+    Mutant(
+        name="an export that lacks what was copied says that it has all",
+        file="broker/consume_queue.py",
+        old="        self.copied_below = runs.indexes[runs.at(to - 1)] + 1\n",
+        new="        del runs\n",
+        why="a late backup's queries leave out messages that the group still has",
+        checks=(_HISTORIES,),
+    ),
 )

@@ -25,7 +25,7 @@ from dledger.broker.filters import tag_code
 from dledger.broker.kept_blocks import KeptBlocks, block_of
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
 from dledger.broker.queue_part import QueuePart
-from dledger.broker.snapshot_codec import Reader, ascends
+from dledger.broker.snapshot_codec import Reader, ascends, number
 from dledger.common.byte_order import little_endian
 from dledger.errors import InvalidArgument, OffsetOutOfRange
 
@@ -34,7 +34,7 @@ _SEALED: Final = 1024
 _BOUNDS: Final = struct.Struct("<QQII")
 """The first offset of the log's runs and the end, the sealed pieces and the open runs."""
 _HAS_BLOCKS: Final = 1 << 31
-"""In the number of sealed pieces: blocks follow."""
+"""In the number of sealed pieces: what was copied follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,7 @@ class ConsumeQueue:
         "_sealed",
         "_sealed_firsts",
         "blocks",
+        "copied_below",
         "edition",
         "end",
         "first",
@@ -116,6 +117,9 @@ class ConsumeQueue:
         there are no blocks."""
         self.blocks: KeptBlocks | None = None
         """What is kept before the log's runs; None if nothing is."""
+        self.copied_below = 0
+        """Messages that entries below it stored may have been copied, or let go with that; 0: none
+        were, or retention has come so far."""
         self._first_entry: int | None = None
         self._sealed: list[SealedRuns] = []
         self._sealed_firsts = array("Q")
@@ -129,6 +133,7 @@ class ConsumeQueue:
         other = ConsumeQueue(edition)
         other.first, other.end = self.first, self.end
         other.log_first, other.blocks = self.log_first, self.blocks
+        other.copied_below = self.copied_below
         other._sealed, other._sealed_firsts = self._sealed[:], self._sealed_firsts[:]
         other._open = self._open
         return other
@@ -209,6 +214,11 @@ class ConsumeQueue:
     def count(self) -> int:
         """How many messages there are."""
         return self.count_from(self.first)
+
+    @property
+    def was_copied(self) -> bool:
+        """Whether anything was copied that retention has not come to."""
+        return self.blocks is not None or self.copied_below > 0
 
     @property
     def lowest_index(self) -> int | None:
@@ -295,8 +305,9 @@ class ConsumeQueue:
     def part(self, first_index: int, last_index: int) -> QueuePart | None:
         """Return the messages in entries [*first_index*, *last_index*]; None if there are none.
 
-        Without those in blocks: they were stored by entries before, and nobody stored them again.
-        Nothing is decompressed or copied: a sealed piece at either end may turn out to have none.
+        Without those in blocks: they were stored by entries below `copied_below`, and nobody stored
+        them again. Nothing is decompressed or copied: a sealed piece at either end may turn out to
+        have none.
         """
         start = bisect_left(self._sealed, first_index, key=attrgetter("last_index"))
         stop = bisect_right(self._sealed, last_index, start, key=attrgetter("first_index"))
@@ -336,6 +347,8 @@ class ConsumeQueue:
     def _drop_runs_before(self, index: int) -> None:
         """Forget the log's runs in entries below *index*."""
         self._first_entry = None
+        if index >= self.copied_below:
+            self.copied_below = 0
         gone = 0
         while gone < len(self._sealed) and self._sealed[gone].last_index < index:
             gone += 1
@@ -403,7 +416,7 @@ class ConsumeQueue:
 
     def forget_blocks(self) -> int:
         """Forget what is kept before the log's runs; return how many messages that are."""
-        before = self.count
+        before, self.copied_below = self.count, 0
         self._keep(KeptBlocks())
         return before - self.count
 
@@ -413,6 +426,8 @@ class ConsumeQueue:
 
     def _cut_runs(self, to: int) -> None:
         """Forget the log's runs before offset *to*, at most `end`."""
+        runs, _ = self._piece(to - 1)
+        self.copied_below = runs.indexes[runs.at(to - 1)] + 1
         gone, self._first_entry = 0, None
         while gone < len(self._sealed) and self._begin(gone + 1) <= to:
             gone += 1
@@ -434,10 +449,12 @@ class ConsumeQueue:
 
     def encoded(self) -> Iterator[bytes]:
         """Yield the whole queue for a snapshot: bounds, blocks, sealed pieces, open runs."""
-        count, has_blocks = self._runs_at_its_end(), _HAS_BLOCKS if self.blocks is not None else 0
+        count = self._runs_at_its_end()
+        has_blocks = _HAS_BLOCKS if self.was_copied else 0
         yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has_blocks, count)
-        if self.blocks is not None:
-            yield from self.blocks.encode()
+        if has_blocks:
+            yield number(self.copied_below)
+            yield from (self.blocks or KeptBlocks()).encode()
         for piece in self._sealed:
             yield from piece.encoded()
         if count:
@@ -450,6 +467,7 @@ class ConsumeQueue:
         queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
         queue.first = queue.log_first
         if sealed & _HAS_BLOCKS:
+            queue.copied_below = source.number()
             queue._keep(KeptBlocks.read(source, queue.log_first))
         queue._sealed = [SealedRuns.read(source) for _ in range(sealed & ~_HAS_BLOCKS)]
         queue._open = Runs([source.items(code, count) for code in CODES])
@@ -488,7 +506,7 @@ class ConsumeQueue:
             kept[4][0] += first - kept[0][0]
             kept[0][0] = first
         blocks = [] if self.blocks is None else self.blocks.canonical()
-        return [first, self.end, *kept, blocks]
+        return [first, self.end, *kept, blocks, self.copied_below]
 
 
 def _continues(runs: Runs, run: int, later: int) -> bool:

@@ -287,9 +287,9 @@ class KeptBlocks:
     @classmethod
     def read(cls, source: Reader, end: int) -> KeptBlocks:
         """Read blocks of offsets below *end* from a snapshot. Raises MalformedStateError."""
-        blocks = [KeptBlock.read(source) for _ in range(source.number(1, end))]
+        blocks = [KeptBlock.read(source) for _ in range(source.number(high=end))]
         bounds = [bound for block in blocks for bound in (block.first, block.end)]
-        if sorted(bounds) != bounds or bounds[-1] > end:
+        if sorted(bounds) != bounds or (bounds and bounds[-1] > end):
             raise source.malformed(f"{len(blocks)} blocks that do not ascend to {end}")
         return cls(blocks)
 

@@ -378,7 +378,7 @@ class TopicStore:
         if hours is None:
             self.longer.pop(topic.generation, None)
             for queue_id, queue in enumerate(self._queues[topic.name]):
-                if queue.blocks is not None:
+                if queue.was_copied:
                     dropped += self._own(topic.name, queue_id).forget_blocks()
         else:
             self.longer[topic.generation] = topic.name
@@ -408,6 +408,15 @@ class TopicStore:
         )
         self._kept[name] -= gone
         return name, gone
+
+    @property
+    def copied_below(self) -> int:
+        """The entry below which messages may have been copied, so that it does not say all.
+
+        0 where none were, or retention has come so far.
+        """
+        queues = (queue for name in self.longer.values() for queue in self._queues[name])
+        return max((queue.copied_below for queue in queues), default=0)
 
     def lowest_held(self) -> int | None:
         """Return the lowest entry that a topic with its own retention needs; None: they need none.
@@ -447,7 +456,7 @@ class TopicStore:
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:
                 self.longer[generation] = name
-            elif any(queue.blocks is not None for queue in self._queues[name]):
+            elif any(queue.was_copied for queue in self._queues[name]):
                 raise source.malformed(f"topic {name!r} has blocks, and keeps nothing longer")
         self._dedupe.read(source)
         self._lanes.read(source, self._topics)
