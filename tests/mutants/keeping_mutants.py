@@ -187,4 +187,12 @@ KEEPING_MUTANTS = (
         why="a late backup's queries leave out messages that the group still has",
         checks=(_HISTORIES,),
     ),
+    Mutant(
+        name="a round goes by the retention at its beginning",
+        file="replica/roller.py",
+        old="                if self._as_it_is(topic) is not now:\n",
+        new="                if self._as_it_is(topic) is None:\n",
+        why="who has a topic kept for ever in the middle of a round loses messages nevertheless",
+        checks=(_ROLLER,),
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,35 @@ async def test_what_is_past_its_retention_is_not_copied(tmp_path: Path) -> None:
 
     queue = _state(leader).topics.queue("long", 0)
     assert (queue.first, queue.end, queue.blocks) == (3, 3, None)
+    await group.stop()
+
+
+async def test_nothing_goes_by_a_retention_that_was_changed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round takes long; who says "for ever" in the middle of it has said it in time."""
+    group, leader = await _group(tmp_path, long=2, short=None)
+    await _produce(leader, "long", range(3))
+    await _produce(leader, "short", range(12))
+    for node in group.nodes.values():
+        node.lives(3 * _HOUR_S)
+    loop, real = asyncio.get_running_loop(), roller.rekeep_of
+
+    def slow(*arguments: Any) -> tuple[bytes, int]:
+        made = real(*arguments)
+        for_ever = SetRetention(name="long", hours=0).encode()
+        asyncio.run_coroutine_threadsafe(
+            leader.driver.propose(for_ever, grows=False), loop
+        ).result()
+        monkeypatch.setattr(roller, "rekeep_of", real)
+        return made
+
+    monkeypatch.setattr(roller, "rekeep_of", slow)
+
+    await _rounds(group, leader, hours=1)
+
+    assert leader.log.first_index > 8
+    assert await _there(leader, "long") == [0, 1, 2]
     await group.stop()
 
 

@@ -106,20 +106,30 @@ class Roller:
         return gone > 0 and self._driver.room.is_short
 
     async def _roll_topic(self, topic: Topic, before: int, group_hours: int) -> None:
-        is_past = self._past(topic, group_hours)
         for queue_id in range(topic.queues):
-            while self._left and self._state.topics.is_there(topic):
+            while self._left and (now := self._as_it_is(topic)) is not None:
                 queue = self._state.topics.queue(topic.name, queue_id)
                 roll = next_roll(topic, queue_id, queue, before)
                 if roll is None:
                     break
                 self._left -= 1
+                is_past = self._past(now, group_hours)
                 command, messages = await asyncio.to_thread(rekeep_of, roll, self._read, is_past)
+                if self._as_it_is(topic) is not now:
+                    continue
                 await self._propose(command)
                 self._metrics.rolled_messages.inc(messages)
                 self._metrics.rolled_bytes.inc(len(command))
             if queue_id % _QUEUES_A_TURN == _QUEUES_A_TURN - 1:
                 await asyncio.sleep(0)
+
+    def _as_it_is(self, topic: Topic) -> Topic | None:
+        """Return a topic as it is by now; None if it is gone, or keeps nothing longer any more.
+
+        A round may be long, and its retention change meanwhile: nothing goes by the one before.
+        """
+        topics = self._state.topics
+        return topics.named(topic.name) if topic.generation in topics.longer else None
 
     def _read(self, index: int) -> Entry:
         (entry,) = self._log.read(index, index, 0)
@@ -148,10 +158,10 @@ class Roller:
         if self._rounds % _ROUNDS_BETWEEN_LOOKS:
             return
         for topic in self._state.topics.keeping_longer():
-            is_past = self._past(topic, group_hours)
             for queue_id in range(topic.queues):
-                while self._state.topics.is_there(topic):
+                while (now := self._as_it_is(topic)) is not None:
                     queue = self._state.topics.queue(topic.name, queue_id)
+                    is_past = self._past(now, group_hours)
                     command = past_blocks(topic, queue_id, queue, is_past)
                     if command is None:
                         break
