@@ -15,6 +15,7 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.errors import DiskFull
 from dledger.replica import roller
+from dledger.replica.rolling import rekeep_of
 from tests.replica.group import DriverGroup, DriverNode
 from tests.replica.test_node_snapshots import _digests_agree, _state, _upkeep
 
@@ -133,15 +134,15 @@ async def test_nothing_goes_by_a_retention_that_was_changed_meanwhile(
     await _produce(leader, "short", range(12))
     for node in group.nodes.values():
         node.lives(3 * _HOUR_S)
-    loop, real = asyncio.get_running_loop(), roller.rekeep_of
+    loop = asyncio.get_running_loop()
 
     def slow(*arguments: Any) -> tuple[bytes, int]:
-        made = real(*arguments)
+        made = rekeep_of(*arguments)
         for_ever = SetRetention(name="long", hours=0).encode()
         asyncio.run_coroutine_threadsafe(
             leader.driver.propose(for_ever, grows=False), loop
         ).result()
-        monkeypatch.setattr(roller, "rekeep_of", real)
+        monkeypatch.setattr(roller, "rekeep_of", rekeep_of)
         return made
 
     monkeypatch.setattr(roller, "rekeep_of", slow)
