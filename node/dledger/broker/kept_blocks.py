@@ -107,6 +107,8 @@ class KeptBlock(NamedTuple):
             and block.start < block.stop
         ):
             raise source.malformed(f"a block of {block.length} rows in offsets [{block.first}, ...")
+        if gaps or codes:
+            _columns_of(block)  # here and not in the middle of an entry: it is wrong for ever
         return block
 
     def offsets(self) -> Sequence[int]:
@@ -152,16 +154,19 @@ def _columns_of(block: KeptBlock) -> tuple[Sequence[int], array[int]]:
     """Return offsets and tag codes of a block's rows; they must not be changed."""
     missing = _column(block, "Q", block.gaps) if block.gaps else array("Q", bytes(8 * block.length))
     codes = _column(block, "Q", block.codes) if block.codes else array("Q", bytes(8 * block.length))
+    last = block.first_row + sum(missing) + block.length - 1
+    if missing[0] or last >= block.end:
+        raise MalformedStateError(f"a block's rows from {block.first_row} on end at {last}")
     steps = (1 + each for each in missing[1:])
-    offsets = array("Q", accumulate(steps, initial=block.first_row))
-    if offsets[-1] >= block.end:
-        raise MalformedStateError(f"a block's row {offsets[-1]} is not below {block.end}")
-    return offsets, codes
+    return array("Q", accumulate(steps, initial=block.first_row)), codes
 
 
 def _column(block: KeptBlock, code: TypeCode, packed: bytes) -> array[int]:
     size_bytes = 8 * block.length
-    found = zlib.decompressobj().decompress(packed, size_bytes + 1)
+    try:
+        found = zlib.decompressobj().decompress(packed, size_bytes + 1)
+    except zlib.error as error:
+        raise MalformedStateError(f"a block of {block.length} rows: {error}") from error
     if len(found) != size_bytes:
         raise MalformedStateError(f"a block of {block.length} rows with {len(found)} bytes of them")
     return from_little_endian(code, found)
