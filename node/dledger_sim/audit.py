@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.produce import ProduceFrame
 from dledger.errors import DledgerError, OutcomeUnknown
 from dledger.types import Entry
 from dledger_sim.checkers import StuckError, ViolationError
-from dledger_sim.clients import TOPIC, Producer
+from dledger_sim.clients import KEEPER, KEPT, QUEUES, TOPIC, Producer
 from dledger_sim.process import Process
 from dledger_sim.senders import Told
 
@@ -36,8 +36,10 @@ def audit(processes: Sequence[Process], producers: Sequence[Producer]) -> None:
     if len(set(digests.values())) > 1:
         raise ViolationError(f"the states differ: {digests}")
     places = stored(processes)
-    firsts = [queue.first for queue in _queues(processes[0])]
+    of_topic = [queue.first for queue in _queues(processes[0])]
     for producer in producers:
+        # Retention has let nothing go of what is kept for ever.
+        firsts = [0] * QUEUES if producer.topic == KEPT else of_topic
         for request in producer.acknowledged:
             assert request.result is not None, "only what was answered is kept"  # noqa: S101
             told = zip(request.result.queue_ids, request.result.offsets, strict=True)
@@ -61,7 +63,11 @@ def stored(processes: Sequence[Process]) -> dict[tuple[str, str], Place]:
     entries = _entries(processes)
     places: dict[tuple[str, str], Place] = {}
     once: dict[tuple[str, str, bytes], Place] = {}
-    for place, client, message_id, body in _messages(processes[0], entries):
+    kept = (
+        (place, KEEPER, message_id, body)
+        for place, _, message_id, body in _messages(processes[0], entries, KEPT)
+    )
+    for place, client, message_id, body in chain(_messages(processes[0], entries), kept):
         places.setdefault((client, message_id), place)
         other = once.setdefault((client, message_id, body), place)
         if other != place:
@@ -97,16 +103,12 @@ def _messages(
 ) -> Iterator[tuple[Place, str, str, bytes]]:
     """Yield each message with its place, its client, its id and its body."""
     for queue_id, queue in enumerate(_queues(process, topic)):
-        offset = queue.first
-        while offset < queue.end:
-            position, count = queue.stretch(offset)
-            payload = position.payload
-            frame = ProduceFrame(entries[payload.index].data, payload.start, payload.end)
-            rows = slice(position.row, position.row + count)
+        for first, count, row, index, start, end in queue.stretches(queue.first):
+            frame = ProduceFrame(entries[index].data, start, end)
+            rows = slice(row, row + count)
             pairs = zip(frame.message_ids()[rows], frame.bodies()[rows], strict=True)
-            for place, (message_id, body) in enumerate(pairs, offset):
+            for place, (message_id, body) in enumerate(pairs, first):
                 yield (queue_id, place), frame.client_id, message_id.decode(), body
-            offset += count
 
 
 def numbers_stored(process: Process) -> dict[tuple[str, int], list[tuple[int, int]]]:
@@ -123,6 +125,7 @@ def places_of(process: Process, topic: str) -> set[Place]:
         (queue_id, offset)
         for queue_id, queue in enumerate(_queues(process, topic))
         for offset in range(queue.first, queue.end)
+        if queue.has(offset)
     }
 
 

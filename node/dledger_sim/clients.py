@@ -12,7 +12,7 @@ for.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -24,6 +24,7 @@ from dledger.broker.commands import (
     DeleteTopic,
     LeaseRef,
     Receive,
+    SetRetention,
     SetSecret,
 )
 from dledger.broker.message import Columns
@@ -41,6 +42,10 @@ if TYPE_CHECKING:
 
 TOPIC: Final = "simulated"
 QUEUES: Final = 3
+KEPT: Final = "kept"
+"""A topic that keeps its messages for ever, in some runs."""
+KEEPER: Final = "keeper"
+"""Who sends them, and nobody else."""
 _TIMEOUT_US: Final = 600 * MS
 _BACK_OFF_US: Final = 60 * MS
 _CALM_THINK_MS: Final = 400
@@ -85,6 +90,7 @@ class Producer:
     acknowledged: list[Request] = field(default_factory=list)
     running: bool = True
     highest_index: int = 0
+    topic: str = TOPIC
     _leader: NodeId | None = None
     _under_way: int = 0
     _made: int = 0
@@ -133,7 +139,7 @@ class Producer:
         body = b"." * self.rng.randint(1, self.options.body_bytes)
         batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count)
         queue_id = self.rng.randint(-1, QUEUES - 1)
-        command = encode_produce(batch, client_id=self.name, topic=TOPIC, queue_id=queue_id)
+        command = encode_produce(batch, client_id=self.name, topic=self.topic, queue_id=queue_id)
         self._try(Request(self._made, ids, command))
 
     def _try(self, request: Request) -> None:
@@ -180,9 +186,17 @@ def _places(result: Produced) -> list[tuple[int, int]]:
     return list(zip(result.queue_ids, result.offsets, strict=True))
 
 
-def create_topic() -> bytes:
-    """Return the command that makes the topic of all producers."""
-    return CreateTopic(name=TOPIC, type=NORMAL.name, queues=QUEUES).encode()
+def create_topics(*, keeps: bool) -> list[bytes]:
+    """Return the commands that make the topic of all producers, and `KEPT` if that is there."""
+    topics = (TOPIC, KEPT) if keeps else (TOPIC,)
+    made = [CreateTopic(name=name, type=NORMAL.name, queues=QUEUES).encode() for name in topics]
+    return [*made, SetRetention(name=KEPT, hours=0).encode()] if keeps else made
+
+
+def keeper(service: Service, options: Options, rng: Random) -> Producer:
+    """Return a producer of few small messages, which their topic keeps for ever."""
+    few = replace(options, window=1, batch=4, think_ms=200, body_bytes=40)
+    return Producer(KEEPER, service, few, rng, topic=KEPT)
 
 
 def is_error(answer: Answer) -> bool:

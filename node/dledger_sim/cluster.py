@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from zlib import crc32
 
@@ -30,7 +31,7 @@ from dledger_sim.checkers import (
     check_said,
     check_step,
 )
-from dledger_sim.clients import Answer, Producer, create_topic, is_error
+from dledger_sim.clients import Answer, Producer, create_topics, is_error, keeper
 from dledger_sim.lived import LivedHours, check_not_ahead
 from dledger_sim.loop import MS, Clock, S
 from dledger_sim.network import Links, PeerRecords
@@ -79,6 +80,8 @@ class Cluster:
             Producer(f"client-{n}", self, options, self.random(f"client {n}"))
             for n in range(options.clients)
         ]
+        if options.keeps:
+            self.producers.append(keeper(self, options, self.random("keeper")))
         self.kept_down: set[NodeId] = set()
         self.replacing: set[NodeId] = set()
 
@@ -106,20 +109,24 @@ class Cluster:
         self._make_topic()
 
     def _make_topic(self) -> None:
-        """Make the topic, asking again and again; the producers wait for it."""
+        """Make the topics, asking again and again; the producers wait for them."""
+        commands = create_topics(keeps=self.options.keeps)
+        done: set[int] = set()
 
-        def answered(answer: Answer) -> None:
-            if not is_error(answer) and not started:
-                started.append(True)
-                for producer in self.producers:
-                    producer.start()
+        def answered(number: int, answer: Answer) -> None:
+            if not is_error(answer) and number not in done:
+                done.add(number)
+                if len(done) == len(commands):
+                    for producer in self.producers:
+                        producer.start()
 
         def ask() -> None:
-            if not started:
-                self.ask(self._crashes.choice(self.nodes()), create_topic(), answered)
+            if len(done) < len(commands):
+                number = len(done)
+                node = self._crashes.choice(self.nodes())
+                self.ask(node, commands[number], partial(answered, number))
                 self.clock.after(100 * MS, ask)
 
-        started: list[bool] = []
         ask()
 
     # Nodes

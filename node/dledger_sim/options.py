@@ -10,6 +10,7 @@ from dledger_sim.worlds import draw_world, in_world
 
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
+_KEEPS: Final = 0.5
 _LATER: Final = (
     "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
     "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
@@ -21,6 +22,11 @@ _LATER: Final = (
 def draws_makes(seed: int) -> bool:
     """Whether topics and groups come and go in a run; nothing else of it depends on that."""
     return Random(f"{seed}/makes").random() < _MAKES
+
+
+def draws_keeps(seed: int) -> bool:
+    """Whether a topic keeps its messages longer, where retention lets others go."""
+    return Random(f"{seed}/keeps").random() < _KEEPS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +95,7 @@ class Options:
         neighbour_s: Mean seconds between times in which others' files take most of one disk.
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
         makes: Whether topics and groups come and go.
+        keeps: Whether one more topic keeps its messages for ever, where retention lets others go.
     """
 
     nodes: int = 3
@@ -150,12 +157,15 @@ class Options:
     neighbour_s: float = 0.0
     mangle: float = 0.0
     makes: bool = False
+    keeps: bool = False
 
     @classmethod
     def of(cls, seed: int, world: str = "") -> Options:
         """Return what a seed draws; *world*: in this one of `worlds`, whatever it would draw."""
         drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
-        return in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
+        found = in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
+        drops = bool(found.kept_kib or found.kept_hours) and not found.volume_kib
+        return replace(found, keeps=drops and draws_keeps(seed))
 
     @classmethod
     def draw(cls, rng: Random) -> Options:

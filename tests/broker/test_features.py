@@ -42,6 +42,7 @@ _COMMANDS: list[commands.Command] = [
     commands.GrowTopic(name="t", queues=16),
     commands.Leap(from_ms=1, to_ms=2),
     commands.UseFilter(group="g", topic="t", tags=("a", "b")),
+    commands.SetRetention(name="t", hours=2160),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])
@@ -65,7 +66,7 @@ def test_each_type_of_command_has_a_row_and_a_decoder() -> None:
     rows = {number: form.name for number, form in FEATURES.commands.items()}
 
     assert rows == {kind.value: kind.name for kind in CommandType}
-    assert set(commands.DECODERS) == set(rows) - {CommandType.PRODUCE}
+    assert set(commands.DECODERS) == set(rows) - {CommandType.PRODUCE, CommandType.REKEEP}
     assert {_row(command.encode())[0] for command in _COMMANDS} == set(commands.DECODERS)
 
 

@@ -19,6 +19,7 @@ from crc32c import crc32c
 from dledger.broker import commands
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
+from dledger.broker.rekeep import Kept, Origin
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.common.replay_mark import ReplayMark
@@ -88,6 +89,12 @@ def a_state() -> BrokerState:
                 tags=("b", "c"), client_id="other",
             ).encode(),
             commands.Retain(before_index=2).encode(),
+            commands.SetRetention(name="t", hours=9).encode(),
+            Kept(
+                topic="t", generation=1, queue_id=0, first=0, to=4, offsets=(1, 3),
+                origins=[Origin(3, 5, "host")] * 2,
+                messages=Columns(message_ids=ids[:2], bodies=[b"x"] * 2, born_at_ms=[1] * 2),
+            ).encode(),
         ),
         start=1,
     ):  # fmt: skip

@@ -17,6 +17,7 @@ from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.commands import LeaseRef
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.rekeep import Kept, Origin
 from dledger.broker.results import Produced, Received
 from dledger.broker.state import BrokerState
 from dledger.client.stored_batch import StoredBatch
@@ -293,13 +294,20 @@ class Entries(Target):
         commands.ExpireGroups(before_ms=1).encode(),
         commands.GrowTopic(name="t", queues=6).encode(),
         commands.UseFilter(group="g", topic="t", tags=("b", "a")).encode(),
+        commands.SetRetention(name="t", hours=None).encode(),
     )  # fmt: skip
+    _REKEEP: ClassVar[bytes] = Kept(
+        topic="t", generation=1, queue_id=0, first=0, to=3, offsets=(0, 2),
+        origins=[Origin(3, 5, "host"), Origin(3, 5, "")],
+        messages=Columns(message_ids=["a", "c"], bodies=[b"x"] * 2, born_at_ms=[0] * 2),
+    ).encode()  # fmt: skip
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),
         encode_produce(
             Columns(message_ids=["a", "b", "c"], bodies=[b"x"] * 3, born_at_ms=[0] * 3),
             client_id="client", topic="t", queue_id=0,
         ),
+        commands.SetRetention(name="t", hours=0).encode(),
         _SEEDS[2],
     )  # fmt: skip
 
@@ -311,7 +319,7 @@ class Entries(Target):
             if way == 0:
                 seed = a_batch(rng)
             elif way == 1:
-                seed = mutated(rng, seed)
+                seed = mutated(rng, rng.choice((seed, self._REKEEP)))
             elif way == 2:
                 kind, start, end = next(split(seed))
                 row = json.dumps(spoil(rng, json.loads(seed[start:end])))

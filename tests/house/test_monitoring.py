@@ -144,6 +144,8 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
+        "dledger_rolled_bytes_total",
+        "dledger_rolled_messages_total",
     }
 
     assert {name for name in _names() if name not in asked} == elsewhere

@@ -14,6 +14,7 @@ from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
 from tests.mutants.growth_mutants import GROWTH_MUTANTS
 from tests.mutants.identity_mutants import IDENTITY_MUTANTS
+from tests.mutants.keeping_mutants import KEEPING_MUTANTS
 from tests.mutants.link_mutants import LINK_MUTANTS
 from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
@@ -52,6 +53,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *POISON_MUTANTS,
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
+    *KEEPING_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,

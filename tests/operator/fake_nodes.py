@@ -47,6 +47,7 @@ class FakeGroup:
     disks: list[Disk] = field(default_factory=list)
     members: list[Any] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    retentions: dict[str, int | None] = field(default_factory=dict)
     records: int = 4711
     record_bytes: int = 1000
     restored_to: int = 0
@@ -297,6 +298,12 @@ class _Admin(pb_grpc.AdminServicer):
         before, topics[request.name] = topics[request.name], request.queues
         return pb.GrowTopicResponse(before=before)
 
+    async def SetTopicRetention(self, request: Any, context: Any) -> Any:  # noqa: N802
+        hours = request.hours if request.HasField("hours") else None
+        before = self._group.retentions.get(request.name)
+        self._group.retentions[request.name] = hours
+        return pb.SetTopicRetentionResponse(before=before)
+
     async def DescribeTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
         if request.name not in self._group.topics:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"topic {request.name} does not exist")
@@ -317,5 +324,9 @@ class _Topics(pb_grpc.TopicsServicer):
         return pb.CreateTopicResponse(created=True)
 
     async def ListTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        rows = [pb.Topic(name=n, type="NORMAL", queues=q) for n, q in self._group.topics.items()]
+        kept = self._group.retentions
+        rows = [
+            pb.Topic(name=n, type="NORMAL", queues=q, retention_hours=kept.get(n))
+            for n, q in self._group.topics.items()
+        ]
         return pb.ListTopicsResponse(topics=rows)

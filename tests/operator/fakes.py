@@ -69,6 +69,7 @@ class World:
     disks: dict[str, str] = field(default_factory=dict)
     restored: dict[str, int] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
+    retentions: dict[str, int | None] = field(default_factory=dict)
     bad_topics: set[str] = field(default_factory=set)
     older_member: str = ""
     bootstraps: int = 0
@@ -350,7 +351,11 @@ class FakeNodes(Nodes):
         world.trouble.after_effect(Unavailable("the answer is lost"))
 
     async def topics(self, pod: Pod) -> dict[str, TopicSeen]:
-        return {name: TopicSeen("NORMAL", queues) for name, queues in self._world.topics.items()}
+        kept = self._world.retentions
+        return {
+            name: TopicSeen("NORMAL", queues, kept.get(name))
+            for name, queues in self._world.topics.items()
+        }
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
         self._world.trouble.before_effect(Unavailable("no answer"))
@@ -369,6 +374,12 @@ class FakeNodes(Nodes):
         if member := self._world.older_member:
             raise FeatureNotReady.held_back("GROW_TOPIC", needed=2, member=member, told=1)
         before, self._world.topics[name] = self._world.topics[name], queues
+        return before
+
+    async def set_topic_retention(self, pod: Pod, name: str, hours: int | None) -> int | None:
+        self._world.trouble.before_effect(Unavailable("no answer"))
+        before = self._world.retentions.get(name)
+        self._world.retentions[name] = hours
         return before
 
     async def close(self) -> None:

@@ -157,6 +157,8 @@ def converged(of: BrokerGroup, **changes: Any) -> Observed:
         pods=pods(0, 1, 2, spec_hash=wish(of)),
         volumes=volumes(*range(max(3, of.spec.replicas))),
         nodes=joined(0, 1, 2),
-        topics={one.name: TopicSeen(one.type, one.queues) for one in of.spec.topics},
+        topics={
+            one.name: TopicSeen(one.type, one.queues, one.retention.hours) for one in of.spec.topics
+        },
     )
     return replace(observed, **changes)

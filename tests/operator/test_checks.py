@@ -284,6 +284,20 @@ def test_a_topic_is_compared_with_what_there_is() -> None:
 
 
 @pytest.mark.parametrize(
+    ("hours", "is_refused"), [(1, True), (71, True), (72, False), (876_000, False), (0, False)]
+)
+def test_no_topic_is_kept_for_less_than_the_group_keeps_all(hours: int, is_refused: bool) -> None:
+    """The log is one: its messages would only be hidden. Zero is for ever."""
+    of = bootstrapped({"topics": [{"name": "a", "retention": {"hours": hours}}]})
+
+    found = problems(of, converged(of))
+
+    assert [problem.reason for problem in found] == [Reason.INVALID_SPEC] * is_refused
+    for problem in found:
+        assert problem.message.startswith(f"spec.topics[a].retention.hours={hours}: the group")
+
+
+@pytest.mark.parametrize(
     ("spec", "reason", "words"),
     [
         ({"tls": {"enabled": True}}, Reason.NOT_IMPLEMENTED_YET, "spec.tls.secretName"),

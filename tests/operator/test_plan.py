@@ -26,7 +26,7 @@ from dledger_operator.decisions.drift import Drift, includes
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.decisions.membership import replacement
 from dledger_operator.decisions.plan import plan
-from dledger_operator.decisions.topics import CreateTopic, GrowTopic, recorded_topics
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic, RetainTopic, recorded_topics
 from dledger_operator.observed.observed import Observed, TopicSeen, ref_of
 from dledger_operator.resources import desired
 from dledger_operator.resources.accepted import accepted_revision, accepted_spec
@@ -352,6 +352,27 @@ def test_a_topic_with_too_few_queues_is_grown_by_what_the_nodes_say_now() -> Non
 
     assert planned(8) == (GrowTopic("a", 16),)
     assert planned(16) == planned(32) == ()
+
+
+@pytest.mark.parametrize(
+    ("asked", "seen", "planned"),
+    [
+        (2160, None, (RetainTopic("a", 2160),)),
+        (2160, 0, (RetainTopic("a", 2160),)),
+        (0, 2160, (RetainTopic("a", 0),)),
+        (0, 0, ()),
+        (None, 2160, ()),
+        (None, None, ()),
+    ],
+)
+def test_a_topic_gets_the_retention_that_the_spec_says(
+    asked: int | None, seen: int | None, planned: tuple[Action, ...]
+) -> None:
+    """A spec that says nothing of it changes nothing: what was kept would go."""
+    retention = {} if asked is None else {"retention": {"hours": asked}}
+    of = bootstrapped({"topics": [{"name": "a", **retention}]})
+
+    assert _plan(of, converged(of, topics={"a": TopicSeen("NORMAL", 8, seen)})) == planned
 
 
 @pytest.mark.parametrize(

@@ -356,6 +356,28 @@ async def test_a_topic_is_grown_and_told_and_can_be_set_back() -> None:
     assert _condition(world, "Progressing") == ("False", "Complete")
 
 
+async def test_a_topic_is_kept_as_the_spec_says_and_left_alone_where_it_says_nothing() -> None:
+    """Told once; a shorter one than the group's is refused, and changes nothing."""
+    world = _world()
+    operator = Operator(world)
+    await operator.rounds()
+
+    world.put_group({"topics": [{"name": "demo", "retention": {"hours": 0}}]})
+    await operator.rounds(3)
+    assert world.retentions == {"demo": 0}
+    assert world.events.count("TopicRetained") == 1
+
+    world.put_group(SPEC)
+    await operator.rounds(3)
+    assert world.retentions == {"demo": 0}
+    assert _condition(world, "Progressing") == ("False", "Complete")
+
+    world.put_group({"topics": [{"name": "demo", "retention": {"hours": 5}}]})
+    await operator.rounds(3)
+    assert _condition(world, "SpecValid") == ("False", "InvalidSpec")
+    assert world.retentions == {"demo": 0}
+
+
 async def test_a_topic_that_is_taken_off_the_spec_is_deleted_once_that_is_asked_for() -> None:
     """Not while topicDeletion is Retain, and not later either; topics of others stay."""
     world = _world()

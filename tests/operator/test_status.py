@@ -82,6 +82,8 @@ NAME_TAKEN = _seen(refusals={("Service", "orders"): "taken"})
 TOPIC_REFUSED = _seen(refusals={("Topic", "a"): "no"})
 TOPIC_MISSING = _seen(topics={})
 TOPIC_TOO_SMALL = _seen(topics={"a": TopicSeen("NORMAL", 4)})
+TOPIC_KEPT = bootstrapped({"topics": [{"name": "a", "retention": {"hours": 0}}]})
+TOPIC_NOT_KEPT = _seen(topics={"a": TopicSeen("NORMAL", 8)})
 TOPIC_LARGER = _seen(topics={"a": TopicSeen("NORMAL", 16)})
 TOPIC = bootstrapped({"topics": [{"name": "a"}]})
 TLS = bootstrapped({"tls": {"enabled": True}})
@@ -111,6 +113,7 @@ TABLE: list[tuple[str, BrokerGroup, Observed, str, Reason]] = [
     ("Progressing", OLD, _seen(pods=pods(0, 1, 2, ready=False)), "True", Reason.STARTING),
     ("Progressing", TOPIC, TOPIC_MISSING, "True", Reason.TOPICS_PENDING),
     ("Progressing", TOPIC, TOPIC_TOO_SMALL, "True", Reason.TOPICS_PENDING),
+    ("Progressing", TOPIC_KEPT, TOPIC_NOT_KEPT, "True", Reason.TOPICS_PENDING),
     ("SpecValid", TOPIC, TOPIC_LARGER, "False", Reason.INVALID_SPEC),
     ("Progressing", TLS, WELL, "False", Reason.BLOCKED),
     ("Progressing", OLD, SPLIT, "False", Reason.BLOCKED),

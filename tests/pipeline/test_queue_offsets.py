@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.broker.command_frame import CommandType
-from dledger.broker.commands import CreateTopic, DeleteTopic
-from dledger.broker.message import Message
+from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
+from dledger.broker.message import Columns, Message
 from dledger.broker.produce import VERSION, ProduceFrame
+from dledger.broker.rekeep import Kept, Origin
 from dledger.broker.state import BrokerState
 from dledger.common.replay_mark import ReplayMark
 from dledger.types import Entry, EntryKind
@@ -181,3 +182,41 @@ def test_a_log_that_does_not_begin_at_entry_1_is_refused() -> None:
     """Offsets count from the first message ever, so no entry may be missing."""
     with pytest.raises(LogIncomplete, match="expected entry 1, found entry 5"):
         QueueOffsets().add(entry_batch(data_entries(b"", first_index=5)))
+
+
+def test_what_a_base_has_copied_is_held_where_it_lies_now() -> None:
+    """With gaps, and each message once, though a later entry copies it again."""
+    log = Log()
+    log.create()
+    log.append(SetRetention(name="t", hours=0).encode())
+    log.produce("a", "b", "c", "d", ids=("1", "2", "3", "4"))
+    log.append(_copy(log, (0, 2)))
+    base = BrokerState.decode(log.state.encode())
+    at = len(log.entries)
+    log.append(_copy(log, (0, 2)))
+    log.produce("e", ids=("5",))
+
+    offsets = QueueOffsets(base)
+    held = offsets.held()
+    later = offsets.add(entry_batch(log.entries[at:]))
+
+    columns = ("index", "rows", "first_offset")
+    assert [tuple(row[name] for name in columns) for row in held.to_pylist()] == [
+        (at, 1, 0),
+        (at, 1, 2),
+    ]
+    assert [row["first_offset"] for row in later.to_pylist()] == [4]
+
+
+def _copy(log: Log, offsets: tuple[int, ...]) -> bytes:
+    messages = [Message(message_id=str(offset), body=b"body") for offset in offsets]
+    return Kept(
+        topic="t",
+        generation=log.state.topics.named("t").generation,
+        queue_id=0,
+        first=0,
+        to=4,
+        offsets=offsets,
+        origins=[Origin(3, 0, "")] * len(offsets),
+        messages=Columns.of(messages),
+    ).encode()

@@ -533,6 +533,7 @@ ADMIN: Final[dict[str, Any]] = {
 TOPIC_ADMIN: Final[dict[str, Any]] = {
     "DescribeTopic": pb.DescribeTopicRequest(name="nowhere"),
     "GrowTopic": pb.GrowTopicRequest(name=TOPIC, queues=1),
+    "SetTopicRetention": pb.SetTopicRetentionRequest(name="nowhere", hours=100),
     "DeleteTopic": pb.DeleteTopicRequest(name=TOPIC, generation=77),
     "ListGroups": pb.ListGroupsRequest(),
     "CreateGroup": pb.CreateGroupRequest(name="a b"),
@@ -561,6 +562,16 @@ async def admin_of_topics() -> Answers:
         grown = [
             bad("Admin/GrowTopic", "queues: 1025", pb.GrowTopicRequest(name=TOPIC, queues=1025)),
             bad("Admin/GrowTopic", "topic: unknown", pb.GrowTopicRequest(name="no", queues=4)),
+            bad(
+                "Admin/SetTopicRetention",
+                "hours: above the most",
+                pb.SetTopicRetentionRequest(name=TOPIC, hours=1_000_001),
+            ),
+            bad(
+                "Admin/SetTopicRetention",
+                "hours: fewer than the group's",
+                pb.SetTopicRetentionRequest(name=TOPIC, hours=71),
+            ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
         ]
         await asking.each(grown, (PEER_PORT,))
@@ -568,6 +579,7 @@ async def admin_of_topics() -> Answers:
             asking.group.refuse = error
             good_ones = {
                 "GrowTopic": pb.GrowTopicRequest(name=TOPIC, queues=9),
+                "SetTopicRetention": pb.SetTopicRetentionRequest(name=TOPIC, hours=100),
                 "DeleteTopic": pb.DeleteTopicRequest(name=TOPIC, generation=1),
                 "CreateGroup": pb.CreateGroupRequest(name="fresh"),
                 "DeleteGroup": pb.DeleteGroupRequest(name=GROUP),

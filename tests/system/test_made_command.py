@@ -166,3 +166,30 @@ async def test_a_topic_that_is_not_there_is_exit_code_1(
             await admin.describe_topic("nowhere")
 
     assert "'nowhere' does not exist" in capsys.readouterr().err
+
+
+async def test_a_topic_is_kept_longer_by_command(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """At any node; a shorter time than the group's is refused, and all nodes know it at once."""
+    leader = await live.leader()
+    follower = next(number for number in range(3) if number != leader)
+    asked = ("orders", "--endpoint", live.peer_address(follower))
+    async with live.client(follower) as client:
+        await client.create_topic("orders", queues=1)
+
+        assert await run("topic", "retain", *asked, "--hours", "0", "--json") == 0
+        said = json.loads(capsys.readouterr().out)
+        assert await run("topic", "retain", *asked, "--hours", "71") == 1
+        refused = capsys.readouterr().err
+        assert await run("topic", "list", *asked[1:]) == 0
+        listed = capsys.readouterr().out
+        appended = await client.append("orders", [b"new"])
+    await eventually(lambda: all(_applied(live, n, appended.index) for n in range(3)))
+    states = [live.nodes[number].engine.state for number in range(3)]
+
+    assert said == {"name": "orders", "hours": 0, "before": None}
+    assert "the group keeps all for 72 hours" in refused
+    assert "for ever" in listed
+    assert {state.topics.named("orders").retention_hours for state in states} == {0}
+    assert len({state.digest() for state in states}) == 1

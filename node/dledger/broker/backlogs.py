@@ -26,7 +26,7 @@ def backlog(group: ConsumerGroup, topic: str, queues: Sequence[ConsumeQueue]) ->
     unread = held = 0
     for queue_id, queue in enumerate(queues):
         found = group.peek(topic, queue_id)
-        unread += queue.end - (found.next_offset if found else queue.first)
+        unread += queue.count_from(found.next_offset if found else queue.first)
         if found:
             held += len(found.leases)
             unread += found.kept.passed(None) if found.kept else 0
@@ -51,7 +51,7 @@ def _by_filter(
             named[run.code] += run.end - run.first
             position = run.end
             looked_at += 1
-        behind += queue.end - position
+        behind += queue.count_from(position)
     waiting = _waiting(group, topic, queues, filters)
     rows = []
     for codes, use in sorted(filters, key=lambda each: each[1].text):
@@ -70,5 +70,5 @@ def _waiting(
     for queue_id, queue in enumerate(queues):
         deliveries = group.peek(topic, queue_id)
         if deliveries and deliveries.waits(frozenset(), queue, filters):
-            found.add(queue.code(deliveries.next_offset))
+            found.add(next(queue.runs(deliveries.next_offset)).code)
     return found

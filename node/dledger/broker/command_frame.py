@@ -41,6 +41,8 @@ class CommandType(IntEnum):
     GROW_TOPIC = 14
     LEAP = 15
     USE_FILTER = 16
+    REKEEP = 17
+    SET_RETENTION = 18
 
 
 class MalformedCommandError(ValueError):

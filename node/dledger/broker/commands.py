@@ -1,4 +1,4 @@
-"""Every command but PRODUCE: frozen values, compact UTF-8 JSON inside their frame.
+"""Every command but PRODUCE and REKEEP: frozen values, compact UTF-8 JSON inside their frame.
 
 They are few compared to messages, so the format favours readability over size. `decode` is the one
 place that checks their shape; `state` defines what they do.
@@ -293,6 +293,21 @@ class UseFilter:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetRetention:
+    """Keep a topic's messages for *hours* lived ones, 0: for ever; None: as long as the group's.
+
+    None also drops what was kept for longer.
+    """
+
+    name: str
+    hours: int | None
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(CommandType.SET_RETENTION, {"name": self.name, "hours": self.hours})
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -309,6 +324,7 @@ Command: TypeAlias = (
     | GrowTopic
     | Leap
     | UseFilter
+    | SetRetention
 )
 
 
@@ -434,6 +450,11 @@ def _use_filter(row: _Json) -> UseFilter:
     return UseFilter(group=_text(row["group"]), topic=_text(row["topic"]), tags=_tags(row["tags"]))
 
 
+def _set_retention(row: _Json) -> SetRetention:
+    hours = row["hours"]
+    return SetRetention(name=_text(row["name"]), hours=None if hours is None else _number(hours))
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -451,6 +472,7 @@ DECODERS: Final[Decoders] = {
     CommandType.GROW_TOPIC: _grow_topic,
     CommandType.LEAP: _leap,
     CommandType.USE_FILTER: _use_filter,
+    CommandType.SET_RETENTION: _set_retention,
 }
 
 

@@ -5,6 +5,9 @@ Batches arrive whole, so the queue stores *runs*: consecutive messages of one PR
 share a tag take one row, whether they are one message or a thousand. A row takes 36 bytes, or about
 7 once it is old and sealed. Sealed runs are compressed and immutable: a snapshot shares them by
 reference, so that the event loop never copies them (`editions`).
+
+What a topic keeps for longer than its group lies in blocks before these runs (`kept_blocks`): the
+rows of a block are where a REKEEP copied them, and some of their offsets may be gone.
 """
 
 from __future__ import annotations
@@ -19,16 +22,19 @@ from operator import attrgetter, le
 from typing import Final, NamedTuple
 
 from dledger.broker.filters import tag_code
+from dledger.broker.kept_blocks import KeptBlocks, block_of
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
 from dledger.broker.queue_part import QueuePart
-from dledger.broker.snapshot_codec import Reader, ascends
+from dledger.broker.snapshot_codec import Reader, ascends, number
 from dledger.common.byte_order import little_endian
-from dledger.errors import OffsetOutOfRange
+from dledger.errors import InvalidArgument, OffsetOutOfRange
 
 _SEALED: Final = 1024
 """How many runs are sealed together; at least this many of the newest stay open."""
 _BOUNDS: Final = struct.Struct("<QQII")
-"""The queue's first and end offset, its sealed pieces and its open runs."""
+"""The first offset of the log's runs and the end, the sealed pieces and the open runs."""
+_HAS_BLOCKS: Final = 1 << 31
+"""In the number of sealed pieces: what was copied follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +84,26 @@ class Run:
 
 
 class ConsumeQueue:
-    """Positions of a queue's messages; queue offsets count from 0 without gaps.
+    """Positions of a queue's messages; queue offsets count from 0.
+
+    Without gaps from `log_first` on; before it only what the blocks have is left.
 
     The newest runs are open; older ones are sealed in pieces of about `_SEALED`, cut between
     payloads. The first piece may begin with runs that were dropped: they are freed with the piece.
     """
 
-    __slots__ = ("_open", "_sealed", "_sealed_firsts", "edition", "end", "first")
+    __slots__ = (
+        "_first_entry",
+        "_open",
+        "_sealed",
+        "_sealed_firsts",
+        "blocks",
+        "copied_below",
+        "edition",
+        "end",
+        "first",
+        "log_first",
+    )
 
     def __init__(self, edition: int = 0) -> None:
         self.edition = edition
@@ -93,6 +112,15 @@ class ConsumeQueue:
         """The oldest offset kept; equal to `end` if none is."""
         self.end = 0
         """The offset that the next message gets."""
+        self.log_first = 0
+        """Where the log's own runs begin: all offsets from here on are kept. Equal to `first` if
+        there are no blocks."""
+        self.blocks: KeptBlocks | None = None
+        """What is kept before the log's runs; None if nothing is."""
+        self.copied_below = 0
+        """Messages that entries below it stored may have been copied, or let go with that; 0: none
+        were, or retention has come so far."""
+        self._first_entry: int | None = None
         self._sealed: list[SealedRuns] = []
         self._sealed_firsts = array("Q")
         self._open = Runs()
@@ -104,6 +132,8 @@ class ConsumeQueue:
         """
         other = ConsumeQueue(edition)
         other.first, other.end = self.first, self.end
+        other.log_first, other.blocks = self.log_first, self.blocks
+        other.copied_below = self.copied_below
         other._sealed, other._sealed_firsts = self._sealed[:], self._sealed_firsts[:]
         other._open = self._open
         return other
@@ -148,6 +178,8 @@ class ConsumeQueue:
         """
         if not self.first <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+        if self.blocks is not None and offset < self.log_first:
+            return self._kept_stretch(self.blocks, offset)
         runs, end = self._piece(offset)
         run = runs.at(offset)
         last, count = run + 1, len(runs.firsts)
@@ -158,13 +190,65 @@ class ConsumeQueue:
         payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
         return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
 
-    def stretches(self, offset: int) -> Iterator[Stretch]:
-        """Yield the slices from *offset* on, as of now; none if there is no message at *offset*.
+    def _kept_stretch(self, blocks: KeptBlocks, offset: int) -> tuple[Position, int]:
+        for block, rows in blocks.rows(offset, by_tag=False):
+            if rows.first == offset:
+                payload = Payload(block.entry, block.start, block.stop)
+                return Position(payload, rows.row), rows.length
+            break
+        raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
 
-        The queue may be changed meanwhile: what was dropped or added is then yielded, or not.
+    def has(self, offset: int) -> bool:
+        """Whether there is a message at *offset*: in a gap there is none, though around it."""
+        if self.blocks is not None and offset < self.log_first:
+            return self.blocks.at(offset) is not None
+        return self.log_first <= offset < self.end
+
+    def count_from(self, offset: int) -> int:
+        """Return how many messages there are from *offset* on."""
+        if self.blocks is not None and offset < self.log_first:
+            return self.blocks.count_from(offset) + self.end - self.log_first
+        return self.end - max(offset, self.log_first)
+
+    @property
+    def count(self) -> int:
+        """How many messages there are."""
+        return self.count_from(self.first)
+
+    @property
+    def was_copied(self) -> bool:
+        """Whether anything was copied that retention has not come to."""
+        return self.blocks is not None or self.copied_below > 0
+
+    @property
+    def lowest_index(self) -> int | None:
+        """The lowest entry that any message lies in; None if there is no message."""
+        log = self._first_index() if self.log_first < self.end else None
+        if self.blocks is None:
+            return log
+        kept = self.blocks.lowest_index
+        return kept if log is None else min(kept, log)
+
+    def _first_index(self) -> int:
+        """Return the entry of the oldest message in the log's runs; there must be one."""
+        if self._first_entry is None:
+            runs, _ = self._piece(self.log_first)
+            self._first_entry = runs.indexes[runs.at(self.log_first)]
+        return self._first_entry
+
+    def stretches(self, offset: int) -> Iterator[Stretch]:
+        """Yield the slices from *offset* on, as of now; none if *offset* was dropped.
+
+        Where there is a gap, the next slice begins behind it. The queue may be changed meanwhile:
+        what was dropped or added is then yielded, or not.
         """
         if offset < self.first:
             return
+        if self.blocks is not None and offset < self.log_first:
+            for block, rows in self.blocks.rows(offset, by_tag=False):
+                place = (block.entry, block.start, block.stop)
+                yield Stretch(rows.first, rows.length, rows.row, *place)
+            offset = self.log_first
         while offset < self.end:
             runs, piece_end = self._piece(offset)
             run, count = runs.at(offset), len(runs.firsts)
@@ -193,11 +277,23 @@ class ConsumeQueue:
 
     def code(self, offset: int) -> int:
         """Return the tag code of the message at *offset*, which must exist."""
+        if self.blocks is not None and offset < self.log_first:
+            found = self.blocks.at(offset)
+            if found is None:
+                raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+            return found[0].code(found[1])
         runs, _ = self._piece(offset)
         return runs.codes[runs.at(offset)]
 
     def runs(self, start: int) -> Iterator[Run]:
-        """Yield the runs from offset *start*, at least `first`, on; the first begins at *start*."""
+        """Yield the runs from offset *start*, at least `first`, on.
+
+        The first begins at *start*, or behind the gap that is there.
+        """
+        if self.blocks is not None and start < self.log_first:
+            for _, rows in self.blocks.rows(start, by_tag=True):
+                yield Run(first=rows.first, end=rows.first + rows.length, code=rows.code)
+            start = self.log_first
         while start < self.end:
             runs, piece_end = self._piece(start)
             count = len(runs.firsts)
@@ -209,17 +305,19 @@ class ConsumeQueue:
     def part(self, first_index: int, last_index: int) -> QueuePart | None:
         """Return the messages in entries [*first_index*, *last_index*]; None if there are none.
 
-        Nothing is decompressed or copied: a sealed piece at either end may turn out to have none.
+        Without those in blocks: they were stored by entries below `copied_below`, and nobody stored
+        them again. Nothing is decompressed or copied: a sealed piece at either end may turn out to
+        have none.
         """
         start = bisect_left(self._sealed, first_index, key=attrgetter("last_index"))
         stop = bisect_right(self._sealed, last_index, start, key=attrgetter("first_index"))
         count = self._runs_at_its_end()
         low = bisect_left(self._open.indexes, first_index, 0, count)
         high = bisect_right(self._open.indexes, last_index, low, count)
-        if self.first == self.end or (start == stop and low == high):
+        if self.log_first == self.end or (start == stop and low == high):
             return None
         return QueuePart(
-            first=self.first,
+            first=self.log_first,
             entries=(first_index, last_index),
             sealed=tuple(self._sealed[start:stop]),
             ends=tuple(self._begin(number + 1) for number in range(start, stop)),
@@ -229,10 +327,28 @@ class ConsumeQueue:
         )
 
     def drop_before(self, index: int) -> int:
-        """Forget the messages in entries below *index*; return how many.
+        """Forget the messages in entries below *index*, in blocks too; return how many.
 
-        A sealed piece that is only partly dropped stays as it is; only `first` moves.
+        A sealed piece that is only partly dropped stays as it is; only `log_first` moves.
         """
+        if self.blocks is not None:
+            return self._drop_kept_before(self.blocks, index)
+        before = self.first
+        self._drop_runs_before(index)
+        self.first = self.log_first
+        return self.first - before
+
+    def _drop_kept_before(self, blocks: KeptBlocks, index: int) -> int:
+        before = self.count
+        self._drop_runs_before(index)
+        self._keep(blocks.without_entries_below(index))
+        return before - self.count
+
+    def _drop_runs_before(self, index: int) -> None:
+        """Forget the log's runs in entries below *index*."""
+        self._first_entry = None
+        if index >= self.copied_below:
+            self.copied_below = 0
         gone = 0
         while gone < len(self._sealed) and self._sealed[gone].last_index < index:
             gone += 1
@@ -242,20 +358,103 @@ class ConsumeQueue:
             self._open = self._open.cut(below) if below else self._open
             first = self._begin(0)
         elif below := self._sealed[0].below(index):
-            first = max(self._sealed[0].first_of(below), self.first)
+            first = self._sealed[0].first_of(below)
         else:
-            first = max(self._sealed_firsts[0], self.first)
-        dropped, self.first = first - self.first, first
-        return dropped
+            first = self._sealed_firsts[0]
+        self.log_first = max(first, self.log_first)
+
+    # -- what is kept for longer -------------------------------------------------------------------
+
+    def rekeep(
+        self, first: int, to: int, payload: Payload, offsets: Sequence[int], *, newest_ms: int
+    ) -> int:
+        """Let exactly the rows at *offsets* be there of ``[first, to)``, in another payload.
+
+        Args:
+            first: What is decided begins here, in blocks or at most where the log's runs do.
+            to: It ends before this offset.
+            payload: Row *k* of it is the message at the k-th of *offsets*.
+            offsets: Ascending, in ``[first, to)``; none: all of them go.
+            newest_ms: When the newest of the messages was stored.
+
+        Returns:
+            How many messages are gone.
+
+        Raises:
+            InvalidArgument: It names a row that is not there, cuts a block, or leaves a hole in the
+                log's runs. Nothing is changed.
+        """
+        if to > self.log_first and not (first <= self.log_first and to <= self.end):
+            raise InvalidArgument(
+                f"offsets [{first}, {to}) are not before {self.log_first}, nor do they go on to it "
+                f"and end at most at {self.end}"
+            )
+        codes = self._codes_of(first, to, offsets)
+        place = (payload.index, payload.start, payload.end)
+        block = block_of(first, to, place, offsets, codes, newest_ms=newest_ms) if offsets else None
+        blocks = (self.blocks or KeptBlocks()).with_range(first, to, block)
+        before = self.count
+        if to > self.log_first:
+            self._cut_runs(to)
+        self._keep(blocks)
+        return before - self.count
+
+    def _codes_of(self, first: int, to: int, offsets: Sequence[int]) -> list[int]:
+        """Return the tag code of each of *offsets*; raise InvalidArgument if one is not there."""
+        codes, at = list[int](), 0
+        for run in self.runs(max(first, self.first)) if offsets else ():
+            stop = bisect_left(offsets, min(run.end, to), at)
+            if stop > at and offsets[at] < run.first:
+                break
+            codes += [run.code] * (stop - at)
+            at = stop
+            if run.end >= to or at == len(offsets):
+                break
+        if at < len(offsets):
+            raise InvalidArgument(f"there is no message at offset {offsets[at]}, or it is gone")
+        return codes
+
+    def forget_blocks(self) -> int:
+        """Forget what is kept before the log's runs; return how many messages that are."""
+        before, self.copied_below = self.count, 0
+        self._keep(KeptBlocks())
+        return before - self.count
+
+    def _keep(self, blocks: KeptBlocks) -> None:
+        self.blocks = blocks if len(blocks) else None
+        self.first = blocks.first if len(blocks) else self.log_first
+
+    def _cut_runs(self, to: int) -> None:
+        """Forget the log's runs before offset *to*, at most `end`."""
+        runs, _ = self._piece(to - 1)
+        self.copied_below = runs.indexes[runs.at(to - 1)] + 1
+        gone, self._first_entry = 0, None
+        while gone < len(self._sealed) and self._begin(gone + 1) <= to:
+            gone += 1
+        self.log_first = to
+        del self._sealed[:gone], self._sealed_firsts[:gone]
+        if self._sealed:
+            return
+        if to == self.end:
+            self._open = Runs()
+        elif self._open.firsts[0] < to:
+            run = self._open.at(to)
+            self._open = self._open.cut(run)
+            self._open.rows[0] += to - self._open.firsts[0]
+            self._open.firsts[0] = to
 
     def _runs_at_its_end(self) -> int:
         """Return how many open runs are this queue's; its copy may have added others."""
         return bisect_left(self._open.firsts, self.end)
 
     def encoded(self) -> Iterator[bytes]:
-        """Yield the whole queue for a snapshot: its bounds, its sealed pieces, its open runs."""
+        """Yield the whole queue for a snapshot: bounds, blocks, sealed pieces, open runs."""
         count = self._runs_at_its_end()
-        yield _BOUNDS.pack(self.first, self.end, len(self._sealed), count)
+        has_blocks = _HAS_BLOCKS if self.was_copied else 0
+        yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has_blocks, count)
+        if has_blocks:
+            yield number(self.copied_below)
+            yield from (self.blocks or KeptBlocks()).encode()
         for piece in self._sealed:
             yield from piece.encoded()
         if count:
@@ -265,12 +464,16 @@ class ConsumeQueue:
     def read(cls, source: Reader) -> ConsumeQueue:
         """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError."""
         queue = cls()
-        queue.first, queue.end, sealed, count = source.fields(_BOUNDS)
-        queue._sealed = [SealedRuns.read(source) for _ in range(sealed)]
+        queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
+        queue.first = queue.log_first
+        if sealed & _HAS_BLOCKS:
+            queue.copied_below = source.number()
+            queue._keep(KeptBlocks.read(source, queue.log_first))
+        queue._sealed = [SealedRuns.read(source) for _ in range(sealed & ~_HAS_BLOCKS)]
         queue._open = Runs([source.items(code, count) for code in CODES])
         queue._sealed_firsts.extend(piece.first for piece in queue._sealed)
         if not queue._is_whole():
-            raise source.malformed(f"runs of a queue do not fill [{queue.first}, {queue.end})")
+            raise source.malformed(f"runs of a queue do not fill [{queue.log_first}, {queue.end})")
         return queue
 
     def _is_whole(self) -> bool:
@@ -278,9 +481,9 @@ class ConsumeQueue:
         begins = [*self._sealed_firsts, *firsts[:1], self.end]
         entries = [index for one in self._sealed for index in (one.first_index, one.last_index)]
         if self._sealed:
-            first_is_kept = begins[0] <= self.first < begins[1]
+            first_is_kept = begins[0] <= self.log_first < begins[1]
         else:
-            first_is_kept = begins[0] == self.first
+            first_is_kept = begins[0] == self.log_first
         return (
             first_is_kept
             and all(a < b for a, b in pairwise(begins))
@@ -296,8 +499,14 @@ class ConsumeQueue:
             [item for column in columns for item in column]
             for columns in zip(*(piece.columns() for piece in pieces), strict=True)
         ]
-        gone = bisect_right(joined[0], self.first) - 1 if self.first < self.end else len(joined[0])
-        return [self.first, self.end, *(column[gone:] for column in joined)]
+        first = self.log_first
+        gone = bisect_right(joined[0], first) - 1 if first < self.end else len(joined[0])
+        kept = [column[gone:] for column in joined]
+        if kept[0]:  # a sealed run may begin before what is kept of it
+            kept[4][0] += first - kept[0][0]
+            kept[0][0] = first
+        blocks = [] if self.blocks is None else self.blocks.canonical()
+        return [first, self.end, *kept, blocks, self.copied_below]
 
 
 def _continues(runs: Runs, run: int, later: int) -> bool:

@@ -10,6 +10,7 @@ from functools import partial
 
 from dledger.broker import commands
 from dledger.broker.active_time import ActiveTime
+from dledger.broker.attempts import QueuePosition
 from dledger.broker.backlogs import backlog
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
@@ -135,7 +136,7 @@ class ConsumerGroups:
             queue = queues[queue_id]
             deliveries = found.peek(topic, queue_id) if found else None
             if deliveries is None:
-                count += queue.end - queue.first
+                count += queue.count
             elif not topic_type.may_deliver(len(deliveries.leases)):
                 continue
             elif filters is not None and (differ or deliveries.kept is not None):
@@ -143,7 +144,11 @@ class ConsumerGroups:
                     codes, queue, lived_ms, enough=enough - count, filters=filters
                 )
             else:
-                count += deliveries.available(queue.end, lived_ms, enough=enough - count)
+                end = queue.end
+                if queue.blocks is not None:  # as if the messages had no gaps between them
+                    position = deliveries.next_offset
+                    end = position + queue.count_from(position)
+                count += deliveries.available(end, lived_ms, enough=enough - count)
             if count >= enough:
                 break
         return count
@@ -235,8 +240,10 @@ class ConsumerGroups:
         codes, filters = self._use(group, command.topic, command.tags)
         until = self._time.lived_ms + command.invisible_ms
         earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
-        if earlier is not None:
-            receive_id, positions = earlier
+        receive_id, positions = (
+            (0, []) if earlier is None else self._still_there(command.topic, *earlier)
+        )
+        if positions:
             group.lease_anew(command.topic, receive_id, positions, until)
         else:
             self._receives += 1
@@ -254,6 +261,14 @@ class ConsumerGroups:
             visible_at_ms=until,
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
+
+    def _still_there(
+        self, topic: str, receive_id: int, positions: list[QueuePosition]
+    ) -> tuple[int, list[QueuePosition]]:
+        """Return what of an earlier receive is still there: a message may go while it is leased."""
+        queues = self._topics.queues(topic)
+        there = [(queue_id, o) for queue_id, o in positions if queues[queue_id].has(o)]
+        return receive_id, there
 
     def use_filter(self, command: commands.UseFilter) -> FilterUsed:
         """Note that a member waits for messages that its filter names."""
@@ -421,11 +436,22 @@ class ConsumerGroups:
         """Forget deliveries of messages that their queues do not keep any longer."""
         for name, group in list(self._groups.items()):
             for topic, queue_id, deliveries in group.all_deliveries():
-                first = self._topics.queue(topic, queue_id).first
-                if deliveries.reaches_below(first):
-                    own = self._own(name).deliveries(topic, queue_id, first=first)
-                    if own.drop_before(first):
-                        self._changes.leases.add((name, topic, queue_id))
+                self._drop_before_first(name, topic, queue_id, deliveries)
+
+    def drop_before_first_offset(self, topic: str, queue_id: int) -> None:
+        """Forget the deliveries of messages that one queue does not keep any longer."""
+        for name, group in list(self._groups.items()):
+            if (deliveries := group.peek(topic, queue_id)) is not None:
+                self._drop_before_first(name, topic, queue_id, deliveries)
+
+    def _drop_before_first(
+        self, group: str, topic: str, queue_id: int, deliveries: QueueDeliveries
+    ) -> None:
+        first = self._topics.queue(topic, queue_id).first
+        if deliveries.reaches_below(first):
+            own = self._own(group).deliveries(topic, queue_id, first=first)
+            if own.drop_before(first):
+                self._changes.leases.add((group, topic, queue_id))
 
     def _used(self, name: str) -> ConsumerGroup:
         """Return a group, to be changed, and mark it as used."""

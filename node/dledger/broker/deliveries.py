@@ -136,12 +136,15 @@ class QueueDeliveries:
         ended = self._ended_by(now_ms, _LOOKED_AT)
         if len(ended) >= _LOOKED_AT:
             return enough
-        return found + sum(codes is None or queue.code(o) in codes for o in ended)
+        # A message may be gone while it is leased: it counts, so that a RECEIVE forgets its lease.
+        return found + sum(
+            codes is None or not queue.has(o) or queue.code(o) in codes for o in ended
+        )
 
     def _fresh_to(self, codes: Codes, queue: ConsumeQueue, filters: TopicFilters) -> int:
         """Return how many messages from `next_offset` on a RECEIVE could get to and deliver."""
         if codes is None:
-            return queue.end - self.next_offset
+            return queue.count_from(self.next_offset)
         found, seen = 0, self.next_offset
         for run in islice(queue.runs(seen), _LOOKED_AT):
             seen = run.end
@@ -149,7 +152,7 @@ class QueueDeliveries:
                 found += run.end - run.first
             elif not self._has_room_for(run, filters):
                 return found
-        return found + queue.end - seen
+        return found + queue.count_from(seen)
 
     def lacks_room(self, end: int) -> bool:
         """Whether new messages of a queue that ends at *end* must wait until others are acked."""
@@ -219,13 +222,16 @@ class QueueDeliveries:
         taken: list[int] = []
         while len(taken) < limit and self.next_expiry() <= now_ms:
             offset = self._pop_end()
+            if queue.blocks is not None and not queue.has(offset):
+                self._forget(offset)
+                continue
             if codes is not None and (code := queue.code(offset)) not in codes:
                 self._pass_on(offset, code, filters)
                 continue
             taken.append(offset)
             self._grant(offset, receive_id, lease_until_ms, client_id)
         if self.kept is not None:
-            for offset in self._take_kept(self.kept, codes, limit - len(taken)):
+            for offset in self._take_kept(self.kept, queue, codes, limit - len(taken)):
                 taken.append(offset)
                 self._grant(offset, receive_id, lease_until_ms, client_id)
             self._free_kept()
@@ -235,10 +241,20 @@ class QueueDeliveries:
             self._grant(offset, receive_id, lease_until_ms, client_id)
         return taken + fresh
 
-    def _take_kept(self, kept: KeptMessages, codes: Codes, limit: int) -> list[int]:
-        """Return up to *limit* kept messages that a filter names: redeliveries, then new ones."""
+    def _take_kept(
+        self, kept: KeptMessages, queue: ConsumeQueue, codes: Codes, limit: int
+    ) -> list[int]:
+        """Return up to *limit* kept messages that a filter names: redeliveries, then new ones.
+
+        Fewer if some are gone by now: they are forgotten.
+        """
         taken = kept.first_aside(codes, limit)
         passed = kept.take_passed(codes, min(limit - len(taken), MAX_LEASES - len(self.leases)))
+        if queue.blocks is not None:
+            for offset in taken:
+                if not queue.has(offset):
+                    self._forget(offset)
+            taken, passed = [*filter(queue.has, taken)], [*filter(queue.has, passed)]
         if passed and self.leases:
             self._in_order = False
         return taken + passed

@@ -10,6 +10,11 @@ from operator import attrgetter
 from typing import Any, Final
 
 
+def id_of_place(index: int, start: int, row: int) -> str:
+    """Return the id of a message that was stored without one: a row of an entry's payload."""
+    return f"01{index:016X}{start & 0xFFFFFFFF:08X}{row:08X}"
+
+
 class Encoding(IntEnum):
     """How a body is packed; numbers are those of the RocketMQ protocol."""
 

@@ -39,7 +39,7 @@ class QueuePart:
     """Some pieces of a queue.
 
     Attributes:
-        first: The queue's oldest offset.
+        first: The oldest offset in the log's runs.
         entries: The first and the last entry; the pieces may go beyond.
         sealed: The sealed pieces, and in *ends* the queue offset behind each.
         runs: Open runs, of which those in [low, high) of *bounds* count.
@@ -80,12 +80,16 @@ class QueuePart:
         """Return what lies in the entries, and was not dropped."""
         firsts, indexes = piece.column(0), piece.column(1)
         first_index, last_index = self.entries
-        low = max(bisect_left(indexes, first_index), bisect_left(firsts, self.first))
+        low = max(bisect_left(indexes, first_index), bisect_right(firsts, self.first) - 1)
         high = bisect_right(indexes, last_index)
         end = firsts[high] if high < len(firsts) else end
+        firsts = firsts[low:high]
         starts, ends, rows = (piece.column(number)[low:high] for number in (2, 3, 4))
+        if firsts and firsts[0] < self.first:  # a run of which only the end is left
+            rows[0] += self.first - firsts[0]
+            firsts[0] = self.first
         return PlaceColumns(
-            firsts=firsts[low:high],
+            firsts=firsts,
             indexes=indexes[low:high],
             starts=starts,
             ends=ends,

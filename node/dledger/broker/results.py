@@ -174,3 +174,23 @@ class Retained:
 
     first_index: int
     dropped: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetentionSet:
+    """A topic's own retention is set.
+
+    Attributes:
+        before: What it was, in hours; 0: for ever; None: the group's.
+        dropped: How many messages went, which only the one before had kept.
+    """
+
+    before: int | None
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Rekept:
+    """How many messages of the offsets that a REKEEP decides are gone with it."""
+
+    dropped: int

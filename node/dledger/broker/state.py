@@ -30,8 +30,16 @@ from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.rekeep import Rekeep
 from dledger.broker.replayed_lanes import ReplayedLanes
-from dledger.broker.results import Leapt, Retained, SecretSet, TopicDeleted
+from dledger.broker.results import (
+    Leapt,
+    Rekept,
+    Retained,
+    RetentionSet,
+    SecretSet,
+    TopicDeleted,
+)
 from dledger.broker.snapshot_codec import (
     FORMAT,
     Encoded,
@@ -107,7 +115,7 @@ class BrokerState:
             dedupe: A deduplication window with other limits, for tests.
             lanes: Lanes with other bounds, likewise.
             features: What this version knows; any other command stops the node.
-            decoders: The decoder of each type of command but PRODUCE.
+            decoders: The decoder of each type of command but PRODUCE and REKEEP.
         """
         self._features, self._decoders = features, decoders
         self._changes = StateChanges()
@@ -139,6 +147,7 @@ class BrokerState:
             commands.GrowTopic: self.topics.grow,
             commands.Leap: self._leap,
             commands.UseFilter: self.groups.use_filter,
+            commands.SetRetention: self._set_retention,
         }
 
     @property
@@ -193,6 +202,8 @@ class BrokerState:
         try:
             if kind == CommandType.PRODUCE:
                 return ProduceFrame(data, start, end)
+            if kind == CommandType.REKEEP and kind in self._features.commands:
+                return Rekeep(data, start, end)
             return commands.decode(
                 kind, data[start:end], features=self._features, decoders=self._decoders
             )
@@ -209,6 +220,8 @@ class BrokerState:
                 if command.replay is not None:
                     return self.topics.replay(command, command.replay, payload, self.time)
                 return self.topics.produce(command, payload, self.time.log_ms)
+            if isinstance(command, Rekeep):
+                return self._rekeep(command, index)
             if isinstance(command, MalformedCommandError):
                 raise command
             return self._handlers[type(command)](command)
@@ -237,11 +250,28 @@ class BrokerState:
                 f"entries below {command.before_index} are not all committed, only those up to "
                 f"{self.applied_index}"
             )
-        dropped = self.forget_before(command.before_index)
+        held = self.topics.lowest_held()
+        index = command.before_index if held is None else min(command.before_index, held)
+        dropped = self.forget_before(index)
         return Retained(first_index=self.first_index, dropped=dropped)
 
+    def _set_retention(self, command: commands.SetRetention) -> RetentionSet:
+        done = self.topics.set_retention(command)
+        if done.dropped:
+            self.groups.drop_before_first_offsets()
+        return done
+
+    def _rekeep(self, command: Rekeep, index: int) -> Rekept:
+        topic, dropped = self.topics.rekeep(command, index)
+        if dropped:
+            self.groups.drop_before_first_offset(topic, command.queue_id)
+        return Rekept(dropped)
+
     def forget_before(self, index: int) -> int:
-        """Drop the messages in entries below *index*; return their number."""
+        """Drop the messages in entries below *index*, whoever keeps them; return their number.
+
+        For RETAIN, which is held back where a topic keeps them; else for who has lost the entries.
+        """
         self.first_index = max(self.first_index, index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()

@@ -6,8 +6,9 @@ Owned by `state`, which routes commands here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from functools import partial
+from typing import Final
 
 from dledger.broker import commands
 from dledger.broker.body_digests import Digests
@@ -17,20 +18,32 @@ from dledger.broker.editions import Edition
 from dledger.broker.id_runs import IdRun
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.rekeep import Rekeep
 from dledger.broker.replayed_lanes import ReplayedLanes
-from dledger.broker.results import NOWHERE, Produced, TopicCreated, TopicDeleted, TopicGrown
+from dledger.broker.results import (
+    NOWHERE,
+    Produced,
+    RetentionSet,
+    TopicCreated,
+    TopicDeleted,
+    TopicGrown,
+)
 from dledger.broker.retries import Rows
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.topics import (
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
+    MAX_RETENTION_HOURS,
     MAX_TOPICS,
     TYPES,
     Topic,
     checked_topic,
 )
 from dledger.common.replay_mark import ReplayMark
-from dledger.errors import InvalidArgument, LimitReached, UnknownTopic
+from dledger.errors import DiskFull, InvalidArgument, LimitReached, UnknownTopic
+
+_KEEPS_LONGER: Final = 1 << 16
+"""In a topic's number of queues in a snapshot: its own retention follows."""
 
 
 class TopicStore:
@@ -50,6 +63,8 @@ class TopicStore:
         self._queues: dict[str, list[ConsumeQueue]] = {}
         self._turns: dict[str, int] = {}
         self._kept: dict[str, int] = {}
+        self.longer: dict[int, str] = {}
+        """Topics that keep their messages longer: names by generation; read-only for callers."""
         self._queues_in_all = 0
         self._made = 0
         self._dedupe, self._lanes = dedupe, lanes
@@ -58,6 +73,9 @@ class TopicStore:
         self.grown_bytes: dict[str, int] = {}
         """Bytes that PRODUCE added to each topic that there is, since a caller last emptied this;
         not part of the replicated state."""
+        self.full = ""
+        """Why the leader takes no messages of topics that keep theirs longer; empty: it takes them.
+        Not part of the replicated state."""
 
     def get(self, name: str) -> Topic | None:
         """Return the topic of this name, if there is one."""
@@ -169,7 +187,7 @@ class TopicStore:
             )
         self._check_queues(topic.name, more)
         self._queues_in_all += more
-        grown = self._topics[topic.name] = replace(grown, generation=topic.generation)
+        grown = self._topics[topic.name] = replace(topic, queues=grown.queues)
         self._queues[topic.name] += [ConsumeQueue(self._edition.number) for _ in range(more)]
         return TopicGrown(grown, topic.queues)
 
@@ -185,6 +203,7 @@ class TopicStore:
         messages = self._kept.pop(topic.name)
         self.grown_bytes.pop(topic.name, None)
         del self._topics[topic.name], self._queues[topic.name], self._turns[topic.name]
+        self.longer.pop(topic.generation, None)
         self._queues_in_all -= topic.queues
         self._dedupe.forget_topic(topic.name)
         self._lanes.forget_topic(topic.name)
@@ -307,7 +326,7 @@ class TopicStore:
             (position for position in positions if position[1] != NOWHERE), (0, NOWHERE)
         )
         queue = self._queues[topic][queue_id]
-        return queue.locate(offset).payload.index if offset >= queue.first else 0
+        return queue.locate(offset).payload.index if queue.has(offset) else 0
 
     def _choose_queue(self, batch: ProduceFrame, home: int | None = None) -> int:
         """Return the queue that a batch asks for, else the one that the topic's type chooses."""
@@ -330,6 +349,83 @@ class TopicStore:
                     dropped += gone
         return dropped
 
+    # -- what is kept for longer than the group's retention ----------------------------------------
+
+    def keeping_longer(self) -> list[Topic]:
+        """Return the topics that have a retention of their own, in the order of their making."""
+        return [self._topics[name] for _, name in sorted(self.longer.items())]
+
+    def check_takes(self, name: str) -> None:
+        """Raise DiskFull if new messages of this topic are refused for those that it keeps."""
+        topic = self._topics.get(name)
+        if self.full and topic is not None and topic.retention_hours is not None:
+            raise DiskFull(f"topic {name!r} takes no messages: {self.full}")
+
+    def set_retention(self, command: commands.SetRetention) -> RetentionSet:
+        """Set, change or end a topic's own retention; what only that had kept goes with its end.
+
+        Raises:
+            UnknownTopic: There is no such topic.
+            InvalidArgument: There is no such retention.
+        """
+        topic, hours = self.named(command.name), command.hours
+        if hours is not None and not 0 <= hours <= MAX_RETENTION_HOURS:
+            raise InvalidArgument(
+                f"a topic's retention is 1 to {MAX_RETENTION_HOURS} hours, or 0 for ever: {hours}"
+            )
+        self._topics[topic.name] = replace(topic, retention_hours=hours)
+        dropped = 0
+        if hours is None:
+            self.longer.pop(topic.generation, None)
+            for queue_id, queue in enumerate(self._queues[topic.name]):
+                if queue.was_copied:
+                    dropped += self._own(topic.name, queue_id).forget_blocks()
+        else:
+            self.longer[topic.generation] = topic.name
+        self._kept[topic.name] -= dropped
+        return RetentionSet(before=topic.retention_hours, dropped=dropped)
+
+    def rekeep(self, command: Rekeep, index: int) -> tuple[str, int]:
+        """Copy, move or drop messages that a topic keeps longer; return its name and how many went.
+
+        Raises:
+            UnknownTopic: There is no topic of this generation that keeps anything longer.
+            InvalidArgument: It is another topic's payload, there is no such queue, or see
+                `ConsumeQueue.rekeep`. Nothing is changed.
+        """
+        name = self.longer.get(command.generation)
+        if name is None:
+            raise UnknownTopic(f"generation {command.generation}")
+        if command.offsets and command.topic != name:
+            raise InvalidArgument(f"a payload of topic {command.topic!r} for topic {name!r}")
+        self.queue(name, command.queue_id)
+        gone = self._own(name, command.queue_id).rekeep(
+            command.first,
+            command.to,
+            Payload(index, command.inner, command.end),
+            command.offsets,
+            newest_ms=command.newest_ms,
+        )
+        self._kept[name] -= gone
+        return name, gone
+
+    @property
+    def copied_below(self) -> int:
+        """The entry below which messages may have been copied, so that it does not say all.
+
+        0 where none were, or retention has come so far.
+        """
+        queues = (queue for name in self.longer.values() for queue in self._queues[name])
+        return max((queue.copied_below for queue in queues), default=0)
+
+    def lowest_held(self) -> int | None:
+        """Return the lowest entry that a topic with its own retention needs; None: they need none.
+
+        RETAIN drops nothing from there on: what is kept for longer is copied first.
+        """
+        held = (queue.lowest_index for name in self.longer.values() for queue in self._queues[name])
+        return min((index for index in held if index is not None), default=None)
+
     def freeze(self) -> Encoded:
         """Return a function that encodes the present state; it may be called from any thread."""
         queues = {name: tuple(queues) for name, queues in self._queues.items()}
@@ -343,15 +439,25 @@ class TopicStore:
         self._made = source.number()
         for _ in range(source.number(high=MAX_TOPICS)):
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
-            name, kind, queues = source.text(), source.text(), source.number(1, room)
+            name, kind, queues = source.text(), source.text(), source.number(1)
+            keeps_longer, queues = queues & _KEEPS_LONGER, queues & ~_KEEPS_LONGER
+            if not 1 <= queues <= room:
+                raise source.malformed(f"topic {name!r} has {queues} queues, of {room} at most")
             generation = source.number(1, self._made)
+            hours = source.number(high=MAX_RETENTION_HOURS) if keeps_longer else None
             if kind not in TYPES:
                 raise source.malformed(f"topic {name!r} has the unknown type {kind!r}")
             self._queues_in_all += queues
-            self._topics[name] = Topic(name=name, type=kind, queues=queues, generation=generation)
+            self._topics[name] = Topic(
+                name=name, type=kind, queues=queues, generation=generation, retention_hours=hours
+            )
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
-            self._kept[name] = sum(queue.end - queue.first for queue in self._queues[name])
+            self._kept[name] = sum(queue.count for queue in self._queues[name])
+            if hours is not None:
+                self.longer[generation] = name
+            elif any(queue.was_copied for queue in self._queues[name]):
+                raise source.malformed(f"topic {name!r} has blocks, and keeps nothing longer")
         self._dedupe.read(source)
         self._lanes.read(source, self._topics)
 
@@ -359,7 +465,10 @@ class TopicStore:
         """Return everything as plain values, in one order on every node."""
         return [
             self._made,
-            [[t.name, t.type, t.queues, t.generation, self._turns[t.name]] for t in self.all()],
+            [
+                [*astuple(topic), self._turns[topic.name], self._kept[topic.name]]
+                for topic in self.all()
+            ],
             [[name, [q.canonical() for q in qs]] for name, qs in sorted(self._queues.items())],
             self._dedupe.canonical(),
             self._lanes.canonical(),
@@ -379,8 +488,10 @@ def _encoded(
     for topic in sorted(topics, key=lambda topic: topic.name):
         yield text(topic.name)
         yield text(topic.type)
-        yield number(topic.queues)
+        hours = topic.retention_hours
+        yield number(topic.queues | (0 if hours is None else _KEEPS_LONGER))
         yield number(topic.generation)
+        yield b"" if hours is None else number(hours)
         yield number(turns[topic.name])
         for queue in queues[topic.name]:
             yield from queue.encoded()

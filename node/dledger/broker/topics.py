@@ -14,6 +14,8 @@ MAX_TOPICS = 10_000
 MAX_QUEUES = 1024
 MAX_QUEUES_IN_ALL = 65_536
 """Queues of all topics together: a node can visit this many without a pause; 50 MB if empty."""
+MAX_RETENTION_HOURS = 1_000_000
+"""The longest retention in hours, 114 years; 0 is for ever."""
 
 
 class TopicType(ABC):
@@ -90,12 +92,15 @@ class Topic:
         type: The name of one of `TYPES`.
         generation: A number that counts the topics of the broker group, from 1 on. It tells a topic
             from a deleted one of the same name.
+        retention_hours: How long its messages are kept, in lived hours; 0: for ever; None: as the
+            group's retention says.
     """
 
     name: str
     type: str
     queues: int
     generation: int = field(default=0, compare=False)
+    retention_hours: int | None = field(default=None, compare=False)
 
 
 def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002, its name on the wire

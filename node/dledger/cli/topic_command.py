@@ -1,4 +1,4 @@
-"""``dledger topic``: lists, creates, grows and deletes topics."""
+"""``dledger topic``: lists, creates, grows, keeps and deletes topics."""
 
 from __future__ import annotations
 
@@ -27,14 +27,18 @@ examples:
   dledger topic create orders --queues 8 --endpoint 10.0.0.1:20911
   dledger topic list --endpoint 10.0.0.1:8081 --json
   dledger topic grow orders --queues 16 --endpoint 10.0.0.1:20911
+  dledger topic retain orders --hours 2160 --endpoint 10.0.0.1:20911
+  dledger topic retain orders --hours 0 --endpoint 10.0.0.1:20911
+  dledger topic retain orders --as-group --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-A peer port (20911) serves all four, a client port (8081) create and list. A topic never gets fewer
+A peer port (20911) serves all five, a client port (8081) create and list. A topic never gets fewer
 queues; clients use new ones once they ask for its routes again, 30 s later at most with the SDKs.
-Without --yes, delete only shows what would be deleted, and exits with 1. A topic that is created
-again starts at offset 0; while clients use it and topics are made on their first use, that is at
-once, which delete says.
+retain keeps a topic's messages for longer than the group's retention, 0: for ever; --as-group lets
+go at once what only that had kept. Without --yes, delete only shows what would be deleted, and
+exits with 1. A topic that is created again starts at offset 0; while clients use it and topics are
+made on their first use, that is at once, which delete says.
 """
 
 
@@ -86,13 +90,48 @@ async def grow(args: argparse.Namespace) -> int:
     return tell(args, view, f"topic {args.name} has {args.queues} queues; it had {before}")
 
 
+def add_retain_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger topic retain``."""
+    parser.add_argument("name")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--hours", type=int, help="for so many hours; 0: for ever")
+    how.add_argument("--as-group", action="store_true", help="as long as the group keeps all")
+    add_admin_arguments(parser, EPILOG)
+
+
+async def retain(args: argparse.Namespace) -> int:
+    """Set a topic's own retention, or end it."""
+    hours = None if args.as_group else args.hours
+    async with admin_of(args) as admin:
+        before = await admin.set_topic_retention(args.name, hours)
+    view = {"name": args.name, "hours": hours, "before": before}
+    done = f"topic {args.name} keeps its messages {in_words(hours)}; before, {in_words(before)}"
+    return tell(args, view, done)
+
+
+def in_words(hours: int | None) -> str:
+    """Return for how long messages are kept, in words."""
+    if hours is None:
+        return "as long as the group does"
+    return f"for {hours} hours" if hours else "for ever"
+
+
 async def show(args: argparse.Namespace) -> int:
     """Print the topics as this node knows them."""
     async with client_of(args, args.endpoint) as client:
         topics = await client.topics()
-    lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12}"]
-    lines += [f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12}" for t in topics]
+    lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12} {'KEPT':>10}"]
+    lines += [
+        f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12} {_in_short(t.retention_hours):>10}"
+        for t in topics
+    ]
     return tell(args, [dataclasses.asdict(topic) for topic in topics], *lines)
+
+
+def _in_short(hours: int | None) -> str:
+    if hours is None:
+        return "as group"
+    return f"{hours} h" if hours else "for ever"
 
 
 async def delete(args: argparse.Namespace) -> int:
@@ -129,6 +168,7 @@ ACTIONS: Final = (
     Action("create", "create a topic", add_create_arguments, create),
     Action("list", "list topics", partial(add_admin_arguments, epilog=EPILOG, port=ANY_PORT), show),
     Action("grow", "give a topic more queues", add_grow_arguments, grow),
+    Action("retain", "keep a topic's messages longer", add_retain_arguments, retain),
     Action(
         "delete",
         "delete a topic with its messages",

@@ -25,7 +25,7 @@ from dledger.common.status import (
 )
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel, error_of
-from dledger.rpc.messages import same_fields
+from dledger.rpc.messages import own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -51,6 +51,8 @@ class TopicView:
             far as this leader knows.
         made_again_queues: Once it is deleted, its next use makes a topic of its name with so many
             queues (autoCreateTopics); 0: it does not.
+        retention_hours: How long it keeps its messages; 0: for ever; None: as its group's retention
+            says.
     """
 
     name: str
@@ -61,6 +63,7 @@ class TopicView:
     backlogs: tuple[Backlog, ...]
     in_use: bool = False
     made_again_queues: int = 0
+    retention_hours: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +213,7 @@ class AdminClient(Channel):
             backlogs=backlogs,
             in_use=response.in_use,
             made_again_queues=response.made_again_queues,
+            retention_hours=own_retention(response.topic),
         )
 
     async def grow_topic(self, name: str, queues: int) -> int:
@@ -223,6 +227,24 @@ class AdminClient(Channel):
         """
         request = pb.GrowTopicRequest(name=name, queues=queues)
         return int((await self._at_leader("GrowTopic", request)).before)
+
+    async def set_topic_retention(self, name: str, hours: int | None) -> int | None:
+        """Keep a topic's messages for so many hours, 0: for ever, None: as the group's.
+
+        None drops what the topic had kept for longer. Repeating it is harmless.
+
+        Returns:
+            What it was before.
+
+        Raises:
+            UnknownTopic: It does not exist.
+            InvalidArgument: The group keeps all messages for longer than that.
+            FeatureNotReady: A member runs a version that cannot read of it.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.SetTopicRetentionRequest(name=name, hours=hours)
+        response = await self._at_leader("SetTopicRetention", request)
+        return int(response.before) if response.HasField("before") else None
 
     async def delete_topic(self, topic: TopicView) -> int:
         """Delete a topic that `describe_topic` returned; return how many messages were deleted.

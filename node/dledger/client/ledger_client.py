@@ -29,7 +29,7 @@ from dledger.errors import (
     Refused,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
-from dledger.rpc.messages import same_fields
+from dledger.rpc.messages import own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -42,12 +42,18 @@ _NOTHING_TAKEN: Final = (NotLeader, NotJoined, Overloaded, RateLimited, DiskFull
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicInfo:
-    """One topic; *messages* is the sum of its queues' end offsets."""
+    """One topic.
+
+    Attributes:
+        messages: How many it keeps now.
+        retention_hours: For how long; 0: for ever; None: as its group's retention says.
+    """
 
     name: str
     type: str
     queues: int
     messages: int
+    retention_hours: int | None = None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -104,7 +110,10 @@ class Client(Channel):
             raise DledgerError(
                 f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
-        found = (same_fields(TopicInfo, topic) for topic in response.topics)
+        found = (
+            same_fields(TopicInfo, topic, retention_hours=own_retention(topic))
+            for topic in response.topics
+        )
         return tuple(sorted(found, key=lambda topic: topic.name))
 
     async def append(

@@ -11,4 +11,5 @@ TICK_MS: Final = 50  # the grain of all timeouts: a tenth of the shortest electi
 SEGMENT_BYTES: Final = 64 << 20  # what retention drops at once; 160 files for 10 GiB
 WATERMARK_PERCENT: Final = 85  # as RocketMQ's brokers; the rest is for what comes until segments go
 QUEUES: Final = 8  # of a topic that is made on first use: what RocketMQ's brokers make
+RETENTION_HOURS: Final = 72  # as RocketMQ's brokers: a weekend
 GROUP_RETENTION_HOURS: Final = 720  # 30 days: who comes back later is a new group

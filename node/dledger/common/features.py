@@ -33,7 +33,7 @@ FEATURE_LEVEL: Final = 1
 LOWEST_LEVEL: Final = 1
 """The assumed level of a member that has not reported one."""
 PRODUCE: Final = 1
-"""The only command type whose payload is not JSON; flags say which optional columns it has."""
+"""Of commands whose payload is not JSON, but columns: flags say which optional ones it has."""
 _TYPE_AT: Final = 4
 _PAYLOAD_AT: Final = 5
 
@@ -46,7 +46,7 @@ class CommandForm:
         name: Its name in the documentation.
         level: The level that introduced it.
         fields: For each field of its JSON, the level that introduced it.
-        flags: For PRODUCE: for each flag bit, the level that introduced it.
+        flags: For commands of columns: for each flag bit, the level that introduced it.
         names: The names of *fields*.
         highest: The highest of all these levels.
     """
@@ -174,6 +174,8 @@ FEATURES: Final = Features(
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
         15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
         16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
+        17: CommandForm(name="REKEEP", level=1, flags={1: 1}),
+        18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

@@ -217,6 +217,14 @@ class NodeMetrics:
             "dledger_early_dropped_messages",
             "Messages dropped before their retention time because the disk was above its watermark",
         )
+        self.rolled_messages = counter(
+            "dledger_rolled_messages",
+            "Messages of topics that keep theirs longer, copied forward by this leader",
+        )
+        self.rolled_bytes = counter(
+            "dledger_rolled_bytes",
+            "Bytes of the log that copying them took",
+        )
         self.leaps = counter(
             "dledger_leaps",
             "Times that the log leapt to the group's date, led by this node, since it was behind",

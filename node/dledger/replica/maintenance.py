@@ -32,6 +32,7 @@ from dledger.replica.retention import (
     keep_from,
     size_bytes_of,
 )
+from dledger.replica.roller import Roller, Wanted
 from dledger.replica.room_keeper import Measured
 from dledger.replica.slow_followers import SlowFollowers
 from dledger.replica.snapshots import Snapshots
@@ -88,6 +89,7 @@ class Maintenance:
         self._retention = retention
         self._policy = policy
         self._metrics = metrics
+        self._roller = Roller(driver, log, state, metrics=metrics)
         self._usage = usage
         self._now_s = now_s
         self._started_s, self._spread = now_s(), spread()
@@ -209,7 +211,10 @@ class Maintenance:
             logger.info("dropped the log below entry %d", first_index)
 
     async def _propose_retention(self) -> None:
+        topics = self._state.topics
         if not self._driver.is_serving_leader():
+            if topics.full:
+                self._roller.rest()
             return
         decided = await asyncio.to_thread(
             self._keep_from,
@@ -218,10 +223,14 @@ class Maintenance:
             self._state.time.leaps,
         )
         index, of_age = decided
+        if topics.longer or topics.full:
+            hours = self._retention.hours
+            await self._roller.drop_past(group_hours=hours)
+            index = await self._roller.make_way(Wanted(index, of_age), group_hours=hours)
         if index <= self._state.first_index:
             return
         logger.info("retention: messages in entries below %d are dropped", index)
-        grown = self._state.topics.grown_bytes
+        grown = topics.grown_bytes
         retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
         if index > of_age and isinstance(retained, Retained):
             self._went_early(retained.dropped, grown)

@@ -25,6 +25,8 @@ class RequestConfig:
         auto_create_topics: Whether topics are made when first used; consumer groups always are.
         default_queues: Queues of a topic made that way.
         group_retention_hours: How long a consumer group is kept that nobody uses; 0: for ever.
+        retention_hours: How long the group keeps messages; 0: for ever. No topic keeps its own for
+            less: the log is one, and messages would only be hidden.
         made_at_once: How many topics, and how many consumer groups, may be made that way at once.
         made_per_s: How many more each second.
         leader_follows_clients: Whether leadership goes to the node that clients use.
@@ -34,6 +36,7 @@ class RequestConfig:
     auto_create_topics: bool = True
     default_queues: int = defaults.QUEUES
     group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
+    retention_hours: int = defaults.RETENTION_HOURS
     made_at_once: int = MADE_AT_ONCE
     made_per_s: float = MADE_PER_S
     leader_follows_clients: bool = True

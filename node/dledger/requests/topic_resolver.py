@@ -41,18 +41,30 @@ class TopicResolver:
     Attributes:
         auto_creates: Whether topics are made when first used; may change at any time.
         group_retention_hours: How long a group is kept that nobody uses; likewise.
+        retention_hours: How long messages are kept, if their topic says nothing; likewise.
     """
 
     def __init__(self, engine: Engine, config: RequestConfig) -> None:
         self._engine, self._config = engine, config
         self.auto_creates = config.auto_create_topics
         self.group_retention_hours = config.group_retention_hours
+        self.retention_hours = config.retention_hours
         self._used_s: dict[str, float] = {}
         self._creating: dict[tuple[str, Hashable], asyncio.Task[object]] = {}
         self._budgets = {
             what: TokenBucket(at_once=config.made_at_once, per_s=config.made_per_s)
             for what in ("topic", "group")
         }
+
+    def check_retention(self, topic: str, hours: int | None) -> None:
+        """Raise InvalidArgument if a topic cannot keep its messages for so long; 0: for ever."""
+        least = self.retention_hours
+        if hours is not None and hours != 0 and (least == 0 or hours < least):
+            its = f"for {least} hours" if least else "for ever"
+            raise InvalidArgument(
+                f"topic {topic!r} cannot keep its messages for {hours} hours: the group keeps all "
+                f"{its} (retention.hours), in one log; set that lower, and more for other topics"
+            )
 
     async def topic(self, name: str) -> Topic:
         """Return a topic, creating it if need be.

@@ -13,7 +13,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.commands import LeaseRef, Receive
 from dledger.broker.consume_queue import Payload
-from dledger.broker.message import Encoding, Message
+from dledger.broker.message import Encoding, Message, id_of_place
 from dledger.broker.results import Delivery
 from dledger.broker.topics import Topic
 from dledger.checks.messages import MAX_TIMESTAMP_MS, md5_of
@@ -127,6 +127,9 @@ def _set_optional(target: definition.Message, message: Message) -> None:
 
 
 def made_up_id(delivery: Delivery) -> str:
-    """Return the id of a message that was stored without one; stable across deliveries."""
+    """Return the id of a message that was stored without one; stable across deliveries.
+
+    A message that is kept for longer than its group's retention was given it when it was copied.
+    """
     payload = delivery.payload
-    return f"01{payload.index:016X}{payload.start & 0xFFFFFFFF:08X}{delivery.row:08X}"
+    return id_of_place(payload.index, payload.start, delivery.row)

@@ -15,6 +15,7 @@ from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.rekeep import REKEPT, Origin, origins
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic
 from dledger.calls.caller import Caller
@@ -239,13 +240,18 @@ class Receiver:
         withheld: list[Delivery] = []
         entry: Entry | None = None
         payload: Payload | None = None
+        rekept: list[Origin] | None = None
         for delivery in received.deliveries:
             if entry is None or entry.index != delivery.payload.index:
                 entry = await self._engine.read_entry(delivery.payload.index)
             if payload != delivery.payload:
                 payload = delivery.payload
                 frame = ProduceFrame(entry.data, payload.start, payload.end)
+                is_rekept = entry.data[payload.start - 1] == REKEPT
+                rekept = origins(entry, payload.start, payload.end) if is_rekept else None
                 form.begin(frame.born_host, entry.timestamp_ms)
+            if rekept is not None:
+                form.begin(rekept[delivery.row].born_host, rekept[delivery.row].stored_at_ms)
             try:
                 message = frame.message(delivery.row)
             except MalformedCommandError as error:

@@ -45,6 +45,8 @@ class Sender:
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
         await self._resolver.topic(sending.origin.topic)
+        if (topics := self._engine.state.topics).full:
+            topics.check_takes(sending.origin.topic)
         stored, first = _placed(await self._submitted(sending))
         response = _plain_response(sending, stored, first)
         if response is not None:
@@ -61,14 +63,15 @@ class Sender:
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or a body of theirs takes long to look into.
-        They are no replay's: the group often knows some of it, and it has thousands, which nobody
-        is to parse and check twice. So `send` serves it.
+        None if their topic has to be created first, or perhaps takes none for want of room, or a
+        body of theirs takes long to look into. They are no replay's: the group often knows some of
+        it, and it has thousands, which nobody is to parse and check twice. So `send` serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
         sending = checked(request, caller.client_id, caller.line)
-        if sending.unchecked or self._engine.state.topics.get(sending.origin.topic) is None:
+        topics = self._engine.state.topics
+        if sending.unchecked or topics.full or topics.get(sending.origin.topic) is None:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))
@@ -175,17 +178,15 @@ def is_same(message: Message, other: Message) -> bool:
 async def is_stored(
     engine: Engine, topic: str, queue_id: int, offset: int, message: Message
 ) -> bool:
-    """Whether *message* is stored at that offset; assumed if retention has dropped it.
+    """Whether *message* is stored at that offset; assumed if it is gone from there by now.
 
     Raises:
         Unavailable: It cannot be read now.
     """
     queue = engine.state.topics.queue(topic, queue_id)
-    if offset < queue.first:
-        return True
-    place = queue.locate(offset)
-    payload = place.payload
     try:
+        place = queue.locate(offset)
+        payload = place.payload
         entry = await engine.read_entry(payload.index)
         stored = ProduceFrame(entry.data, payload.start, payload.end).message(place.row)
     except OffsetOutOfRange:

@@ -55,7 +55,8 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
-            "ForceNewGroup GrowTopic ListGroups RemoveMember TransferLeader WatchStatus"
+            "ForceNewGroup GrowTopic ListGroups RemoveMember SetTopicRetention TransferLeader "
+            "WatchStatus"
         ),
     ),
 )

@@ -21,3 +21,8 @@ def same_fields(kind: type[_T], message: Any, **converted: object) -> _T:
 @cache
 def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))
+
+
+def own_retention(topic: Any) -> int | None:
+    """Return the retention of a ``Topic`` message, in hours; None: it has none of its own."""
+    return int(topic.retention_hours) if topic.HasField("retention_hours") else None

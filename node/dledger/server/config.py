@@ -119,7 +119,7 @@ class Settings:
     snapshot_bytes: int = 256 << 20  # what a restart replays at most (`make bench-restart`: 1.6 s)
     snapshot_entries: int = 1000  # a state is worth some; else large messages would snapshot often
     storage_bytes: int = 0
-    retention_hours: int = 72  # as RocketMQ's brokers: a weekend
+    retention_hours: int = defaults.RETENTION_HOURS
     disk_watermark_percent: int = defaults.WATERMARK_PERCENT
     group_retention_hours: int = defaults.GROUP_RETENTION_HOURS
     leader_follows_clients: bool = True

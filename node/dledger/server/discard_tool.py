@@ -212,10 +212,18 @@ class _Disk:
         """Apply *plan* to the state in memory; return which queue offsets are lost."""
         before = self._bounds()
         self._state.topics.drop_before(plan.messages_below)
+        now = self._bounds()
         lost = [
-            f"  topic {topic}, queue {queue}: offsets [{first}, {self._bounds()[topic, queue][0]})"
+            f"  topic {topic}, queue {queue}: offsets [{first}, {now[topic, queue][0]})"
             for (topic, queue), (first, _) in before.items()
-            if self._bounds()[topic, queue][0] > first
+            if now[topic, queue][0] > first
+        ]
+        # A copy of what a topic keeps longer may be lost, and an older one be there.
+        lost += [
+            f"  topic {topic}, queue {queue}: {gone} messages from offset {first} on, which it "
+            "keeps for longer"
+            for (topic, queue), (first, messages) in before.items()
+            if now[topic, queue][0] == first and (gone := messages - now[topic, queue][1])
         ]
         if plan.log_behind is None:
             return lost
@@ -239,7 +247,7 @@ class _Disk:
 
     def _bounds(self) -> dict[tuple[str, int], tuple[int, int]]:
         return {
-            (topic.name, queue_id): (queue.first, queue.end)
+            (topic.name, queue_id): (queue.first, queue.count)
             for topic in self._state.topics.all()
             for queue_id, queue in enumerate(self._state.topics.queues(topic.name))
         }

@@ -132,7 +132,8 @@ class DoorBatches:
     def send(self, batch: SendBatch, settle: Settle) -> Cancel:
         """Store messages; see `node_end.Batches`."""
         produce = _checked(batch)
-        if self._engine.state.topics.get(produce.topic) is None:
+        topics = self._engine.state.topics
+        if topics.full or topics.get(produce.topic) is None:
             settle(Resumes.NOTHING_DONE)
             return _nothing
 

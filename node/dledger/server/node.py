@@ -173,6 +173,7 @@ class Node:
                 auto_create_topics=settings.auto_create_topics,
                 default_queues=settings.default_queues,
                 group_retention_hours=settings.group_retention_hours,
+                retention_hours=settings.retention_hours,
                 leader_follows_clients=settings.leader_follows_clients,
             ),
             metrics=self._metrics,
@@ -329,6 +330,7 @@ class Node:
         resolver = self._parts.context.resolver
         resolver.auto_creates = settings.auto_create_topics
         resolver.group_retention_hours = settings.group_retention_hours
+        resolver.retention_hours = settings.retention_hours
         if self._replica is not None:
             self._replica.take_over(settings)
 
@@ -487,6 +489,7 @@ class Node:
             feature_level=self._levels.own,
             told_group_id=self._settings.group_id,
             client_certificate=self._client_certificate,
+            topics_full=self.engine.state.topics.full,
         )
         return node_status(facts, self._driver, self._log, self._peers)
 

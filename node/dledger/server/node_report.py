@@ -36,6 +36,8 @@ class Facts:
     feature_level: int = 0
     told_group_id: str = ""
     client_certificate: ClientCertificate | None = None
+    topics_full: str = ""
+    """Why messages of topics that keep theirs longer are refused."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +108,7 @@ def node_status(
         version=facts.version,
         storage_used_bytes=facts.storage_used_bytes,
         storage_capacity_bytes=facts.storage_capacity_bytes,
-        writes_refused_reason=str(refused) if refused else "",
+        writes_refused_reason=str(refused) if refused else facts.topics_full,
         recovered_to=facts.recovered_to,
         faulty_entries=log.faulty_count if log else 0,
         feature_level=facts.feature_level,

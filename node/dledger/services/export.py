@@ -163,7 +163,7 @@ class Export:
             now = self._committed()
             now.check_group(source.group_id)
             state = pb.PlacesState(
-                kept_from=now.kept_from,
+                kept_from=max(now.kept_from, now.topics.copied_below),
                 applied_index=now.applied_index,
                 topics_made=now.topics.made,
             )

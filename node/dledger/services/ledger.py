@@ -18,6 +18,7 @@ from typing import Final
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.rekeep import REKEPT
 from dledger.broker.results import Produced
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
@@ -78,6 +79,8 @@ class LedgerHandlers(NativeHandlers):
         command, request_client = command_of(request), request.client_id
         del request  # free this second copy of the bodies while the command waits
         await self._context.resolver.topic(topic)
+        if (topics := self._engine.state.topics).full:
+            topics.check_takes(topic)
         line = f"client {request_client}"  # admission is fair per connection already
         stored = await self._engine.submit(command, line=line, producer=request_client)
         if not isinstance(stored, Produced):
@@ -193,7 +196,10 @@ class LedgerHandlers(NativeHandlers):
 
     def _stored(self, request: pb.ReadRequest, stretch: QueueSlice) -> Iterator[pb.StoredRecord]:
         """Yield the messages of a slice, without those that cannot be decoded."""
-        frame = stretch.frame()
+        frame, rekept = stretch.frame(), None
+        if stretch.entry.data[stretch.start - 1] == REKEPT:
+            rekept = stretch.origins()
+        index, stored_at_ms = stretch.entry.index, stretch.entry.timestamp_ms
         for number in range(stretch.count):
             offset = stretch.first_offset + number
             try:
@@ -201,6 +207,8 @@ class LedgerHandlers(NativeHandlers):
             except MalformedCommandError as error:
                 self._context.broken.note(request.topic, request.queue_id, offset, error)
                 continue
+            if rekept is not None:
+                index, stored_at_ms, _ = rekept[number]
             record = pb.Record(
                 message_id=message.message_id,
                 body=message.body,
@@ -211,8 +219,8 @@ class LedgerHandlers(NativeHandlers):
             )
             yield pb.StoredRecord(
                 offset=offset,
-                index=stretch.entry.index,
-                stored_at_ms=stretch.entry.timestamp_ms,
+                index=index,
+                stored_at_ms=stored_at_ms,
                 record=record,
             )
 

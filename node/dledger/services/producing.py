@@ -232,7 +232,9 @@ class Producing:
         """Return why nothing of a batch can be stored, if so; make its topic if that is allowed."""
         try:
             await self._resolver.topic(batch.topic)
-        except (Refused, RateLimited) as error:
+            if (topics := self._engine.state.topics).full:
+                topics.check_takes(batch.topic)
+        except (Refused, RateLimited, DiskFull) as error:
             return error
         return None
 

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
 from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.produce import ProduceFrame, without_client_id
+from dledger.broker.rekeep import REKEPT, Origin, origins
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, TopicMadeAnew, UnknownTopic
 from dledger.requests.engine import Engine
@@ -73,6 +75,11 @@ class QueueSlice:
         """Return the payload, parsed."""
         return ProduceFrame(self.entry.data, self.start, self.end)
 
+    def origins(self) -> list[Origin]:
+        """Return which entry stored each message, and when, if the payload is a REKEEP's."""
+        found = origins(self.entry, self.start, self.end)
+        return found[self.first_row : self.first_row + self.count]
+
 
 class BatchReading:
     """One reader: walks a queue from payload to payload."""
@@ -112,7 +119,7 @@ class BatchReading:
             request = self._request
             await self._queue_followers.wait(request.topic, request.queue_id, _FOLLOW_POLL_S)
         first = self._planned[0]
-        self._queue().locate(first.first)  # retention may have dropped it since it was planned
+        self._check_is_left(first.first)  # retention may have dropped it since it was planned
         return max(_RESPONSE_BYTES, first.end - first.start)
 
     def _queue(self) -> ConsumeQueue:
@@ -123,6 +130,12 @@ class BatchReading:
         if found.generation != asked:
             raise TopicMadeAnew(name)
         return topics.queue(name, self._request.queue_id)
+
+    def _check_is_left(self, offset: int) -> None:
+        """Raise OffsetOutOfRange if retention has come so far; a gap that is kept is none."""
+        queue = self._queue()
+        if offset < queue.first:
+            raise OffsetOutOfRange(offset, first=queue.first, last=queue.end)
 
     @property
     def generation(self) -> int:
@@ -174,7 +187,7 @@ class BatchReading:
         if self._left == 0 or self._offset >= self._queue().end:
             return stretches
         size_bytes = 0
-        self._queue().locate(self._offset)
+        self._check_is_left(self._offset)
         for stretch in self._queue().stretches(self._offset):
             size_bytes += stretch.end - stretch.start
             if stretches and size_bytes > _RESPONSE_BYTES:
@@ -184,7 +197,7 @@ class BatchReading:
                 self._left -= length
             whole = length == stretch.length
             stretches.append(stretch if whole else stretch._replace(length=length))
-            self._offset += length
+            self._offset = stretch.first + length
             if self._left == 0 or len(stretches) == _JOINED_ROWS:
                 break
         self._planned = stretches
@@ -220,6 +233,8 @@ def encoded(
 
 def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     """Return one batch as it was produced, in pieces."""
+    if stretch.entry.data[stretch.start - 1] == REKEPT:
+        return _rekept(stretch)
     head = pb.StoredBatch(
         first_offset=stretch.first_offset,
         first_row=stretch.first_row,
@@ -232,6 +247,36 @@ def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
 
 
+def _rekept(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
+    """Return a batch that was copied since it was stored, in pieces.
+
+    Of a block with gaps only the slice's own rows are sent: it may have thousands of slices.
+    """
+    frame, found = stretch.frame(), stretch.origins()
+    payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
+    if stretch.count < frame.count:
+        row = (stretch.entry.data, stretch.start, stretch.end, stretch.first_row, stretch.count)
+        payload = memoryview(joined_payload(frame.topic, frame.queue_id, [row]))
+    entries = [
+        (len(list(rows)), *entry)
+        for entry, rows in groupby((origin.entry, origin.stored_at_ms) for origin in found)
+    ]
+    counts, indexes, stored_at_ms = zip(*entries, strict=True)
+    several = len(entries) > 1
+    head = pb.StoredBatch(
+        first_offset=stretch.first_offset,
+        first_row=stretch.first_row if stretch.count == frame.count else 0,
+        count=stretch.count,
+        index=indexes[0],
+        stored_at_ms=stored_at_ms[0],
+        entry_counts=counts if several else (),
+        entry_indexes=indexes if several else (),
+        entry_stored_at_ms=stored_at_ms if several else (),
+    ).SerializeToString()
+    head += length_prefix(_PAYLOAD, len(payload))
+    return length_prefix(_BATCHES, len(head) + len(payload)), head, payload
+
+
 def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
     """Return the end of the slices from *start* on that may be joined, at least one."""
     end, rows = start, 0
@@ -239,6 +284,8 @@ def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
         stretch = part[end]
         rows += stretch.count
         if stretch.count > _FEW or stretch.size_bytes > _SMALL_BYTES or rows > _JOINED_ROWS:
+            break
+        if stretch.entry.data[stretch.start - 1] == REKEPT:
             break
         end += 1
     return max(end, start + 1)

@@ -11,8 +11,8 @@ from typing import Final, TypeVar
 
 import grpc
 
-from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic
-from dledger.broker.results import GroupCreated, TopicDeleted, TopicGrown
+from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic, SetRetention
+from dledger.broker.results import GroupCreated, RetentionSet, TopicDeleted, TopicGrown
 from dledger.common.status import Backlog
 from dledger.errors import NotLeader
 from dledger.requests.engine import Engine
@@ -27,7 +27,7 @@ _QUEUES_IN_A_TURN: Final = 1_024
 
 
 class TopicAdminServicer:
-    """Describes, grows and deletes topics, and lists, makes and deletes consumer groups."""
+    """Describes, grows, keeps and deletes topics, and lists, makes and deletes consumer groups."""
 
     def __init__(self, engine: Engine, resolver: TopicResolver) -> None:
         self._engine, self._resolver = engine, resolver
@@ -38,6 +38,10 @@ class TopicAdminServicer:
             {
                 "DescribeTopic": (pb.DescribeTopicRequest, self._at_leader(self._describe_topic)),
                 "GrowTopic": (pb.GrowTopicRequest, self._at_leader(self._grow_topic)),
+                "SetTopicRetention": (
+                    pb.SetTopicRetentionRequest,
+                    self._at_leader(self._set_retention),
+                ),
                 "DeleteTopic": (pb.DeleteTopicRequest, self._at_leader(self._delete_topic)),
                 "ListGroups": (pb.ListGroupsRequest, self._at_leader(self._list_groups)),
                 "CreateGroup": (pb.CreateGroupRequest, self._at_leader(self._create_group)),
@@ -65,6 +69,7 @@ class TopicAdminServicer:
                 type=topic.type,
                 queues=topic.queues,
                 messages=state.topics.messages(topic.name),
+                retention_hours=topic.retention_hours,
             ),
             generation=topic.generation,
             in_use=self._resolver.is_in_use(topic.name),
@@ -83,6 +88,17 @@ class TopicAdminServicer:
         if not isinstance(result, TopicGrown):
             raise TypeError(f"GROW_TOPIC answered {result!r}")
         return pb.GrowTopicResponse(before=result.before)
+
+    async def _set_retention(
+        self, request: pb.SetTopicRetentionRequest
+    ) -> pb.SetTopicRetentionResponse:
+        hours = request.hours if request.HasField("hours") else None
+        self._resolver.check_retention(request.name, hours)
+        command = SetRetention(name=request.name, hours=hours)
+        result = await self._engine.propose(command.encode())
+        if not isinstance(result, RetentionSet):
+            raise TypeError(f"SET_RETENTION answered {result!r}")
+        return pb.SetTopicRetentionResponse(before=result.before, dropped=result.dropped)
 
     async def _delete_topic(self, request: pb.DeleteTopicRequest) -> pb.DeleteTopicResponse:
         command = DeleteTopic(name=request.name, generation=request.generation)

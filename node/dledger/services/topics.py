@@ -53,6 +53,7 @@ class TopicsHandlers(NativeHandlers):
                 type=topic.type,
                 queues=topic.queues,
                 messages=state.topics.messages(topic.name),
+                retention_hours=topic.retention_hours,
             )
             for topic in state.topics.all()
         ]

@@ -126,6 +126,7 @@ class EventReason(StrEnum):
     TOPIC_CREATED = "TopicCreated"
     VOLUME_GROWN = "VolumeGrown"
     TOPIC_GROWN = "TopicGrown"
+    TOPIC_RETAINED = "TopicRetained"
     TOPIC_DELETED = "TopicDeleted"
     RECOVERY_STARTED = "RecoveryStarted"
     RESTORED = "Restored"

@@ -68,12 +68,20 @@ class TopicCompaction:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicRetention:
+    """How long one topic keeps its messages. Attributes: hours: 0: for ever; None: is not said."""
+
+    hours: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A topic that must exist."""
 
     name: str = ""
     type: str = "NORMAL"
     queues: int = 8
+    retention: TopicRetention = TopicRetention()
     compaction: TopicCompaction = TopicCompaction()
 
 
@@ -460,6 +468,8 @@ def read_known(cls: Any, data: Any) -> tuple[Any, str]:
 
 
 def _convert(kind: Any, value: Any, path: str, unknown: list[str]) -> Any:
+    if isinstance(kind, types.UnionType):  # of a type and None, which stands for no value
+        kind = get_args(kind)[0]
     if is_dataclass(kind):
         return read(kind, value, path, unknown)
     if get_origin(kind) is tuple:

@@ -198,7 +198,10 @@ class Nodes:
         """Return all topics by name. Raises DledgerError."""
         async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
             found = await client.topics()
-            return {one.name: TopicSeen(_cut(one.type), one.queues) for one in found}
+            return {
+                one.name: TopicSeen(_cut(one.type), one.queues, one.retention_hours)
+                for one in found
+            }
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
         """Create a topic; False if it existed. Raises DledgerError."""
@@ -209,6 +212,14 @@ class Nodes:
         """Give a topic so many queues in all; return how many it had. Raises DledgerError."""
         async with self._connection(pod, CALL_TIMEOUT_S) as admin:
             return await admin.grow_topic(name, queues)
+
+    async def set_topic_retention(self, pod: Pod, name: str, hours: int | None) -> int | None:
+        """Keep a topic's messages so long, 0: for ever, None: as the group's; return what it was.
+
+        Raises DledgerError.
+        """
+        async with self._connection(pod, CALL_TIMEOUT_S) as admin:
+            return await admin.set_topic_retention(name, hours)
 
     async def delete_topic(self, pod: Pod, name: str) -> int:
         """Delete a topic; return how many messages went with it.

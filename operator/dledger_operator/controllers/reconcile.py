@@ -52,7 +52,7 @@ from dledger_operator.decisions.facts import Facts, facts_of
 from dledger_operator.decisions.growth import GrowClaim, ReleasePods
 from dledger_operator.decisions.plan import plan
 from dledger_operator.decisions.starts import is_starting, wanted_mounts
-from dledger_operator.decisions.topics import CreateTopic, GrowTopic
+from dledger_operator.decisions.topics import CreateTopic, GrowTopic, RetainTopic
 from dledger_operator.decisions.turns import RolloutTurns, is_begun, stage
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.job_status import JobPod, JobStatus
@@ -401,7 +401,7 @@ class Reconciler:
                 await self._cluster.forget(group, kind, name, uid=uid)
             case LabelRole(pod, role):
                 await self._cluster.label_role(group, pod, role)
-            case CreateTopic() | GrowTopic():
+            case CreateTopic() | GrowTopic() | RetainTopic():
                 await self._topics.act(group, observed, action)
             case GrowClaim() | ReleasePods():
                 await self._children.enlarge(group, action)

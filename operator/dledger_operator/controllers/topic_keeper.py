@@ -13,7 +13,14 @@ from dledger.errors import DledgerError, FeatureNotReady, Refused, UnknownTopic
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
-from dledger_operator.decisions.topics import CreateTopic, GrowTopic, dropped_topics
+from dledger_operator.decisions.topics import (
+    CreateTopic,
+    GrowTopic,
+    RetainTopic,
+    TopicAction,
+    dropped_topics,
+    unlike,
+)
 from dledger_operator.observed.observed import Observed, Ref, TopicSeen
 from dledger_operator.status.status import Event
 
@@ -66,23 +73,26 @@ class TopicKeeper:
 
     def _pending(self, group: BrokerGroup) -> Iterator[str]:
         """Yield the topics that are not as the spec has them, by what is known."""
-        queues = {name: seen.queues for name, seen in (self._known or {}).items()}
-        asked = {topic.name: topic.queues for topic in group.spec.topics}
-        yield from (name for name, wanted in asked.items() if queues.get(name, 0) < wanted)
+        known = self._known or {}
+        for topic in group.spec.topics:
+            seen = known.get(topic.name)
+            if seen is None or seen.queues < topic.queues or unlike(topic, seen) is not None:
+                yield topic.name
         yield from dropped_topics(group, self._known)
 
-    async def act(
-        self, group: BrokerGroup, observed: Observed, action: CreateTopic | GrowTopic
-    ) -> None:
+    async def act(self, group: BrokerGroup, observed: Observed, action: TopicAction) -> None:
         """Carry out an action at the leader; without one, nothing happens."""
         if observed.leader is None:
             return
         leader, name = observed.leader[0], action.name
         try:
-            if isinstance(action, CreateTopic):
-                await self._create(group, observed, action, leader)
-            else:
-                await self._grow(group, observed, action, leader)
+            match action:
+                case CreateTopic():
+                    await self._create(group, observed, action, leader)
+                case GrowTopic():
+                    await self._grow(group, observed, action, leader)
+                case RetainTopic():
+                    await self._retain(group, observed, action, leader)
         except (Refused, FeatureNotReady) as error:
             self._refuse(group, ("Topic", name), str(error)[:LONGEST_TEXT])
             self._read_at_s = float("-inf")  # what there is may not be what was thought
@@ -128,5 +138,25 @@ class TopicKeeper:
             message = f"topic {name} has {queues} queues; it had {before}"
             await self._post(group, Event(EventReason.TOPIC_GROWN, message))
 
+    async def _retain(
+        self, group: BrokerGroup, observed: Observed, action: RetainTopic, leader: str
+    ) -> None:
+        name, hours = action.name, action.hours
+        if observed.topics is None:
+            return
+        before = await self._nodes.set_topic_retention(observed.pods[leader], name, hours)
+        self._learn(name, observed.topics[name]._replace(retention_hours=hours))
+        if before != hours:
+            message = (
+                f"topic {name} keeps its messages {_in_words(hours)}; before, {_in_words(before)}"
+            )
+            await self._post(group, Event(EventReason.TOPIC_RETAINED, message))
+
     def _learn(self, name: str, seen: TopicSeen) -> None:
         self._known = {**(self._known or {}), name: seen}
+
+
+def _in_words(hours: int | None) -> str:
+    if hours is None:
+        return "as long as the group does"
+    return f"for {hours} hours" if hours else "for ever"

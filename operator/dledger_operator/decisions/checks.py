@@ -211,6 +211,7 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 _DEFAULTS: Final = dict(leaves(Spec()))
 _TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
+_TOPIC_ACTED_ON: Final = ("name", "queues", "retention.hours")
 
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
@@ -372,9 +373,15 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
 
 
 def _topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
-    """Yield what topics that exist cannot become."""
+    """Yield what topics that exist cannot become, and what none can be."""
     for topic in group.spec.topics:
         seen, path = (observed.topics or {}).get(topic.name), f"spec.topics[{topic.name}]"
+        hours, least = topic.retention.hours, group.spec.retention.hours
+        if hours and hours < least:
+            yield _invalid(
+                f"{path}.retention.hours={hours}: the group keeps all messages for {least} hours "
+                "(retention.hours), in one log; set that lower, and more for other topics"
+            )
         if seen is not None and topic.queues < seen.queues:
             yield _invalid(
                 f"{path}.queues={topic.queues}: the topic has {seen.queues} queues, and its "
@@ -412,7 +419,7 @@ def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
     for topic in group.spec.topics:
         for path, value in leaves(topic):
             default = _TOPIC_DEFAULTS[path]
-            if path not in ("name", "queues") and value != default:
+            if path not in _TOPIC_ACTED_ON and value != default:
                 yield _not_yet(f"spec.topics[{topic.name}].{path}", value, default)
     for path in group.unknown:
         yield Problem(

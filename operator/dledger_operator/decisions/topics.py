@@ -48,7 +48,20 @@ class GrowTopic:
         return f"topic {self.name} has fewer than {self.queues} queues"
 
 
-TopicAction = CreateTopic | GrowTopic
+@dataclass(frozen=True, slots=True)
+class RetainTopic:
+    """Keep a topic's messages for so many hours; 0: for ever."""
+
+    name: str
+    hours: int
+
+    @property
+    def why(self) -> str:
+        """Return what it is for."""
+        return f"topic {self.name} keeps its messages for another time than is asked for"
+
+
+TopicAction = CreateTopic | GrowTopic | RetainTopic
 
 
 def topics(facts: Facts) -> Iterator[TopicAction]:
@@ -64,6 +77,18 @@ def topics(facts: Facts) -> Iterator[TopicAction]:
             yield CreateTopic(topic)
         elif seen.queues < topic.queues:
             yield GrowTopic(topic.name, topic.queues)
+        elif (hours := unlike(topic, seen)) is not None:
+            yield RetainTopic(topic.name, hours)
+
+
+def unlike(topic: Topic, seen: TopicSeen) -> int | None:
+    """Return the retention that a topic is to get; None: it has it, or the spec says nothing of it.
+
+    Then it stays as it is: what a topic had kept would go with its retention, and a field that is
+    left out by mistake says nothing of that.
+    """
+    hours = topic.retention.hours
+    return None if hours is None or hours == seen.retention_hours else hours
 
 
 def topic_deletion(facts: Facts) -> DeleteTopic | None:

@@ -99,10 +99,14 @@ class Volume:
 
 
 class TopicSeen(NamedTuple):
-    """What a topic is: the type of its messages, and its number of queues."""
+    """What a topic is: the type of its messages, its queues, and its own retention, if it has one.
+
+    Its retention is in hours; 0: for ever.
+    """
 
     type: str
     queues: int
+    retention_hours: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,7 @@ from dledger_operator.decisions.growth import growing
 from dledger_operator.decisions.membership import learning, replacement
 from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
-from dledger_operator.decisions.topics import dropped_topics
+from dledger_operator.decisions.topics import dropped_topics, unlike
 from dledger_operator.status.backup_history import backup_ready
 from dledger_operator.status.degraded import degraded, late_sentence
 from dledger_operator.status.findings import (
@@ -165,9 +165,15 @@ def _topics_pending(facts: Facts) -> str:
         for topic in wanted
         if topic.name in seen and seen[topic.name].queues < topic.queues
     ]
+    other = [
+        topic.name
+        for topic in wanted
+        if topic.name in seen and unlike(topic, seen[topic.name]) is not None
+    ]
     sentences = (
         ("to be created: ", absent),
         ("to be given more queues: ", few),
+        ("to be given another retention: ", other),
         ("to be deleted: ", dropped_topics(facts.group, seen)),
     )
     return "; ".join(verb + ", ".join(which) for verb, which in sentences if which)

@@ -182,13 +182,8 @@ def _slices(
 
 def _held(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_QueueSlice]:
     """Yield the slices of a queue's messages, ascending."""
-    offset = queue.first
-    while offset < queue.end:
-        position, rows = queue.stretch(offset)
-        payload = position.payload
-        place = (payload.index, payload.start, payload.end, position.row)
-        yield (*place, rows, queue_id, offset, generation)
-        offset += rows
+    for first, length, row, index, start, end in queue.stretches(queue.first):
+        yield (index, start, end, row, length, queue_id, first, generation)
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:

@@ -206,16 +206,18 @@ class ListTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "type", "queues", "messages")
+    __slots__ = ("name", "type", "queues", "messages", "retention_hours")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     queues: int
     messages: int
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ...) -> None: ...
+    retention_hours: int
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., retention_hours: _Optional[int] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "name", "address")
@@ -646,6 +648,22 @@ class GrowTopicResponse(_message.Message):
     BEFORE_FIELD_NUMBER: _ClassVar[int]
     before: int
     def __init__(self, before: _Optional[int] = ...) -> None: ...
+
+class SetTopicRetentionRequest(_message.Message):
+    __slots__ = ("name", "hours")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    HOURS_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    hours: int
+    def __init__(self, name: _Optional[str] = ..., hours: _Optional[int] = ...) -> None: ...
+
+class SetTopicRetentionResponse(_message.Message):
+    __slots__ = ("before", "dropped")
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    DROPPED_FIELD_NUMBER: _ClassVar[int]
+    before: int
+    dropped: int
+    def __init__(self, before: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name", "generation")

@@ -483,6 +483,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.GrowTopicRequest.SerializeToString,
                 response_deserializer=dledger__pb2.GrowTopicResponse.FromString,
                 _registered_method=True)
+        self.SetTopicRetention = channel.unary_unary(
+                '/dledger.v1.Admin/SetTopicRetention',
+                request_serializer=dledger__pb2.SetTopicRetentionRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SetTopicRetentionResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/dledger.v1.Admin/DeleteTopic',
                 request_serializer=dledger__pb2.DeleteTopicRequest.SerializeToString,
@@ -629,6 +634,12 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetTopicRetention(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -730,6 +741,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.GrowTopic,
                     request_deserializer=dledger__pb2.GrowTopicRequest.FromString,
                     response_serializer=dledger__pb2.GrowTopicResponse.SerializeToString,
+            ),
+            'SetTopicRetention': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTopicRetention,
+                    request_deserializer=dledger__pb2.SetTopicRetentionRequest.FromString,
+                    response_serializer=dledger__pb2.SetTopicRetentionResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1158,6 +1174,33 @@ class Admin:
             '/dledger.v1.Admin/GrowTopic',
             dledger__pb2.GrowTopicRequest.SerializeToString,
             dledger__pb2.GrowTopicResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTopicRetention(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/SetTopicRetention',
+            dledger__pb2.SetTopicRetentionRequest.SerializeToString,
+            dledger__pb2.SetTopicRetentionResponse.FromString,
             options,
             channel_credentials,
             insecure,

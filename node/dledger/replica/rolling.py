@@ -1,0 +1,217 @@
+"""What a topic keeps for longer than its group, copied forward before it is dropped: pure.
+
+`next_roll` finds, on the event loop and in a short turn, which messages of a queue come next;
+`rekeep_of` makes a REKEEP of them, from entries that a thread reads. Small blocks are written anew
+together with their neighbours, so that there are no more of them after a year than after a day.
+Called by `roller`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dledger.broker.command_frame import MalformedCommandError
+from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.kept_blocks import MAX_ROWS, KeptBlock
+from dledger.broker.message import Columns, Message, id_of_place
+from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_part import QueuePart
+from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
+from dledger.broker.topics import Topic
+from dledger.types import Entry
+
+MAX_BYTES: Final = 1 << 20
+"""Of the messages of one REKEEP; a single message may be larger."""
+HOUR_MS: Final = 3_600_000
+_NEIGHBOUR: Final = 2
+"""A neighbour is taken along if it has at most this many times the rows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roll:
+    """Queue offsets ``[first, to)`` whose messages are to be copied.
+
+    Attributes:
+        topic, queue_id: Whose they are.
+        first, to: What is decided. Behind *log_first* it may end earlier, where it gets too large.
+        log_first: Where the log's runs begin.
+        stretches: Where the messages are.
+    """
+
+    topic: Topic
+    queue_id: int
+    first: int
+    to: int
+    log_first: int
+    stretches: tuple[Stretch, ...]
+
+
+def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, before: int) -> Roll | None:
+    """Return what is copied next of the messages in entries below *before*; None: nothing is."""
+    blocks = tuple(queue.blocks or ())
+    due = next((at for at, block in enumerate(blocks) if block.entry < before), None)
+    if due is not None:
+        low, high = _together(blocks, due, due + 1, blocks[due].length, blocks[due].size_bytes)
+        first, to = blocks[low].first, blocks[high - 1].end
+    else:
+        to, rows, size_bytes = _of_log(queue, before)
+        if to == queue.log_first:
+            return None
+        low, _ = _together(blocks, len(blocks), len(blocks), rows, size_bytes)
+        first = blocks[low].first if low < len(blocks) else queue.log_first
+    return Roll(
+        topic=topic,
+        queue_id=queue_id,
+        first=first,
+        to=to,
+        log_first=queue.log_first,
+        stretches=tuple(_within(queue, first, to)),
+    )
+
+
+def _together(
+    blocks: Sequence[KeptBlock], low: int, high: int, rows: int, size_bytes: int
+) -> tuple[int, int]:
+    """Return [low, high) with those neighbours that are not much larger than what there is."""
+    while True:
+        for at in (low - 1, high):
+            if (
+                0 <= at < len(blocks)
+                and blocks[at].length <= _NEIGHBOUR * rows
+                and rows + blocks[at].length <= MAX_ROWS
+                and size_bytes + blocks[at].size_bytes <= MAX_BYTES
+            ):
+                rows += blocks[at].length
+                size_bytes += blocks[at].size_bytes
+                low, high = min(low, at), max(high, at + 1)
+                break
+        else:
+            return low, high
+
+
+def _of_log(queue: ConsumeQueue, before: int) -> tuple[int, int, int]:
+    """Return the end of the log's next messages below *before*, how many, and about their size."""
+    rows = size_bytes = 0
+    to, last = queue.log_first, None
+    for each in queue.stretches(queue.log_first):
+        if each.entry >= before or rows >= MAX_ROWS or size_bytes >= MAX_BYTES:
+            break
+        length = min(each.length, MAX_ROWS - rows)
+        rows, to = rows + length, each.first + length
+        size_bytes += 0 if last == each[3:] else each.end - each.start
+        last = each[3:]
+    return to, rows, size_bytes
+
+
+def _within(queue: ConsumeQueue, first: int, to: int) -> Sequence[Stretch]:
+    found: list[Stretch] = []
+    for each in queue.stretches(max(first, queue.first)):
+        if each.first >= to:
+            break
+        found.append(each._replace(length=min(each.length, to - each.first)))
+    return found
+
+
+def rekeep_of(
+    roll: Roll, read: Callable[[int], Entry], is_past: Callable[[int], bool]
+) -> tuple[bytes, int]:
+    """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
+
+    Args:
+        roll: What is copied.
+        read: Returns an entry.
+        is_past: Whether a message that was stored then (Unix ms) has been kept for long enough.
+
+    Raises:
+        DledgerError: An entry cannot be read.
+    """
+    messages, offsets, found = list[Message](), list[int](), list[Origin]()
+    size_bytes, to, entry = 0, roll.to, None
+    for first, length, row, index, start, end in roll.stretches:
+        if size_bytes >= MAX_BYTES and first >= roll.log_first:
+            to = first
+            break
+        if entry is None or entry.index != index:
+            entry = read(index)
+        frame = ProduceFrame(entry.data, start, end)
+        theirs = origins(entry, start, end) if entry.data[start - 1] == REKEPT else None
+        mine = Origin(entry.index, entry.timestamp_ms, frame.born_host)
+        for number in range(length):
+            if size_bytes >= MAX_BYTES and first + number >= roll.log_first:
+                to = first + number
+                break
+            origin = mine if theirs is None else theirs[row + number]
+            if is_past(origin.stored_at_ms):
+                continue
+            message = _message(frame, entry, start, row + number)
+            if message is None:
+                continue
+            messages.append(message)
+            offsets.append(first + number)
+            found.append(origin)
+            size_bytes += len(message.body)
+        else:
+            continue
+        break
+    kept = Kept(
+        topic=roll.topic.name,
+        generation=roll.topic.generation,
+        queue_id=roll.queue_id,
+        first=roll.first,
+        to=to,
+        offsets=offsets,
+        origins=found,
+        messages=Columns.of(messages) if messages else None,
+    )
+    return kept.encode(), len(offsets)
+
+
+def _message(frame: ProduceFrame, entry: Entry, start: int, row: int) -> Message | None:
+    """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
+    try:
+        message = frame.message(row)
+    except MalformedCommandError:
+        return None
+    if message.message_id:
+        return message
+    return replace(message, message_id=id_of_place(entry.index, start, row))
+
+
+def past_blocks(
+    topic: Topic, queue_id: int, queue: ConsumeQueue, is_past: Callable[[int], bool]
+) -> bytes | None:
+    """Return the REKEEP that drops the first blocks that have been kept for long enough, if any."""
+    blocks = tuple(queue.blocks or ())
+    low = next((at for at, block in enumerate(blocks) if is_past(block.newest_ms)), None)
+    if low is None:
+        return None
+    high = low + 1
+    while high < len(blocks) and is_past(blocks[high].newest_ms):
+        high += 1
+    return Kept(
+        topic=topic.name,
+        generation=topic.generation,
+        queue_id=queue_id,
+        first=blocks[low].first,
+        to=blocks[high - 1].end,
+    ).encode()
+
+
+def effective_hours(own: int, of_group: int) -> int:
+    """Return how long a topic's messages are kept: never shorter than the group's; 0: for ever."""
+    return 0 if own == 0 or of_group == 0 else max(own, of_group)
+
+
+def held_bytes(parts: Sequence[QueuePart]) -> int:
+    """Return about how many bytes of the log these messages take. May be called from any thread."""
+    size_bytes = 0
+    for part in parts:
+        last = None
+        for columns in part.columns():
+            places = zip(columns.indexes, columns.starts, columns.ends, strict=True)
+            for index, start, end in places:
+                size_bytes += 0 if last == (index, start) else end - start
+                last = (index, start)
+    return size_bytes
