@@ -90,8 +90,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="the first entry of an answer stands for all",
         file="sidecar/decisions.py",
-        old="*(entry.status for entry in response.entries)]",
-        new="*(entry.status for entry in response.entries[:0])]",
+        old="    statuses = [response.status, *(entry.status for entry in entries)]\n",
+        new="    statuses = [response.status]\n",
         why="what was refused within a request of many is taken for stored",
         checks=(_DECISIONS,),
     ),

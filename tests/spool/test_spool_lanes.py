@@ -212,6 +212,20 @@ def test_a_lane_that_is_empty_is_founded_again_under_another_number() -> None:
     assert len({one.lane for one in group.stored}) == 3
 
 
+def test_a_lane_that_is_empty_beside_another_is_founded_again() -> None:
+    """What is under way is counted on a lane that is forgotten with its last message."""
+    disk, group = Disk(), LaneGroup()
+    spool = disk.open()
+    spool.append([sent(1, "bob"), *(sent(100 + n, "alice") for n in range(CHUNK))])
+    bring(spool, group, chunks=1)
+    waiting = spool.waiting
+    spool.append([sent(2, "bob")])
+    bring(spool, group)
+
+    lanes = [one.lane for one in group.stored if one.client_id == "bob"]
+    assert (waiting, len(set(lanes))) == (1, 2)
+
+
 def test_a_message_without_room_leaves_a_hole_and_no_place_twice() -> None:
     """Its place is given to nobody else."""
     disk, group = Disk(max_bytes=4 * 8192), LaneGroup()
