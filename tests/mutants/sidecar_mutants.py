@@ -112,6 +112,22 @@ SIDECAR_MUTANTS: Final = (
         checks=(_SENDS,),
     ),
     Mutant(
+        name="each send of a lane finds out by itself that the group is away",
+        file="sidecar/sends.py",
+        old="                self._end_tries(lane)\n",
+        new="                pass\n",
+        why="what comes two seconds after a break waits for two more",
+        checks=(_SENDS,),
+    ),
+    Mutant(
+        name="a try that was ended is of known outcome",
+        file="sidecar/sends.py",
+        old="                send.stage, send.tried = _Stage.SPOOLED, True\n",
+        new="                send.stage = _Stage.SPOOLED\n",
+        why="what the group may have already is not told as such",
+        checks=(_SENDS,),
+    ),
+    Mutant(
         name="a lane keeps its number when the directory is opened",
         file="spool/lanes.py",
         old="            self._lanes.setdefault((head.client_id, head.topic), Lane()).depth += 1\n",

@@ -134,6 +134,31 @@ async def test_an_outage_costs_no_error_and_no_order(bench: Bench) -> None:
     assert bench.counts.spooled == bench.counts.replayed >= 41
 
 
+async def test_the_first_that_finds_the_group_away_ends_the_tries_of_its_lane(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found: what came two seconds after a break waited for two more, for the last of them."""
+
+    async def unary(path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
+        del path, timeout_s
+        if b"000001" in body and REPLAY_HEADER not in dict(metadata):
+            await asyncio.Event().wait()
+        raise LOST
+
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.group, "unary", unary)
+        bench.send(1)
+        bench.send(2)
+        codes = list(await bench.answered(2))
+        worker = bench.sends.worker
+        assert worker is not None
+        unknown = worker.spool.tried
+    await bench.drained()
+
+    assert (codes, unknown) == ([Code.OK] * 2, 2)
+    assert bench.group.numbers() == [1, 2]
+
+
 @pytest.mark.parametrize("code", [each for each in GrpcCode if each is not GrpcCode.OK])
 async def test_what_is_no_answer_at_all_is_an_outage(bench: Bench, code: GrpcCode) -> None:
     """A proxy's word, or gRPC's own."""

@@ -52,13 +52,14 @@ class _Stage(Enum):
 class _Send:
     """One request under way."""
 
-    __slots__ = ("answer", "headers", "request", "body", "stage", "tried", "is_gone")  # noqa: RUF023
+    __slots__ = ("answer", "body", "headers", "is_gone", "request", "stage", "tried", "trying")
 
     def __init__(
         self, headers: Headers, body: bytes, request: service.SendMessageRequest, answer: Answer
     ) -> None:
         self.headers, self.body, self.request, self.answer = headers, body, request, answer
         self.stage = _Stage.TRIED
+        self.trying: asyncio.Task[None] | None = None
         self.tried = self.is_gone = False
 
 
@@ -149,7 +150,7 @@ class Sends:
             send.stage = _Stage.SPOOLED  # the replay asks whether the group is back
             self._settle(lane)
         else:
-            self._run(self._try(lane, send))
+            send.trying = self._run(self._try(lane, send))
 
         def cancel() -> None:
             send.is_gone = True
@@ -194,11 +195,23 @@ class Sends:
             raise
         if answer is None:
             send.stage = _Stage.SPOOLED
+            if self._reach.away and self.worker is not None:
+                self._end_tries(lane)
         else:
             send.stage = _Stage.DONE
             if not send.is_gone:
                 send.answer(answer)
         self._settle(lane)
+
+    def _end_tries(self, lane: _Lane) -> None:
+        """Let the rest of a lane's tries go to the disk: one has found that the group is away.
+
+        Each would find that in its own time, and what comes now would wait for the last of them.
+        """
+        for send in lane.sends:
+            if send.stage is _Stage.TRIED and send.trying is not None:
+                send.stage, send.tried = _Stage.SPOOLED, True
+                send.trying.cancel()
 
     async def _answer_of_group(self, send: _Send) -> bytes | None:
         """Return the group's answer; None: it is away."""
@@ -314,7 +327,7 @@ class Sends:
         for send in lane.sends:
             if send.stage is _Stage.WAITS:
                 send.stage = _Stage.TRIED
-                self._run(self._try(lane, send))
+                send.trying = self._run(self._try(lane, send))
         self._settle(lane)
 
     async def put_back(self, worker: Worker) -> None:
@@ -346,10 +359,11 @@ class Sends:
             if not lane.writing:
                 self.note_stored(lane.key, lane.backlog)
 
-    def _run(self, work: Any) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+    def _run(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def finish(self) -> None:
         """Wait for what is under way."""
