@@ -406,8 +406,8 @@ NODE_MUTANTS = (
     Mutant(
         name="retention brings back what was dropped",
         file="broker/consume_queue.py",
-        old="            first = max(self._sealed_firsts[0], self.first)\n",
-        new="            first = self._sealed_firsts[0]\n",
+        old="        self.log_first = max(first, self.log_first)\n",
+        new="        self.log_first = first\n",
         why="a queue begins with messages whose entries are not in the log any more",
         checks=("tests/broker/test_consume_queue.py",),
     ),

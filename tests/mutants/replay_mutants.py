@@ -7,7 +7,7 @@ from tests.mutants.mutant import Mutant
 _LANES = "tests/broker/test_replayed_lanes.py"
 _WIRE = "tests/rocketmq/test_replays.py"
 _BATCHES = "tests/requests/test_broken_messages.py"
-_ADVERTISED = "tests/sidecar/test_parent.py::test_a_name_that_is_advertised_is_told_by_its_address"
+_ADVERTISED = "tests/sidecar/test_parent.py"
 
 REPLAY_MUTANTS = (
     Mutant(

@@ -108,7 +108,7 @@ REPLICA_MUTANTS = (
     Mutant(
         name="send what was planned, whether it is there or not",
         file="services/reading.py",
-        old="        self._queue().locate(first.first)",
+        old="        self._check_is_left(first.first)",
         new="        self._queue()",
         why="a slow reader is told an index of the log where its queue begins",
         checks=("tests/services/test_read_planning.py",),

@@ -243,8 +243,8 @@ SIDECAR_MUTANTS: Final = (
     Mutant(
         name="a call goes over a hole",
         file="sidecar/replay.py",
-        old="                before.lane_sequence + 1,\n",
-        new="                max(before.lane_sequence + 1, message.lane_sequence),\n",
+        old="            or message.lane_sequence != sequence\n",
+        new="            or message.lane_sequence < sequence\n",
         why="the group numbers its messages as if there were none, and takes later ones for stored",
         checks=(_REPLAY,),
     ),

@@ -119,6 +119,18 @@ def test_what_was_refused_is_told_with_its_reason_until_it_goes_back() -> None:
     assert [one.message_id for one in shown(disk)] == ["000007"]
 
 
+def test_what_was_refused_out_of_turn_does_not_wait() -> None:
+    """Lanes are refused beside each other: what came before it may wait still."""
+    disk = Disk()
+    spool = disk.open()
+    spool.append([sent(n, "bob") for n in range(1, 4)])
+    chunk = spool.read(max_records=3, max_bytes=1 << 20)
+    assert chunk is not None
+    spool.reject([(chunk.messages[1], "poison")])
+
+    assert [one.message_id for one in shown(disk)] == ["000001", "000003"]
+
+
 def test_damage_is_told_where_it_is_now_and_where_it_was_put() -> None:
     """Which messages it cost; once all else is replayed, in quarantine/."""
     disk = Disk()
