@@ -21,7 +21,7 @@ OPERATOR_PAGE: Final = ROOT / "docs/operator.md"
 WORDS: Final = frozenset(
     {
         *("NS", "GROUP", "POD", "MACHINE", "ID", "OPERATOR_NS"),
-        *("SIZE", "HOURS", "VOLUME", "CLASS", "INDEX"),
+        *("SIZE", "HOURS", "VOLUME", "CLASS", "INDEX", "DIR"),
     }
 )
 """What a reader fills in."""
