@@ -322,7 +322,7 @@ def test_a_group_that_has_not_even_the_topic_is_audited() -> None:
     )
     told = Produced(topic=TOPIC, queue_ids=(0,), offsets=(0,), index=1, generation=1, stored=1)
     producer: Any = SimpleNamespace(
-        name="p", acknowledged=[SimpleNamespace(result=told, ids=["1"])]
+        name="p", topic=TOPIC, acknowledged=[SimpleNamespace(result=told, ids=["1"])]
     )
 
     audit([empty], [])
