@@ -126,6 +126,12 @@ class LiveNodes:
         row = self.row(asked, node_id)
         return row.role if row else ""
 
+    async def found_with_topic(self, topic: str) -> None:
+        """Found a group of one node, with a topic of one queue."""
+        await self.found(0)
+        async with self.client(0) as client:
+            await client.create_topic(topic, queues=1)
+
     async def voters(self, count: int) -> None:
         """Wait until the leader's final membership has so many voters and no learners."""
         await eventually(lambda: self._has_voters(count))

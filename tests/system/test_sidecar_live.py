@@ -30,9 +30,7 @@ TOPIC = "orders"
 async def nodes(tmp_path: Path) -> AsyncIterator[LiveNodes]:
     """Return a group of one node, with a topic of one queue."""
     made = LiveNodes(tmp_path)
-    await made.found(0)
-    async with made.client(0) as client:
-        await client.create_topic(TOPIC, queues=1)
+    await made.found_with_topic(TOPIC)
     yield made
     await made.stop()
 

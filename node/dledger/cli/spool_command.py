@@ -24,6 +24,7 @@ from dledger.sidecar.options import (
     add_run_arguments,
     add_show_arguments,
     add_status_arguments,
+    upstream_of,
 )
 
 NAME: Final = "spool"
@@ -154,9 +155,8 @@ def _drain(args: argparse.Namespace) -> int:
     upstream_tls: Any = _module("upstream_tls")
 
     def work(files: Any, directory: Path) -> int:
-        addresses = [each for option in args.upstream or () for each in option.split(",")]
         tls = upstream_tls.upstream_tls(args)
-        way = draining.Way(addresses=addresses, tls=tls, max_bytes=args.max_bytes)
+        way = draining.Way(addresses=upstream_of(args), tls=tls, max_bytes=args.max_bytes)
         progress = _Progress()
         done = draining.drain_now(files, directory, way, timeout_s=args.timeout, tell=progress)
         lines = ["nothing waits" if not done.left else f"{done.left} messages wait still"]

@@ -30,7 +30,7 @@ from dledger.errors import DledgerError, InvalidArgument, StorageError
 from dledger.files.files import RealFiles
 from dledger.server.client_certificate import self_signed
 from dledger.server.config import ConfigError, resolve
-from dledger.sidecar.options import add_run_arguments, split_address
+from dledger.sidecar.options import add_run_arguments, split_address, upstream_of
 from dledger.sidecar.passing import Passing
 from dledger.sidecar.reach import Reach
 from dledger.sidecar.replay import Replay, is_disk_failure
@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 async def _run(args: argparse.Namespace, sockets: Sequence[socket.socket]) -> int:
     sidecar = Sidecar(
-        upstream=[each for option in args.upstream for each in option.split(",")],
+        upstream=upstream_of(args),
         directory=Path(args.dir),
         topics=args.topic,
         max_bytes=args.max_bytes,

@@ -128,6 +128,11 @@ def _add_upstream_arguments(parser: argparse.ArgumentParser, *, is_required: boo
     )
 
 
+def upstream_of(args: argparse.Namespace) -> list[str]:
+    """Return the addresses of all ``--upstream``, each of which may name several."""
+    return [each for option in args.upstream or () for each in option.split(",")]
+
+
 def _add_max_bytes(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-bytes", type=int, default=_GIB, help="limit of the directory (default: 1 GiB)"

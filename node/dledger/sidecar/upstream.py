@@ -80,7 +80,6 @@ class Upstream:
         self._addresses, self._tls = addresses, tls
         self._at = 0
         self._channel = self._dial()
-        self._methods: dict[tuple[str, str], Any] = {}
         self._streams = set[Any]()
         self._closing = set[asyncio.Task[None]]()
         self.under_way = 0
@@ -88,12 +87,6 @@ class Upstream:
 
     def _dial(self) -> Channel:
         return Channel(self._addresses[self._at], self._tls())
-
-    def _method(self, path: str, kind: str) -> Any:
-        method = self._methods.get((path, kind))
-        if method is None:
-            method = self._methods[path, kind] = getattr(self._channel, kind)(path)
-        return method
 
     async def unary(self, path: str, body: bytes, metadata: Metadata, timeout_s: float) -> bytes:
         """Return the answer to one call.
@@ -105,7 +98,7 @@ class Upstream:
         channel = self._channel
         self._begin()
         try:
-            answer = await self._method(path, "unary_unary")(
+            answer: bytes = await channel.unary_unary(path)(
                 body, metadata=metadata, timeout=timeout_s
             )
         except grpc.aio.AioRpcError as error:
@@ -113,7 +106,7 @@ class Upstream:
             raise self._note_failure(error, channel, timeout_s) from None
         finally:
             self._end()
-        return bytes(answer)
+        return answer
 
     def _note_failure(
         self, error: grpc.aio.AioRpcError, channel: Channel, timeout_s: float
@@ -130,10 +123,10 @@ class Upstream:
     ) -> AsyncGenerator[bytes]:
         """Yield the answers to one request. Raises UpstreamError."""
         self._begin()
-        call = self._method(path, "unary_stream")(body, metadata=metadata, timeout=timeout_s)
+        call = self._channel.unary_stream(path)(body, metadata=metadata, timeout=timeout_s)
         try:
             async for answer in call:
-                yield bytes(answer)
+                yield answer
         except grpc.aio.AioRpcError as error:
             raise failure_of(error) from None
         finally:
@@ -142,7 +135,7 @@ class Upstream:
 
     def stream(self, path: str, metadata: Metadata) -> Any:
         """Return a call of many messages, which is cancelled when the connection is left."""
-        call = self._method(path, "stream_stream")(metadata=metadata)
+        call = self._channel.stream_stream(path)(metadata=metadata)
         self._streams.add(call)
         call.add_done_callback(self._streams.discard)
         return call
@@ -156,7 +149,6 @@ class Upstream:
             return  # another call has left it already
         self._at = (self._at + 1) % len(self._addresses)
         self._channel = self._dial()
-        self._methods.clear()
         for call in tuple(self._streams):
             call.cancel()
         task = asyncio.get_running_loop().create_task(channel.close(grace=_CLOSING_S))
