@@ -36,9 +36,9 @@ _AHEAD_BYTES: Final = 64 << 20
 _CHUNK_BYTES: Final = 16 << 20
 _LANES_AT_ONCE: Final = 16
 
-CALL_S: Final = 0.03
+CALL_S: Final = 0.02
 """What a call should take: live sends of others wait behind it at the group."""
-LEAST_MESSAGES: Final = 512
+LEAST_MESSAGES: Final = 192
 LEAST_BYTES: Final = 1 << 20
 """Calls of all lanes that are under way have so many messages or bytes together, however long they
 take: most of that is then the machine's doing, and would be there with fewer."""
