@@ -85,6 +85,19 @@ LATER_TYPES: Final = frozenset({"FIFO", "DELAY", "TRANSACTION"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Compaction:
+    """How a topic keeps the newest message of each key; chosen when it is made, and never later.
+
+    Attributes:
+        min_lag_ms: A message younger than this is not let go.
+        tombstone_ms: A tombstone is kept at least so long.
+    """
+
+    min_lag_ms: int = 3_600_000
+    tombstone_ms: int = 86_400_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
     """A named set of queues, numbered from 0. Equal to one with the same settings.
 
@@ -94,11 +107,14 @@ class Topic:
             from a deleted one of the same name.
         retention_hours: How long its messages are kept, in lived hours; 0: for ever; None: as the
             group's retention says.
+        compaction: Whether and how it is compacted: then it keeps the newest message of each key
+            for ever, and only those.
     """
 
     name: str
     type: str
     queues: int
+    compaction: Compaction | None = None
     generation: int = field(default=0, compare=False)
     retention_hours: int | None = field(default=None, compare=False)
 

@@ -96,7 +96,7 @@ class ProduceAnswer(_message.Message):
     def __init__(self, id: _Optional[int] = ..., queue_id: _Optional[int] = ..., first_offset: _Optional[int] = ..., offsets: _Optional[_Iterable[int]] = ..., index: _Optional[int] = ..., conflicts: _Optional[_Iterable[int]] = ..., refused: _Optional[str] = ..., disk_full: _Optional[str] = ..., stopped: _Optional[bool] = ...) -> None: ...
 
 class ReadRequest(_message.Message):
-    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined", "generation")
+    __slots__ = ("topic", "queue_id", "start_offset", "max_records", "follow", "linearizable", "joined", "generation", "with_gaps")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -105,6 +105,7 @@ class ReadRequest(_message.Message):
     LINEARIZABLE_FIELD_NUMBER: _ClassVar[int]
     JOINED_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
+    WITH_GAPS_FIELD_NUMBER: _ClassVar[int]
     topic: str
     queue_id: int
     start_offset: int
@@ -113,7 +114,8 @@ class ReadRequest(_message.Message):
     linearizable: bool
     joined: bool
     generation: int
-    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ..., joined: _Optional[bool] = ..., generation: _Optional[int] = ...) -> None: ...
+    with_gaps: bool
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., start_offset: _Optional[int] = ..., max_records: _Optional[int] = ..., follow: _Optional[bool] = ..., linearizable: _Optional[bool] = ..., joined: _Optional[bool] = ..., generation: _Optional[int] = ..., with_gaps: _Optional[bool] = ...) -> None: ...
 
 class ReadIndexRequest(_message.Message):
     __slots__ = ()
@@ -158,7 +160,7 @@ class ReadBatchesResponse(_message.Message):
     def __init__(self, batches: _Optional[_Iterable[_Union[StoredBatch, _Mapping]]] = ..., next_offset: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class StoredBatch(_message.Message):
-    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload", "entry_counts", "entry_indexes", "entry_stored_at_ms")
+    __slots__ = ("first_offset", "first_row", "count", "index", "stored_at_ms", "payload", "entry_counts", "entry_indexes", "entry_stored_at_ms", "offsets")
     FIRST_OFFSET_FIELD_NUMBER: _ClassVar[int]
     FIRST_ROW_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
@@ -168,6 +170,7 @@ class StoredBatch(_message.Message):
     ENTRY_COUNTS_FIELD_NUMBER: _ClassVar[int]
     ENTRY_INDEXES_FIELD_NUMBER: _ClassVar[int]
     ENTRY_STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
     first_offset: int
     first_row: int
     count: int
@@ -177,17 +180,28 @@ class StoredBatch(_message.Message):
     entry_counts: _containers.RepeatedScalarFieldContainer[int]
     entry_indexes: _containers.RepeatedScalarFieldContainer[int]
     entry_stored_at_ms: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ..., entry_counts: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_stored_at_ms: _Optional[_Iterable[int]] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, first_offset: _Optional[int] = ..., first_row: _Optional[int] = ..., count: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., payload: _Optional[bytes] = ..., entry_counts: _Optional[_Iterable[int]] = ..., entry_indexes: _Optional[_Iterable[int]] = ..., entry_stored_at_ms: _Optional[_Iterable[int]] = ..., offsets: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class CreateTopicRequest(_message.Message):
-    __slots__ = ("name", "type", "queues")
+    __slots__ = ("name", "type", "queues", "compaction")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     queues: int
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ...) -> None: ...
+    compaction: Compaction
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
+
+class Compaction(_message.Message):
+    __slots__ = ("min_lag_ms", "tombstone_ms")
+    MIN_LAG_MS_FIELD_NUMBER: _ClassVar[int]
+    TOMBSTONE_MS_FIELD_NUMBER: _ClassVar[int]
+    min_lag_ms: int
+    tombstone_ms: int
+    def __init__(self, min_lag_ms: _Optional[int] = ..., tombstone_ms: _Optional[int] = ...) -> None: ...
 
 class CreateTopicResponse(_message.Message):
     __slots__ = ("created",)
@@ -206,18 +220,20 @@ class ListTopicsResponse(_message.Message):
     def __init__(self, topics: _Optional[_Iterable[_Union[Topic, _Mapping]]] = ...) -> None: ...
 
 class Topic(_message.Message):
-    __slots__ = ("name", "type", "queues", "messages", "retention_hours")
+    __slots__ = ("name", "type", "queues", "messages", "retention_hours", "compaction")
     NAME_FIELD_NUMBER: _ClassVar[int]
     TYPE_FIELD_NUMBER: _ClassVar[int]
     QUEUES_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
+    COMPACTION_FIELD_NUMBER: _ClassVar[int]
     name: str
     type: str
     queues: int
     messages: int
     retention_hours: int
-    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., retention_hours: _Optional[int] = ...) -> None: ...
+    compaction: Compaction
+    def __init__(self, name: _Optional[str] = ..., type: _Optional[str] = ..., queues: _Optional[int] = ..., messages: _Optional[int] = ..., retention_hours: _Optional[int] = ..., compaction: _Optional[_Union[Compaction, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("id", "name", "address")
@@ -542,7 +558,7 @@ class ExportPlacesChunk(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueuePlaces, _Mapping]]] = ..., state: _Optional[_Union[PlacesState, _Mapping]] = ...) -> None: ...
 
 class QueuePlaces(_message.Message):
-    __slots__ = ("generation", "queue_id", "end_offset", "first_offsets", "indexes", "starts", "ends", "rows")
+    __slots__ = ("generation", "queue_id", "end_offset", "first_offsets", "indexes", "starts", "ends", "rows", "counts")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -551,6 +567,7 @@ class QueuePlaces(_message.Message):
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
+    COUNTS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     queue_id: int
     end_offset: int
@@ -559,7 +576,8 @@ class QueuePlaces(_message.Message):
     starts: bytes
     ends: bytes
     rows: bytes
-    def __init__(self, generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_offsets: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
+    counts: bytes
+    def __init__(self, generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_offsets: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
 
 class PlacesState(_message.Message):
     __slots__ = ("kept_from", "applied_index", "topics_made", "topics")
@@ -664,6 +682,54 @@ class SetTopicRetentionResponse(_message.Message):
     before: int
     dropped: int
     def __init__(self, before: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
+
+class CompactRequest(_message.Message):
+    __slots__ = ("group_id", "as_of_index", "as_of_chain", "topic", "generation", "queue_id", "first", "to", "stays", "again_in_ms", "proofs")
+    GROUP_ID_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
+    AS_OF_CHAIN_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    STAYS_FIELD_NUMBER: _ClassVar[int]
+    AGAIN_IN_MS_FIELD_NUMBER: _ClassVar[int]
+    PROOFS_FIELD_NUMBER: _ClassVar[int]
+    group_id: str
+    as_of_index: int
+    as_of_chain: int
+    topic: str
+    generation: int
+    queue_id: int
+    first: int
+    to: int
+    stays: bytes
+    again_in_ms: int
+    proofs: _containers.RepeatedCompositeFieldContainer[Beaten]
+    def __init__(self, group_id: _Optional[str] = ..., as_of_index: _Optional[int] = ..., as_of_chain: _Optional[int] = ..., topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., to: _Optional[int] = ..., stays: _Optional[bytes] = ..., again_in_ms: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[Beaten, _Mapping]]] = ...) -> None: ...
+
+class Beaten(_message.Message):
+    __slots__ = ("offset", "by")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    BY_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    by: int
+    def __init__(self, offset: _Optional[int] = ..., by: _Optional[int] = ...) -> None: ...
+
+class CompactResponse(_message.Message):
+    __slots__ = ("ask", "kept", "let_go", "written_bytes", "later")
+    ASK_FIELD_NUMBER: _ClassVar[int]
+    KEPT_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LATER_FIELD_NUMBER: _ClassVar[int]
+    ask: _containers.RepeatedScalarFieldContainer[int]
+    kept: int
+    let_go: int
+    written_bytes: int
+    later: int
+    def __init__(self, ask: _Optional[_Iterable[int]] = ..., kept: _Optional[int] = ..., let_go: _Optional[int] = ..., written_bytes: _Optional[int] = ..., later: _Optional[int] = ...) -> None: ...
 
 class DeleteTopicRequest(_message.Message):
     __slots__ = ("name", "generation")

@@ -488,6 +488,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.SetTopicRetentionRequest.SerializeToString,
                 response_deserializer=dledger__pb2.SetTopicRetentionResponse.FromString,
                 _registered_method=True)
+        self.Compact = channel.unary_unary(
+                '/dledger.v1.Admin/Compact',
+                request_serializer=dledger__pb2.CompactRequest.SerializeToString,
+                response_deserializer=dledger__pb2.CompactResponse.FromString,
+                _registered_method=True)
         self.DeleteTopic = channel.unary_unary(
                 '/dledger.v1.Admin/DeleteTopic',
                 request_serializer=dledger__pb2.DeleteTopicRequest.SerializeToString,
@@ -640,6 +645,15 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Compact(self, request, context):
+        """Lets go of what newer messages of the same keys have replaced, of one queue of a compacted topic.
+        It can only let go, and only of what is there; so one that is late, doubled or half done does no
+        harm. INVALID_ARGUMENT if what it says of a sampled message is not true.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteTopic(self, request, context):
         """Missing associated documentation comment in .proto file."""
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
@@ -746,6 +760,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.SetTopicRetention,
                     request_deserializer=dledger__pb2.SetTopicRetentionRequest.FromString,
                     response_serializer=dledger__pb2.SetTopicRetentionResponse.SerializeToString,
+            ),
+            'Compact': grpc.unary_unary_rpc_method_handler(
+                    servicer.Compact,
+                    request_deserializer=dledger__pb2.CompactRequest.FromString,
+                    response_serializer=dledger__pb2.CompactResponse.SerializeToString,
             ),
             'DeleteTopic': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteTopic,
@@ -1201,6 +1220,33 @@ class Admin:
             '/dledger.v1.Admin/SetTopicRetention',
             dledger__pb2.SetTopicRetentionRequest.SerializeToString,
             dledger__pb2.SetTopicRetentionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Compact(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/Compact',
+            dledger__pb2.CompactRequest.SerializeToString,
+            dledger__pb2.CompactResponse.FromString,
             options,
             channel_credentials,
             insecure,
