@@ -374,7 +374,7 @@ def _add_list(commands: Any) -> None:
         type=_positive,
         default=0,
         metavar="N",
-        help="only the newest N of each group; each one listed is read (default: all)",
+        help="only the newest N of each group (default: all, of each of which a manifest is read)",
     )
     which.add_argument(
         "--objects",
@@ -393,10 +393,13 @@ def _list(args: argparse.Namespace) -> Result:
             print(*objects, sep="\n")
         return {"objects": objects} if args.json else {"count": len(objects)}
     backups = list_backups(_store(args), args.group_id, last=args.last)
-    if not args.json:
-        for backup in backups:
-            print(_backup_line(backup))
-    return {"backups": backups} if args.json else {"count": len(backups)}
+    if args.json:
+        return {"backups": [*backups]}
+    found = 0
+    for each in backups:
+        print(_backup_line(each))
+        found += 1
+    return {"count": found}
 
 
 def _backup_line(backup: Result) -> str:

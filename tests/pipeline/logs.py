@@ -226,6 +226,9 @@ def rewrite(
         )
         plain.put(folder + row.name, data)
         content["chunks"] = [asdict(row)]
+        sizes = [size for each in files if isinstance(size := each.get("object_bytes"), int)]
+        more_bytes = sum(sizes) - sum(each.object_bytes for each in published.files)
+        content["extent"]["object_bytes"] += more_bytes
     plain.put(folder + published.name, encode_hashed(content | fields))
 
 
