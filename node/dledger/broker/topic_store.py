@@ -11,7 +11,7 @@ from functools import partial
 from typing import Final
 
 from dledger.broker import commands
-from dledger.broker.body_digests import Digests
+from dledger.broker.body_digests import Digests, digest_of
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
@@ -137,6 +137,11 @@ class TopicStore:
     def messages(self, topic: str) -> int:
         """Return how many messages a topic keeps, or raise UnknownTopic."""
         return self._kept[self.named(topic).name]
+
+    def is_taken(self, client_id: str, topic: str, message_id: str, body: bytes) -> bool:
+        """Whether an id is remembered as that of a message with another body."""
+        known = self._dedupe.find(client_id, topic, message_id.encode())
+        return known is not None and known.digest != digest_of(body)
 
     @property
     def remembered_ids(self) -> int:
@@ -487,8 +492,7 @@ class TopicStore:
             )
             self._turns[name] = source.number(high=queues - 1)
             self._queues[name] = [
-                ConsumeQueue.read(source, begins_at_0=compaction is not None)
-                for _ in range(queues)
+                ConsumeQueue.read(source, begins_at_0=compaction is not None) for _ in range(queues)
             ]
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:
