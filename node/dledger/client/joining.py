@@ -170,7 +170,7 @@ class Lanes:
         lane = self._lane(call.topic, number)
         newest = lane.newest
         if newest is None or not self._has_room(newest, call):
-            newest = lane.newest = Batch(call.topic, call.queue_id, lane=number)
+            newest = lane.newest = Batch(call.topic, max(number, NO_QUEUE), lane=number)
             lane.held.append(newest)
         newest.add(call)
         if lane.held and lane.under_way < UNDER_WAY:
@@ -187,12 +187,11 @@ class Lanes:
         choose: such a batch names no queue, as its topic may be another one by now.
         """
         queues, record = self._key_queues.get(call.topic), call.record
-        if queues is None or call.queue_id != NO_QUEUE or not isinstance(record, Record):
+        if queues is None or not isinstance(record, Record) or len(record.keys) != 1:
             return call.queue_id
-        if len(record.keys) != 1:
-            return NO_QUEUE
         (key,) = record.keys
-        return NO_QUEUE - 1 - queue_of_key(key.encode(), queues)
+        chosen = queue_of_key(key.encode(), queues)
+        return NO_QUEUE - 1 - chosen if call.queue_id in {NO_QUEUE, chosen} else call.queue_id
 
     def close(self, topic: str, queue_id: int) -> None:
         """Release all that must be stored before something else that goes to a queue."""
