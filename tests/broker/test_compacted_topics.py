@@ -478,6 +478,7 @@ def test_a_keys_queue_is_its_crc32c_modulo_the_queues() -> None:
             "and row 1 has 0",
         ),
     ],
+    ids=["no key", "two keys", "empty key", "no queue", "other queue", "two queues", "a replay"],
 )
 def test_nothing_else_gets_in(command: bytes, error: type[InvalidArgument], said: str) -> None:
     """Whoever proposed it, and whatever the topic was then: it is refused on all nodes alike."""

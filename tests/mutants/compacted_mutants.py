@@ -98,8 +98,8 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: the same topic has other times",
         file="broker/topics.py",
-        old="    compaction: Compaction | None = None\n    generation",
-        new="    compaction: Compaction | None = field(default=None, compare=False)\n    generation",
+        old="compaction: Compaction | None = None\n    generation",
+        new="compaction: Compaction | None = field(default=None, compare=False)\n    generation",
         why="who made it believes that it is compacted as he said",
         checks=(_STATE,),
     ),

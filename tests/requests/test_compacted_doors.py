@@ -31,9 +31,8 @@ from dledger.errors import (
 from dledger.rpc.rocketmq_stubs import definition
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
-from tests.waiting import eventually
 
-pytestmark = pytest.mark.contract
+_AT_EACH_SERVER = pytest.mark.contract
 _QUEUES = 4
 _KEYS = ("a", "c", "b", "e", "a", "0", "1", "2")
 """Their queues are 0, 3, 0, 3, 0, and others."""
@@ -80,6 +79,7 @@ def _expected(keys: Sequence[str]) -> list[list[bytes]]:
 # -- SendMessage -----------------------------------------------------------------------------------
 
 
+@_AT_EACH_SERVER
 async def test_the_node_chooses_the_queue_by_the_key(
     group: MemoryGroup, rocket: RocketClient
 ) -> None:
@@ -93,6 +93,7 @@ async def test_the_node_chooses_the_queue_by_the_key(
     assert [sorted(each) for each in found] == [sorted(each) for each in _expected(_KEYS)]
 
 
+@_AT_EACH_SERVER
 async def test_one_request_to_several_queues_is_answered_in_its_order(
     group: MemoryGroup, rocket: RocketClient
 ) -> None:
@@ -178,6 +179,7 @@ async def _replay(client: RocketClient, first: int, *messages: definition.Messag
     return [each.offset for each in answer.entries]
 
 
+@_AT_EACH_SERVER
 async def test_a_replay_is_stored_once_by_the_sequences_of_its_lane(
     group: MemoryGroup, rocket: RocketClient
 ) -> None:
@@ -304,31 +306,34 @@ async def test_a_record_without_a_key_is_refused_by_itself(group: MemoryGroup) -
     assert await _stored(group) == _expected(("a", "b", "a"))
 
 
-async def test_a_spooling_producer_sends_and_replays_by_queue(
-    group: MemoryGroup, tmp_path: Path
-) -> None:
-    """Each is told its own place, or waits on the disk; each key keeps its order.
+async def test_a_spooling_producer_sends_by_queue(group: MemoryGroup, tmp_path: Path) -> None:
+    """Each message is told its own place; one without a key is refused at once."""
+    keys = [f"{number % 10}" for number in range(60)]
+    async with SpoolingProducer(group.addresses, tmp_path / "spool", patience_s=WAIT_S) as producer:
+        sent = await producer.send_batch("t", [_record(key) for key in keys])
+        with pytest.raises(Refused, match="row 0 has 0"):
+            await producer.send("t", b"without")
 
-    One without a key is refused at once, or when it is replayed.
-    """
+    assert [(each.queue_id, each.offset) for each in sent] == [
+        *zip(map(_queue, keys), _offsets_of(keys), strict=True)
+    ]
+    assert await _stored(group) == _expected(keys)
+
+
+async def test_a_spool_is_replayed_by_queue(group: MemoryGroup, tmp_path: Path) -> None:
+    """Each key keeps its order; one without a key is rejected, and blocks nothing."""
     rejected = list[object]()
-    keys = [f"{number % 10}" for number in range(120)]
+    keys = [f"{number % 10}" for number in range(60)]
+    group.elect(None)
     async with SpoolingProducer(
         group.addresses, tmp_path / "spool", patience_s=0.05, report=rejected.append
     ) as producer:
-        sent = await producer.send_batch("t", [_record(key) for key in keys[:60]])
-        assert [each.queue_id for each in sent] == [_queue(key) for key in keys[:60]]
-        assert [each.offset for each in sent] == _offsets_of(keys[:60])
-        with pytest.raises(Refused, match="row 0 has 0"):
-            await producer.send("t", b"without")
-        group.elect(None)
-        spooled = [producer.send("t", _record(key)) for key in keys[60:]]
-        assert all(each.spooled for each in await asyncio.gather(*spooled))
-        assert (await producer.send("t", b"without")).spooled
+        records: list[Record | bytes] = [_record(key) for key in keys]
+        sent = await producer.send_batch("t", [*records[:30], b"without", *records[30:]])
+        assert all(each.spooled for each in sent)
         group.elect(0)
         assert await producer.drained(WAIT_S)
 
-    await eventually(lambda: bool(rejected))
     (one,) = rejected
     assert isinstance(one, MessageRejected)
     assert "row 0 has 0" in one.reason

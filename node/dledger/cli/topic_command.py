@@ -179,13 +179,13 @@ async def describe(args: argparse.Namespace) -> int:
         topic = await admin.describe_topic(args.name)
     lines = [
         f"topic {topic.name}: type {topic.type}, {topic.queues} queues, {topic.messages} messages",
-        f"  {_kept(topic)}",
+        f"  {_retention_in_words(topic)}",
         *_backlogs(topic),
     ]
     return tell(args, dataclasses.asdict(topic), *lines)
 
 
-def _kept(topic: TopicView) -> str:
+def _retention_in_words(topic: TopicView) -> str:
     if topic.compaction is None:
         return f"its messages are kept {in_words(topic.retention_hours)}"
     lag, tombstone = (

@@ -177,18 +177,16 @@ async def keep_rejected(
 
 def _batches(chunk: Chunk) -> list[list[Spooled]]:
     """Group the messages by (topic, queue id); only within a group does the order matter."""
-    return _grouped(chunk.messages, lambda one: (one.message.topic, one.message.queue_id))
+    return _group(chunk.messages, lambda one: (one.message.topic, one.message.queue_id))
 
 
 def _by_key(messages: Iterable[Spooled], error: SeveralQueues) -> list[list[Spooled]]:
     """Group messages for a compacted topic by the queue of their keys; none if that is no help."""
-    groups = _grouped(messages, lambda one: queue_of(one.message, key_queues=error.queues))
+    groups = _group(messages, lambda one: queue_of(one.message, key_queues=error.queues))
     return groups if len(groups) > 1 else []
 
 
-def _grouped(
-    messages: Iterable[Spooled], key: Callable[[Spooled], Hashable]
-) -> list[list[Spooled]]:
+def _group(messages: Iterable[Spooled], key: Callable[[Spooled], Hashable]) -> list[list[Spooled]]:
     groups: dict[Hashable, list[Spooled]] = {}
     for spooled in messages:
         groups.setdefault(key(spooled), []).append(spooled)
