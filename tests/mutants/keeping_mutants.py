@@ -54,8 +54,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="an ended lease on a row that is gone is given",
         file="broker/deliveries.py",
-        old="if queue.blocks is not None and not queue.has(offset):\n                self._forget",
-        new="if queue.blocks is None and not queue.has(offset):\n                self._forget",
+        old="if offset < queue.log_first and not queue.has(offset):\n                self._forget",
+        new="if offset < queue.first and not queue.has(offset):\n                self._forget",
         why="the group receives nothing any more, for ever",
         checks=(_REKEEP,),
     ),

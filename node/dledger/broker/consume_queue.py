@@ -7,7 +7,9 @@ share a tag take one row, whether they are one message or a thousand. A row take
 reference, so that the event loop never copies them (`editions`).
 
 What a topic keeps for longer than its group lies in blocks before these runs (`kept_blocks`): the
-rows of a block are where a REKEEP copied them, and some of their offsets may be gone.
+rows of a block are where a REKEEP copied them, and some of their offsets may be gone. A queue of a
+compacted topic begins at offset 0 for ever, whatever of its front is gone: whoever reads the table
+from its beginning gets the next row that is left.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from operator import attrgetter, le
 from typing import Final, NamedTuple
 
 from dledger.broker.filters import tag_code
-from dledger.broker.kept_blocks import KeptBlocks, block_of
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, Rows, block_of
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
 from dledger.broker.queue_part import QueuePart
 from dledger.broker.snapshot_codec import Reader, ascends, number
@@ -86,13 +88,15 @@ class Run:
 class ConsumeQueue:
     """Positions of a queue's messages; queue offsets count from 0.
 
-    Without gaps from `log_first` on; before it only what the blocks have is left.
+    Without gaps from `log_first` on; before it only what the blocks have is left. So there may be
+    gaps only if `first` is below `log_first`.
 
     The newest runs are open; older ones are sealed in pieces of about `_SEALED`, cut between
     payloads. The first piece may begin with runs that were dropped: they are freed with the piece.
     """
 
     __slots__ = (
+        "_begins_at_0",
         "_first_entry",
         "_open",
         "_sealed",
@@ -105,11 +109,14 @@ class ConsumeQueue:
         "log_first",
     )
 
-    def __init__(self, edition: int = 0) -> None:
+    def __init__(self, edition: int = 0, *, begins_at_0: bool = False) -> None:
+        """*begins_at_0*: Whether it is of a compacted topic."""
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
+        self._begins_at_0 = begins_at_0
         self.first = 0
-        """The oldest offset kept; equal to `end` if none is."""
+        """Where a reader may begin: the oldest offset kept, or `end` if none is. Of a compacted
+        topic 0, though that message may be gone."""
         self.end = 0
         """The offset that the next message gets."""
         self.log_first = 0
@@ -130,7 +137,7 @@ class ConsumeQueue:
 
         Both share the open runs, which only ever grow: each queue knows its own end.
         """
-        other = ConsumeQueue(edition)
+        other = ConsumeQueue(edition, begins_at_0=self._begins_at_0)
         other.first, other.end = self.first, self.end
         other.log_first, other.blocks = self.log_first, self.blocks
         other.copied_below = self.copied_below
@@ -178,8 +185,8 @@ class ConsumeQueue:
         """
         if not self.first <= offset < self.end:
             raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
-        if self.blocks is not None and offset < self.log_first:
-            return self._kept_stretch(self.blocks, offset)
+        if offset < self.log_first:
+            return self._kept_stretch(offset)
         runs, end = self._piece(offset)
         run = runs.at(offset)
         last, count = run + 1, len(runs.firsts)
@@ -190,13 +197,17 @@ class ConsumeQueue:
         payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
         return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
 
-    def _kept_stretch(self, blocks: KeptBlocks, offset: int) -> tuple[Position, int]:
-        for block, rows in blocks.rows(offset, by_tag=False):
+    def _kept_stretch(self, offset: int) -> tuple[Position, int]:
+        for block, rows in self._kept_rows(offset, by_tag=False):
             if rows.first == offset:
                 payload = Payload(block.entry, block.start, block.stop)
                 return Position(payload, rows.row), rows.length
             break
         raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+
+    def _kept_rows(self, offset: int, *, by_tag: bool) -> Iterator[tuple[KeptBlock, Rows]]:
+        """Return the rows from *offset* on that are in blocks."""
+        return iter(()) if self.blocks is None else self.blocks.rows(offset, by_tag=by_tag)
 
     def has(self, offset: int) -> bool:
         """Whether there is a message at *offset*: in a gap there is none, though around it."""
@@ -244,8 +255,8 @@ class ConsumeQueue:
         """
         if offset < self.first:
             return
-        if self.blocks is not None and offset < self.log_first:
-            for block, rows in self.blocks.rows(offset, by_tag=False):
+        if offset < self.log_first:
+            for block, rows in self._kept_rows(offset, by_tag=False):
                 place = (block.entry, block.start, block.stop)
                 yield Stretch(rows.first, rows.length, rows.row, *place)
             offset = self.log_first
@@ -277,8 +288,8 @@ class ConsumeQueue:
 
     def code(self, offset: int) -> int:
         """Return the tag code of the message at *offset*, which must exist."""
-        if self.blocks is not None and offset < self.log_first:
-            found = self.blocks.at(offset)
+        if offset < self.log_first:
+            found = None if self.blocks is None else self.blocks.at(offset)
             if found is None:
                 raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
             return found[0].code(found[1])
@@ -290,8 +301,8 @@ class ConsumeQueue:
 
         The first begins at *start*, or behind the gap that is there.
         """
-        if self.blocks is not None and start < self.log_first:
-            for _, rows in self.blocks.rows(start, by_tag=True):
+        if start < self.log_first:
+            for _, rows in self._kept_rows(start, by_tag=True):
                 yield Run(first=rows.first, end=rows.first + rows.length, code=rows.code)
             start = self.log_first
         while start < self.end:
@@ -333,10 +344,10 @@ class ConsumeQueue:
         """
         if self.blocks is not None:
             return self._drop_kept_before(self.blocks, index)
-        before = self.first
+        before = self.log_first
         self._drop_runs_before(index)
-        self.first = self.log_first
-        return self.first - before
+        self.first = 0 if self._begins_at_0 else self.log_first
+        return self.log_first - before
 
     def _drop_kept_before(self, blocks: KeptBlocks, index: int) -> int:
         before = self.count
@@ -422,7 +433,8 @@ class ConsumeQueue:
 
     def _keep(self, blocks: KeptBlocks) -> None:
         self.blocks = blocks if len(blocks) else None
-        self.first = blocks.first if len(blocks) else self.log_first
+        if not self._begins_at_0:
+            self.first = blocks.first if len(blocks) else self.log_first
 
     def _cut_runs(self, to: int) -> None:
         """Forget the log's runs before offset *to*, at most `end`."""
@@ -461,11 +473,14 @@ class ConsumeQueue:
             yield from map(little_endian, self._open.cut(0, count).columns())
 
     @classmethod
-    def read(cls, source: Reader) -> ConsumeQueue:
-        """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError."""
-        queue = cls()
+    def read(cls, source: Reader, *, begins_at_0: bool = False) -> ConsumeQueue:
+        """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError.
+
+        *begins_at_0*: Whether it is of a compacted topic.
+        """
+        queue = cls(begins_at_0=begins_at_0)
         queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
-        queue.first = queue.log_first
+        queue.first = 0 if begins_at_0 else queue.log_first
         if sealed & _HAS_BLOCKS:
             queue.copied_below = source.number()
             queue._keep(KeptBlocks.read(source, queue.log_first))

@@ -145,8 +145,8 @@ class ConsumerGroups:
                 )
             else:
                 end = queue.end
-                if queue.blocks is not None:  # as if the messages had no gaps between them
-                    position = deliveries.next_offset
+                position = deliveries.next_offset
+                if position < queue.log_first:  # as if the messages had no gaps between them
                     end = position + queue.count_from(position)
                 count += deliveries.available(end, lived_ms, enough=enough - count)
             if count >= enough:
