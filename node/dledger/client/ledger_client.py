@@ -219,7 +219,9 @@ class Client(Channel):
 
         With *follow* the first comes at once, and has no batches.
         """
-        request = pb.ReadRequest(topic=topic, queue_id=queue_id, joined=True, **options)
+        request = pb.ReadRequest(
+            topic=topic, queue_id=queue_id, joined=True, with_gaps=True, **options
+        )
         try:
             async for response in self._ledger.ReadBatches(request):
                 told = response.generation
