@@ -7,6 +7,7 @@ not.
 
 from __future__ import annotations
 
+from dledger.broker.topics import Compaction
 from dledger.client.admin_client import AdminClient, ForcedGroup, GroupView, TopicView
 from dledger.client.append_stream import AppendStream
 from dledger.client.batch_reader import follow
@@ -14,8 +15,11 @@ from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
+from dledger.client.table import Table
+from dledger.client.table_position import TablePosition
+from dledger.client.table_reader import Change, TableReader
 from dledger.common.status import Backlog, FilterBacklog
-from dledger.errors import MessageIdConflict, OutcomeUnknown
+from dledger.errors import MessageIdConflict, OutcomeUnknown, PositionTooOld
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
@@ -30,13 +34,16 @@ __all__ = [
     "Backlog",
     "BatchingProducer",
     "BlockingProducer",
+    "Change",
     "Client",
+    "Compaction",
     "FilterBacklog",
     "ForcedGroup",
     "GroupView",
     "MessageIdConflict",
     "MutualTls",
     "OutcomeUnknown",
+    "PositionTooOld",
     "Record",
     "SendResult",
     "Sent",
@@ -45,6 +52,9 @@ __all__ = [
     "SpoolingProducer",
     "StoredBatch",
     "StoredRecord",
+    "Table",
+    "TablePosition",
+    "TableReader",
     "TopicInfo",
     "TopicView",
     "error_of",

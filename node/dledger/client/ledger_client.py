@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
-from dledger.broker.topics import MAX_TOPICS, NORMAL
+from dledger.broker.topics import MAX_TOPICS, NORMAL, Compaction
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.backoff import retry
@@ -29,7 +29,7 @@ from dledger.errors import (
     Refused,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
-from dledger.rpc.messages import own_retention, same_fields
+from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -47,6 +47,7 @@ class TopicInfo:
     Attributes:
         messages: How many it keeps now.
         retention_hours: For how long; 0: for ever; None: as its group's retention says.
+        compaction: How it is compacted; None: it is not.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TopicInfo:
     queues: int
     messages: int
     retention_hours: int | None = None
+    compaction: Compaction | None = None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -111,7 +113,12 @@ class Client(Channel):
                 f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
         found = (
-            same_fields(TopicInfo, topic, retention_hours=own_retention(topic))
+            same_fields(
+                TopicInfo,
+                topic,
+                retention_hours=own_retention(topic),
+                compaction=optional_fields(Compaction, topic, "compaction"),
+            )
             for topic in response.topics
         )
         return tuple(sorted(found, key=lambda topic: topic.name))
@@ -191,7 +198,8 @@ class Client(Channel):
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
-        Records that were appended singly, by whomever, come in batches with their neighbours.
+        Records that were appended singly, by whomever, come in batches with their neighbours. Of a
+        topic that keeps some records longer than others, each comes with the offset that it had.
 
         Ends at the last record that this node knows to be committed, or after *max_records*; with
         *follow*, never. With *linearizable*, any node returns everything that was acknowledged
