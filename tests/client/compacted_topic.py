@@ -52,7 +52,8 @@ class CompactedTopic:
 
     async def put(self, key: str, body: bytes) -> None:
         """Store a key's new message."""
-        await self._append(key, Record(body=body or b"-", keys=(key,)))
+        no_tombstone = {"dledger.tombstone": "false"}
+        await self._append(key, Record(body=body or b"-", keys=(key,), properties=no_tombstone))
         self.rows[key] = body or b"-"
 
     async def delete(self, key: str) -> None:

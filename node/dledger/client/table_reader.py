@@ -129,8 +129,6 @@ class TableReader:
                 async for batch in batches:
                     for change in self._changes(queue_id, batch):
                         yield change
-                        self._offsets[queue_id] = change.stored.offset + 1
-                    self._offsets[queue_id] = batch.end_offset
         self._check_age(as_of_ms)
         self._as_of_ms, self.caught_up = began_ms, True
 
@@ -159,13 +157,12 @@ class TableReader:
             async for queue_id, batch in batches:
                 for change in self._changes(queue_id, batch):
                     yield change
-                    self._offsets[queue_id] = change.stored.offset + 1
-                self._offsets[queue_id] = batch.end_offset
 
     def _from(self, queue_id: int) -> dict[str, int]:
         return {"start_offset": self._offsets[queue_id], "generation": self._generation}
 
     def _changes(self, queue_id: int, batch: StoredBatch) -> Iterator[Change]:
+        """Yield what a batch says; the position goes behind each when the next is asked for."""
         for stored in batch.records():
             keys = stored.record.keys
             if len(keys) != 1:
@@ -175,6 +172,8 @@ class TableReader:
                 )
             deleted = is_tombstone(stored.record.properties)
             yield Change(key=keys[0], queue_id=queue_id, stored=stored, deleted=deleted)
+            self._offsets[queue_id] = stored.offset + 1
+        self._offsets[queue_id] = batch.end_offset
 
     def _check_age(self, as_of_ms: int) -> None:
         """Raise PositionTooOld if a tombstone that was not read by then may have gone."""
