@@ -179,7 +179,7 @@ async def test_blocks_are_planned_by_what_they_have() -> None:
     disk = Disk(entries=0)
     for _ in range(200):
         disk.produce(10, _BODY)
-    for before in (153, 203):  # of 150 entries and of 50, which is too little to join the first
+    for before in (183, 203):  # of 180 entries, and of 20, which is too little to join those
         disk.roll(range(0, 2_000, 2), before=before)
     reading = BatchReading(
         disk, QueueFollowers(), pb.ReadRequest(topic="orders", start_offset=1, with_gaps=True)
