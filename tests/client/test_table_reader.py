@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 from random import Random
 from typing import Any
 
@@ -30,6 +31,7 @@ from tests.requests.memory_group import WAIT_S, MemoryEngine, MemoryGroup, memor
 from tests.waiting import eventually
 
 QUEUES = 3
+PAGE = (Path(__file__).parents[2] / "docs/clients.md").read_text("utf-8")
 
 
 @pytest.fixture
@@ -358,6 +360,29 @@ async def test_a_position_of_another_topic_is_refused(
         TableReader(group.addresses, "orders", position=position)
     with pytest.raises(InvalidArgument, match="is of 1 queues, and topic 'prices' has 3"):
         await anext(TableReader(group.addresses, TOPIC, position=position).catch_up())
+
+
+async def test_the_program_of_the_page_runs(
+    group: MemoryGroup, topic: CompactedTopic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Word for word, against other nodes."""
+    await topic.put("EUR", b"1.09")
+    section = PAGE.partition("## A table")[2]
+    program = section.partition("```python\n")[2].partition("asyncio.run")[0]
+    for number, address in enumerate(group.addresses):
+        program = program.replace(f"127.0.0.1:1808{number + 1}", address)
+    printed = list[tuple[Any, ...]]()
+    names: dict[str, Any] = {"print": lambda *words: printed.append(words)}
+    exec(program, names)  # noqa: S102, it is ours
+
+    runs = asyncio.ensure_future(names["main"]())
+    await eventually(lambda: printed and not runs.done())
+    await group.polls(QUEUES)
+    await topic.delete("EUR")
+    await eventually(lambda: len(printed) == 2)
+    runs.cancel()
+
+    assert printed == [(len(topic.rows) + 1, b"1.09"), ("EUR", "is deleted")]
 
 
 async def test_the_command_prints_the_table_or_a_key_of_it(

@@ -186,7 +186,7 @@ async def test_blocks_are_planned_by_what_they_have() -> None:
     )
     old = BatchReading(disk, QueueFollowers(), pb.ReadRequest(topic="orders", start_offset=1))
 
-    assert (await _parts(reading), await _parts(old)) == ([1_000], [512, 488])
+    assert (await _parts(reading), await _parts(old)) == ([1_000], [256, 256, 256, 232])
 
 
 async def _parts(reading: BatchReading) -> list[int]:
