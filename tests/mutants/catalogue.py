@@ -28,6 +28,7 @@ from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
@@ -56,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *GROWTH_MUTANTS,
     *KEEPING_MUTANTS,
     *COMPACTED_MUTANTS,
+    *TABLE_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,

@@ -16,8 +16,11 @@ from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
+from dledger.client.table import Table
+from dledger.client.table_position import TablePosition
+from dledger.client.table_reader import Change, TableReader
 from dledger.common.status import Backlog, FilterBacklog
-from dledger.errors import MessageIdConflict, OutcomeUnknown, SeveralQueues
+from dledger.errors import MessageIdConflict, OutcomeUnknown, PositionTooOld, SeveralQueues
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
@@ -32,6 +35,7 @@ __all__ = [
     "Backlog",
     "BatchingProducer",
     "BlockingProducer",
+    "Change",
     "Client",
     "Compaction",
     "FilterBacklog",
@@ -40,6 +44,7 @@ __all__ = [
     "MessageIdConflict",
     "MutualTls",
     "OutcomeUnknown",
+    "PositionTooOld",
     "Record",
     "SendResult",
     "Sent",
@@ -49,6 +54,9 @@ __all__ = [
     "SpoolingProducer",
     "StoredBatch",
     "StoredRecord",
+    "Table",
+    "TablePosition",
+    "TableReader",
     "TopicInfo",
     "TopicView",
     "error_of",
