@@ -11,9 +11,10 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -39,6 +40,7 @@ from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.errors import DledgerError
 from dledger.replica import rolling
+from dledger.replica.rolling import Due
 from dledger.types import Entry, EntryKind
 
 _HISTORIES = int(os.environ.get("REKEEP_HISTORIES", "60"))
@@ -55,6 +57,8 @@ class Row:
     entry: int
     stored_at_ms: int
     born_host: str
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -160,6 +164,7 @@ class World:
                     message_id=message_id,
                     body=self.rng.randbytes(4),
                     tag=self.rng.choice(("", "", "x")),
+                    **self.said(),
                 )
             batch[message_id or f"without {number}"] = message
         messages = list(batch.values())
@@ -181,11 +186,17 @@ class World:
                 self.index,
                 self.now_ms,
                 host,
+                message.keys,
+                message.properties,
             )
             topic.ends[queue_id] += 1
             topic.rows[queue_id][offset] = stored
             if message.message_id:
                 topic.ids[message.message_id] = (queue_id, offset, stored)
+
+    def said(self) -> dict[str, Any]:
+        """Return what else a new message says of itself."""
+        return {}
 
     def roll(self) -> None:
         """A leader copies what is about to go, perhaps not all of it, perhaps too late."""
@@ -201,13 +212,15 @@ class World:
                     assert self.rekeep(command)
 
     def _rolls(self, topic: Topic, queue_id: int, before: int) -> Iterator[bytes]:
-        queue = self.state.topics.queue(topic.name, queue_id)
+        queue, past = self.state.topics.queue(topic.name, queue_id), self._past(topic)
         while roll := rolling.next_roll(
-            topic, queue_id, self.state.topics.queue(topic.name, queue_id), before
+            topic, queue_id, self.state.topics.queue(topic.name, queue_id), Due.below(before)
         ):
-            command, _ = rolling.rekeep_of(roll, self.read, self._past(topic))
+            command, _ = rolling.rekeep_of(
+                roll, self.read, lambda _, origin: not past(origin.stored_at_ms)
+            )
             yield command
-        past = rolling.past_blocks(topic, queue_id, queue, self._past(topic))
+        past = rolling.past_blocks(topic, queue_id, queue, past)
         if past is not None:
             yield past
 
@@ -216,11 +229,12 @@ class World:
         return lambda stored_at_ms: self.now_ms - stored_at_ms >= kept_ms
 
     def leave_out(self) -> None:
-        """What compaction will do: some rows go, wherever they are."""
+        """Some rows go, wherever they are."""
         for topic in self.state.topics.keeping_longer():
             queue_id = self.rng.randrange(_QUEUES)
             queue = self.state.topics.queue(topic.name, queue_id)
-            roll = rolling.next_roll(topic, queue_id, queue, self.rng.randint(1, self.index))
+            due = Due.below(self.rng.randint(1, self.index))
+            roll = rolling.next_roll(topic, queue_id, queue, due)
             if roll is not None:
                 gone = {at for at in range(roll.first, roll.to) if self.rng.random() < 0.5}
                 lengths = [
@@ -230,7 +244,7 @@ class World:
                     if at not in gone
                 ]
                 command, _ = rolling.rekeep_of(
-                    replace(roll, stretches=tuple(lengths)), self.read, lambda _: False
+                    replace(roll, stretches=tuple(lengths)), self.read, lambda *_: True
                 )
                 assert self.rekeep(command)
 
@@ -382,7 +396,8 @@ class World:
                 origin = (index, entry.timestamp_ms, frame.born_host)
                 if rekept is not None:
                     origin = rekept[row + number]
-                yield first + number, Row(message.body, message.tag, message_id, *origin)
+                said = (message.keys, message.properties)
+                yield first + number, Row(message.body, message.tag, message_id, *origin, *said)
 
     def drain(self) -> None:
         """A group gets all that is there, and its receives come to an end."""

@@ -12,7 +12,7 @@ from dledger.broker.commands import SetRetention
 from dledger.broker.results import Rekept
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import OffsetOutOfRange
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
@@ -41,14 +41,14 @@ class Disk(PartOfEngine):
     def _roll(self, without: Sequence[int]) -> None:
         topic = self.state.topics.named("orders")
         queue = self.state.topics.queue("orders", 0)
-        roll = next_roll(topic, 0, queue, len(self.log.entries) + 1)
+        roll = next_roll(topic, 0, queue, Due.below(len(self.log.entries) + 1))
         assert roll is not None
         if without:
             (each,) = roll.stretches
             left = [o for o in range(40) if o not in without]
             stretches = tuple(each._replace(first=o, row=o, length=1) for o in left)
             roll = replace(roll, stretches=stretches)
-        command, _ = rekeep_of(roll, lambda index: self.log.entries[index - 1], lambda _: False)
+        command, _ = rekeep_of(roll, lambda index: self.log.entries[index - 1], lambda *_: True)
         (result,) = self.log.append(command)
         assert result == Rekept(len(without))
 
