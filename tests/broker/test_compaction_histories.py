@@ -203,7 +203,7 @@ class CompactedWorld(World):
 
 def _table(rows: Mapping[int, Row]) -> dict[tuple[str, ...], bytes]:
     """Return what a reader of these rows has in the end: the newest value of each key."""
-    table = {}
+    table = dict[tuple[str, ...], bytes]()
     for _, row in sorted(rows.items()):
         if TOMBSTONE in row.properties:
             table.pop(row.keys, None)

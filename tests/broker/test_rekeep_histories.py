@@ -212,15 +212,15 @@ class World:
                     assert self.rekeep(command)
 
     def _rolls(self, topic: Topic, queue_id: int, before: int) -> Iterator[bytes]:
-        queue, past = self.state.topics.queue(topic.name, queue_id), self._past(topic)
+        queue, is_past = self.state.topics.queue(topic.name, queue_id), self._past(topic)
         while roll := rolling.next_roll(
             topic, queue_id, self.state.topics.queue(topic.name, queue_id), Due.below(before)
         ):
             command, _ = rolling.rekeep_of(
-                roll, self.read, lambda _, origin: not past(origin.stored_at_ms)
+                roll, self.read, lambda _, origin: not is_past(origin.stored_at_ms)
             )
             yield command
-        past = rolling.past_blocks(topic, queue_id, queue, past)
+        past = rolling.past_blocks(topic, queue_id, queue, is_past)
         if past is not None:
             yield past
 
