@@ -153,6 +153,9 @@ class CompactedWorld(World):
         going = find_going(claim, stays, blocks, part, read=self.read, is_old=is_old)
         rows = self.topics[claim.topic].rows[claim.queue_id]
         assert all(offset in rows for offset in going)
+        reached = self.rng.choice((claim.as_of_index + 1, self.rng.randint(1, self.index)))
+        due = due_of(claim, going, blocks, part, reached)
+        going = due.goes
         sample = sample_of(claim, going, _SECRET)
         assert bool(sample) == bool(len(going))
         found = {
@@ -166,8 +169,6 @@ class CompactedWorld(World):
             claim, stays, sample, found, end=queue.end, is_tombstone_old=is_tombstone_old
         ):
             going.discard(unproved)
-        reached = self.rng.choice((claim.as_of_index + 1, self.rng.randint(1, self.index)))
-        due = due_of(going, blocks, part, reached)
         topic, left = self.state.topics.named(claim.topic), self.rng.choice((1, 3, 1 << 30))
         while left and (
             roll := next_roll(

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -26,6 +26,8 @@ from tests.replica.test_node_snapshots import _METRICS, _digests_agree, _state, 
 from tests.waiting import eventually
 
 _HOUR_S = 3_600
+_Lie: TypeAlias = tuple[list[str], list[int], dict[int, int], str]
+"""Keys of messages, which of them are said to stay, the proofs of the others, and the answer."""
 _AT_ONCE = Compaction(min_lag_ms=0, tombstone_ms=0)
 
 
@@ -168,7 +170,7 @@ def _other(world: World) -> compactor.Compactor:
 
 
 @pytest.mark.parametrize(
-    ("keys", "stays", "proofs", "said"),
+    "lie",
     [
         (
             ["a", "b"],
@@ -188,14 +190,10 @@ def _other(world: World) -> compactor.Compactor:
     ],
 )
 async def test_the_first_lie_is_named_and_nothing_is_done(
-    world: World,
-    monkeypatch: pytest.MonkeyPatch,
-    keys: list[str],
-    stays: list[int],
-    proofs: Mapping[int, int],
-    said: str,
+    world: World, monkeypatch: pytest.MonkeyPatch, lie: _Lie
 ) -> None:
     """With topic, queue and offsets; it is logged, and counted."""
+    keys, stays, proofs, said = lie
     monkeypatch.setattr(compacting, "_BELOW", 1 << 16)  # each is sampled
     await world.produce(*keys)
     last, before = world.leader.driver.applied_index, _lies()
@@ -249,10 +247,10 @@ async def test_a_loser_younger_than_the_lag_stays(world: World) -> None:
 async def _roll_all(world: World) -> None:
     """Copy all of the topic as it is, as the roller does ahead of RETAIN."""
     topic = _state(world.leader).topics.named("t")
-    due = Due.below(world.leader.driver.applied_index + 1)
+    due = Due.below(world.leader.driver.applied_index + 1, last_index=0)
     copier_ = world.upkeep.compactor._copier
     while await copier_.copy_next(topic, 0, due, lambda _: lambda *_: True):
-        due = Due(is_block=lambda _: False, before=due.before)
+        due = Due(is_block=lambda _: False, before=due.before, soon=0)
 
 
 async def test_who_wins_and_is_gone_by_now_proves_nothing(world: World) -> None:

@@ -7,7 +7,7 @@ bytes are compressed by zlib.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from dledger.errors import InvalidArgument
@@ -47,10 +47,7 @@ class OffsetSet:
                 f"this one has {'more' if len(bits) > size_bytes else len(bits)}, or does not end "
                 "there"
             )
-        found._bits = bytearray(bits)
-        spare = 8 * size_bytes - (to - first)
-        if size_bytes:
-            found._bits[-1] &= 0xFF >> spare
+        found._set(bits)
         return found
 
     def pack(self) -> bytes:
@@ -77,6 +74,12 @@ class OffsetSet:
             return int(first in self)
         return self._slice(first, to).bit_count()
 
+    def rows_missing(self, offsets: Sequence[int]) -> list[int]:
+        """Return which of some offsets, by their number, are in its range and not in it."""
+        bits, first, size = self._bits, self.first, self.to - self.first
+        places = enumerate(offset - first for offset in offsets)
+        return [row for row, at in places if 0 <= at < size and not bits[at >> 3] >> (at & 7) & 1]
+
     def last(self, first: int, to: int) -> int | None:
         """Return the highest of the offsets ``[first, to)`` that is in it; None if none is."""
         found = self._slice(first, to)
@@ -92,6 +95,18 @@ class OffsetSet:
         if offset in self:
             at = offset - self.first
             self._bits[at >> 3] &= ~(1 << (at & 7))
+
+    def below(self, to: int) -> OffsetSet:
+        """Return those that are below *to*."""
+        found = OffsetSet(self.first, min(max(to, self.first), self.to))
+        found._set(self._bits[: len(found._bits)])
+        return found
+
+    def _set(self, bits: bytes) -> None:
+        """Take these bits, but for those behind the last offset."""
+        self._bits[:] = bits
+        if bits:
+            self._bits[-1] &= 0xFF >> 8 * len(bits) - (self.to - self.first)
 
     def add_missing(self, first: int, to: int, other: OffsetSet) -> None:
         """Add those of the offsets ``[first, to)`` that are not in *other*, which has its range."""

@@ -31,7 +31,7 @@ from dledger.broker.queue_part import QueuePart
 from dledger.broker.rekeep import REKEPT, origins
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import InvalidArgument
-from dledger.replica.rolling import Due
+from dledger.replica.rolling import Due, soon_due
 from dledger.types import Entry
 
 MAX_OFFSETS: Final = 1 << 23
@@ -124,7 +124,7 @@ def find_going(
     for block in blocks:
         is_seen = block.entry <= claim.as_of_index
         if is_seen and block.first < claim.to and block.end > claim.first:
-            _add_of_block(going, claim, stays, block, read=read, is_old=is_old)
+            _add_of_block(going, stays, block, read=read, is_old=is_old)
     if part is not None:
         low, high = part.entries
         end = end_below(part, first_young(low, high + 1, read=read, is_old=is_old))
@@ -134,7 +134,6 @@ def find_going(
 
 def _add_of_block(
     going: OffsetSet,
-    claim: Claim,
     stays: OffsetSet,
     block: KeptBlock,
     *,
@@ -142,11 +141,7 @@ def _add_of_block(
     is_old: Callable[[int], bool],
 ) -> None:
     offsets = block.offsets()
-    said = [
-        row
-        for row, offset in enumerate(offsets)
-        if claim.first <= offset < claim.to and offset not in stays
-    ]
+    said = stays.rows_missing(offsets)
     if said and not is_old(block.newest_ms):
         rows = origins(read(block.entry), block.start, block.stop)
         said = [row for row in said if is_old(rows[row].stored_at_ms)]
@@ -184,15 +179,20 @@ def end_below(part: QueuePart, index: int) -> int:
 
 
 def due_of(
-    going: OffsetSet, blocks: Iterable[KeptBlock], part: QueuePart | None, reached: int
+    claim: Claim,
+    going: OffsetSet,
+    blocks: Iterable[KeptBlock],
+    part: QueuePart | None,
+    reached: int,
 ) -> Due:
-    """Return what is copied at once of a queue. May be called from any thread.
+    """Return what is copied at once of a queue, and goes with it. May be called from any thread.
 
     Blocks that lose at least half of their rows, which stand for their bytes; blocks, and the
     log's front, that retention reaches before the caller comes again: it would copy them whole.
 
     Args:
-        going: What goes.
+        claim: What is said.
+        going: What of it goes.
         blocks: The queue's blocks.
         part: Its messages in the log, of entries up to the claim's at most.
         reached: The entry that retention comes to before the caller does.
@@ -204,11 +204,19 @@ def due_of(
         for block, gone in gone_of.items()
         if 2 * gone >= block.length or block.entry < reached
     }
-    last = None
+    to = 0
     if part is not None:
         last = going.last(part.first, end_below(part, reached))
-    to = 0 if last is None else last + 1
-    return Due(is_block=due.__contains__, before=reached, to=to, goes=going, gone_of=gone_of)
+        to = part.first if last is None else last + 1
+        going = going.below(to)
+    return Due(
+        is_block=due.__contains__,
+        before=reached,
+        soon=soon_due(reached, claim.as_of_index),
+        to=to,
+        goes=going,
+        gone_of=gone_of,
+    )
 
 
 # -- whether it is true ----------------------------------------------------------------------------

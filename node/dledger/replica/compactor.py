@@ -11,13 +11,11 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.kept_blocks import KeptBlock
 from dledger.broker.lived_time import older_than
-from dledger.broker.queue_part import QueuePart
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction, Topic
 from dledger.common.metrics import NodeMetrics
@@ -71,12 +69,19 @@ class Compacted:
 
 
 class _Found(NamedTuple):
-    """A queue as it was at one moment, and what of it goes."""
+    """What a claim says of a queue, as that was at one moment.
 
-    blocks: tuple[KeptBlock, ...]
-    part: QueuePart | None
+    Attributes:
+        stays: What it says.
+        may_go: How many messages may go by it.
+        due: What is copied at once, and which of them go with that.
+        sample: Which of these are proved before.
+    """
+
     stays: OffsetSet
-    going: OffsetSet
+    may_go: int
+    due: Due
+    sample: list[int]
 
 
 class Compactor:
@@ -123,16 +128,11 @@ class Compactor:
     async def _compact(self, claim: Claim, until_s: float) -> Compacted:
         topic, how = self._checked(claim)
         found = await self._find(claim, how)
-        sample = await asyncio.to_thread(sample_of, claim, found.going, self._secret)
-        if not claim.proofs.keys() >= set(sample):
-            return Compacted(ask=tuple(sample))
-        await self._check_sample(claim, how, found, sample)
-        reached = claim.as_of_index + 1
-        if claim.again_in_ms:
-            reached = min(reached, await self._reach(claim.again_in_ms))
-        going = found.going
-        due = await asyncio.to_thread(due_of, going, found.blocks, found.part, reached)
-        return await self._copy(topic, claim.queue_id, due, until_s)
+        if not claim.proofs.keys() >= set(found.sample):
+            return Compacted(ask=tuple(found.sample))
+        await self._check_sample(claim, how, found)
+        done = await self._copy(topic, claim.queue_id, found.due, until_s)
+        return replace(done, later=max(0, found.may_go - done.let_go))
 
     async def _copy(self, topic: Topic, queue_id: int, due: Due, until_s: float) -> Compacted:
         kept = let_go = written_bytes = 0
@@ -147,12 +147,7 @@ class Compactor:
             self._metrics.let_go_messages.inc(copied.dropped)
         if not self._state.topics.is_there(topic):
             raise UnknownTopic(topic.name)
-        return Compacted(
-            kept=kept,
-            let_go=let_go,
-            written_bytes=written_bytes,
-            later=max(0, len(due.goes) - let_go),
-        )
+        return Compacted(kept=kept, let_go=let_go, written_bytes=written_bytes)
 
     # -- what is checked ---------------------------------------------------------------------------
 
@@ -211,12 +206,16 @@ class Compactor:
         part = queue.part(first_index, claim.as_of_index)
         blocks = tuple(queue.blocks or ())
         is_old = self._older_than(how.min_lag_ms)
+        reached = claim.as_of_index + 1
+        if claim.again_in_ms:
+            reached = min(reached, await self._reach(claim.again_in_ms))
 
         def find() -> _Found:
             stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
             read = self._copier.read
             going = find_going(claim, stays, blocks, part, read=read, is_old=is_old)
-            return _Found(blocks, part, stays, going)
+            due = due_of(claim, going, blocks, part, reached)
+            return _Found(stays, len(going), due, sample_of(claim, due.goes, self._secret))
 
         return await asyncio.to_thread(find)
 
@@ -225,22 +224,20 @@ class Compactor:
         leaps, lived_ms = self._state.time.leaps, self._driver.log_clock.lived_ms()
         return older_than(age_ms, leaps=leaps, lived_ms=lived_ms)
 
-    async def _check_sample(
-        self, claim: Claim, how: Compaction, found: _Found, sample: list[int]
-    ) -> None:
+    async def _check_sample(self, claim: Claim, how: Compaction, found: _Found) -> None:
         """Check what is said of the sampled messages, and let those stay that are not proved.
 
         Raises:
             InvalidArgument: The first lie.
         """
         queue = self._state.topics.queue(claim.topic, claim.queue_id)
-        named = {*sample, *(claim.proofs[offset] for offset in sample)}
+        named = {*found.sample, *(claim.proofs[offset] for offset in found.sample)}
         rows = await asyncio.to_thread(self._rows(queue, named))
         try:
             unproved = judge(
                 claim,
                 found.stays,
-                sample,
+                found.sample,
                 rows,
                 end=queue.end,
                 is_tombstone_old=self._older_than(how.tombstone_ms),
@@ -250,7 +247,7 @@ class Compactor:
             logger.error("a round of compaction is refused: %s", error)
             raise
         for offset in unproved:
-            found.going.discard(offset)
+            found.due.goes.discard(offset)
 
     def _rows(
         self, queue: ConsumeQueue, offsets: Iterable[int]

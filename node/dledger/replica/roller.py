@@ -98,7 +98,7 @@ class Roller:
         return gone > 0 and self._driver.room.is_short
 
     async def _roll_topic(self, topic: Topic, before: int, group_hours: int) -> None:
-        due = Due.below(before)
+        due = Due.below(before, last_index=self._driver.applied_index)
         for queue_id in range(topic.queues):
             while self._left and await self._copier.copy_next(
                 topic, queue_id, due, lambda now: self._stays(now, group_hours)

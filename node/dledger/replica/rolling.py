@@ -27,7 +27,11 @@ from dledger.types import MAX_NUMBER, Entry
 MAX_BYTES: Final = 1 << 20
 """Of the messages of one REKEEP; a single message may be larger."""
 _NEIGHBOUR: Final = 2
-"""A neighbour is taken along if it has at most this many times the rows."""
+"""A neighbour is taken along if it has at most this many times the rows,"""
+_FEW: Final = 32
+"""and is due soon, or has at most so many: a block costs about as much state as these."""
+_SOON: Final = 6
+"""Due soon is this part of what the log has."""
 _MAX_LOOKED_AT: Final = 2 * MAX_ROWS
 """Rows of blocks, and slices of the log, that are looked at for one REKEEP, however few stay."""
 
@@ -43,20 +47,24 @@ class Due:
         is_block: Whether a block is.
         before, to: The log's messages are, from their front on, in entries below *before* and at
             offsets below *to*.
+        soon: Neighbours in entries below it go along, since they are due soon: writing a young one
+            anew costs as much as what it would have cost later, and that once more.
         goes: Those that are known to go: they take no room in a REKEEP. `rekeep_of` is told, too.
         gone_of: How many rows of a block that are: only of blocks that have some.
     """
 
     is_block: Callable[[KeptBlock], bool]
     before: int
+    soon: int
     to: int = MAX_NUMBER
     goes: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
 
     @classmethod
-    def below(cls, index: int) -> Due:
-        """Return that all is due that lies in entries below *index*."""
-        return cls(is_block=lambda block: block.entry < index, before=index)
+    def below(cls, index: int, *, last_index: int) -> Due:
+        """Return that what lies below entry *index* is due, of a log up to *last_index*."""
+        soon = soon_due(index, last_index)
+        return cls(is_block=lambda block: block.entry < index, before=index, soon=soon)
 
     def left_of(self, block: KeptBlock) -> int:
         """Return how many rows of a block do not go."""
@@ -84,6 +92,11 @@ class Roll:
     to: int
     log_first: int
     stretches: tuple[Stretch, ...]
+
+
+def soon_due(index: int, last_index: int) -> int:
+    """Return below which entry is due soon what is not yet, if what lies below *index* is now."""
+    return index + max(0, last_index - index) // _SOON
 
 
 def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, due: Due) -> Roll | None:
@@ -123,6 +136,7 @@ def _together(
             left, left_bytes = due.left_of(blocks[at]), due.left_bytes(blocks[at])
             if (
                 left <= _NEIGHBOUR * rows
+                and (left <= _FEW or blocks[at].entry < due.soon)
                 and rows + left <= MAX_ROWS
                 and size_bytes + left_bytes <= MAX_BYTES
                 and looked_at + blocks[at].length <= _MAX_LOOKED_AT
@@ -182,24 +196,23 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
         DledgerError: An entry cannot be read.
     """
     messages, offsets, found = list[Message](), list[int](), list[Origin]()
-    size_bytes, to, entry = 0, roll.to, None
+    size_bytes, to, payload = 0, roll.to, None
     for first, length, row, index, start, end in roll.stretches:
         if size_bytes >= MAX_BYTES and first >= roll.log_first:
             to = first
             break
-        if entry is None or entry.index != index:
-            entry = read(index)
-        frame = ProduceFrame(entry.data, start, end)
-        theirs = origins(entry, start, end) if entry.data[start - 1] == REKEPT else None
-        mine = Origin(entry.index, entry.timestamp_ms, frame.born_host)
+        if payload is None or payload.place != (index, start):
+            if payload is None or payload.entry.index != index:
+                entry = read(index)
+            payload = _Payload(entry, start, end)
         for number in range(length):
             if size_bytes >= MAX_BYTES and first + number >= roll.log_first:
                 to = first + number
                 break
-            origin = mine if theirs is None else theirs[row + number]
+            origin = payload.origin(row + number)
             if not stays(first + number, origin):
                 continue
-            message = _message(frame, entry, start, row + number)
+            message = payload.message(row + number)
             if message is None:
                 continue
             messages.append(message)
@@ -222,15 +235,29 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
     return kept.encode(), len(offsets)
 
 
-def _message(frame: ProduceFrame, entry: Entry, start: int, row: int) -> Message | None:
-    """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
-    try:
-        message = frame.message(row)
-    except MalformedCommandError:
-        return None
-    if message.message_id:
-        return message
-    return replace(message, message_id=id_of_place(entry.index, start, row))
+class _Payload:
+    """A payload of messages in an entry: each slice of a block with gaps is in the same one."""
+
+    def __init__(self, entry: Entry, start: int, end: int) -> None:
+        self.entry, self.place = entry, (entry.index, start)
+        self._frame = ProduceFrame(entry.data, start, end)
+        is_copy = entry.data[start - 1] == REKEPT
+        self._theirs = origins(entry, start, end) if is_copy else None
+        self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
+
+    def origin(self, row: int) -> Origin:
+        """Return what a message had when it was stored."""
+        return self._mine if self._theirs is None else self._theirs[row]
+
+    def message(self, row: int) -> Message | None:
+        """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
+        try:
+            message = self._frame.message(row)
+        except MalformedCommandError:
+            return None
+        if message.message_id:
+            return message
+        return replace(message, message_id=id_of_place(*self.place, row))
 
 
 def past_blocks(
