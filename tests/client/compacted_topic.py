@@ -1,22 +1,15 @@
-"""A compacted topic for tests of its readers: writes by key, lets go by hand, knows what is right.
-
-It stands for the parts that choose a key's queue and that decide which messages go.
-"""
+"""A compacted topic for tests of its readers: lets go by hand, and knows what is right."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
-import pytest
-from crc32c import crc32c
-
-from dledger.broker.commands import SetRetention
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.produce import ProduceFrame
-from dledger.client import Client, Compaction, Record, TopicInfo
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.client import Client, Compaction, Record
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.engine import Engine
 from dledger.types import MAX_NUMBER
 
@@ -39,8 +32,7 @@ class CompactedTopic:
     async def create(self) -> None:
         """Make it, with a first message in each queue."""
         async with Client(self._address) as client:
-            await client.create_topic(TOPIC, queues=self._queues)
-        await self._engine.propose(SetRetention(name=TOPIC, hours=0).encode())
+            await client.create_topic(TOPIC, queues=self._queues, compaction=Compaction())
         self.rows.clear()
         keys = (f"{FIRST}-{number}" for number in range(1 << 10))
         firsts = {self.queue_of(key): key for key in keys}
@@ -48,7 +40,7 @@ class CompactedTopic:
             await self.put(key, b"")
 
     def queue_of(self, key: str) -> int:
-        return crc32c(key.encode()) % self._queues
+        return queue_of_key(key.encode(), self._queues)
 
     async def put(self, key: str, body: bytes) -> None:
         """Store a key's new message."""
@@ -64,7 +56,7 @@ class CompactedTopic:
 
     async def _append(self, key: str, record: Record) -> None:
         async with Client(self._address) as client:
-            await client.append(TOPIC, [record], queue_id=self.queue_of(key))
+            await client.append(TOPIC, [record])
 
     def queue(self, queue_id: int) -> ConsumeQueue:
         return self._engine.state.topics.queue(TOPIC, queue_id)
@@ -90,7 +82,8 @@ class CompactedTopic:
         there = await self._messages(queue_id)
         newest = {key: each.first for each, key in there}
         topic = self._engine.state.topics.named(TOPIC)
-        roll = next_roll(topic, queue_id, self.queue(queue_id), MAX_NUMBER)
+        due = Due.below(MAX_NUMBER, last_index=MAX_NUMBER)
+        roll = next_roll(topic, queue_id, self.queue(queue_id), due)
         assert roll is not None
         stays = tuple(
             each
@@ -99,19 +92,5 @@ class CompactedTopic:
         )
         entries = {each.entry: await self._engine.read_entry(each.entry) for each in stays}
         rolled = replace(roll, stretches=stays)
-        command, _ = rekeep_of(rolled, entries.__getitem__, lambda _: False)
+        command, _ = rekeep_of(rolled, entries.__getitem__, lambda *_: True)
         await self._engine.propose(command)
-
-
-def say_compacted(monkeypatch: pytest.MonkeyPatch, *, tombstone_ms: int = 86_400_000) -> None:
-    """Have clients told that the topic is compacted."""
-    told = Client.topics
-
-    async def topics(client: Client) -> tuple[TopicInfo, ...]:
-        compaction: Any = Compaction(tombstone_ms=tombstone_ms)
-        return tuple(
-            replace(each, compaction=compaction) if each.name == TOPIC else each
-            for each in await told(client)
-        )
-
-    monkeypatch.setattr(Client, "topics", topics)

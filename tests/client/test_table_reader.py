@@ -17,7 +17,6 @@ from dledger.cli.main import _parser
 from dledger.cli.topic_table import show_table
 from dledger.client import Change, Client, Table, TablePosition, TableReader, table_reader
 from dledger.errors import (
-    DledgerError,
     InvalidArgument,
     PositionTooOld,
     TopicMadeAnew,
@@ -26,7 +25,7 @@ from dledger.errors import (
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
 from dledger.types import Entry
-from tests.client.compacted_topic import FIRST, TOPIC, CompactedTopic, say_compacted
+from tests.client.compacted_topic import FIRST, TOPIC, CompactedTopic
 from tests.requests.memory_group import WAIT_S, MemoryEngine, MemoryGroup, memory_group
 from tests.waiting import eventually
 
@@ -35,9 +34,8 @@ PAGE = (Path(__file__).parents[2] / "docs/clients.md").read_text("utf-8")
 
 
 @pytest.fixture
-async def group(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MemoryGroup]:
+async def group() -> AsyncIterator[MemoryGroup]:
     """Two nodes."""
-    say_compacted(monkeypatch)
     async with memory_group(2) as group:
         yield group
 
@@ -269,17 +267,6 @@ async def test_a_topic_that_is_not_compacted_is_no_table(
         await Table(group.addresses, "orders").catch_up()
     with pytest.raises(UnknownTopic, match="nowhere"):
         await Table(group.addresses, "nowhere").catch_up()
-
-
-async def test_a_message_without_one_key_is_no_row(
-    group: MemoryGroup, topic: CompactedTopic
-) -> None:
-    """No node takes one; a reader that skipped it would hide that one did."""
-    async with Client(group.addresses[0]) as client:
-        await client.append(TOPIC, [b"x"], queue_id=0)
-
-    with pytest.raises(DledgerError, match="has 0 keys"):
-        await Table(group.addresses, TOPIC).catch_up()
 
 
 async def test_who_was_away_for_longer_than_tombstones_are_kept_begins_again(

@@ -13,7 +13,7 @@ from dledger.broker.commands import SetRetention
 from dledger.broker.results import Rekept
 from dledger.client.stored_batch import StoredBatch
 from dledger.errors import DledgerError, OffsetOutOfRange
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
@@ -49,7 +49,8 @@ class Disk(PartOfEngine):
         """Copy what comes next, without some offsets; return which offsets it decided."""
         topic = self.state.topics.named("orders")
         queue = self.state.topics.queue("orders", 0)
-        roll = next_roll(topic, 0, queue, before or len(self.log.entries) + 1)
+        due = Due.below(before or len(self.log.entries) + 1, last_index=0)
+        roll = next_roll(topic, 0, queue, due)
         assert roll is not None
         left = tuple(
             each._replace(first=each.first + number, row=each.row + number, length=1)
@@ -60,7 +61,7 @@ class Disk(PartOfEngine):
         command, _ = rekeep_of(
             replace(roll, stretches=left),
             lambda index: self.log.entries[index - 1],
-            lambda _: False,
+            lambda *_: True,
         )
         before_it = queue.count
         (result,) = self.log.append(command)

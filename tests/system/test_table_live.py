@@ -10,7 +10,7 @@ import pytest
 from dledger.broker.commands import Retain
 from dledger.client import Client, Table
 from dledger.server.node import Node
-from tests.client.compacted_topic import TOPIC, CompactedTopic, say_compacted
+from tests.client.compacted_topic import TOPIC, CompactedTopic
 from tests.system.live_nodes import LiveNodes
 from tests.waiting import eventually
 
@@ -18,9 +18,8 @@ WAIT_S = 60.0
 
 
 @pytest.fixture
-def live(unfounded: LiveNodes, monkeypatch: pytest.MonkeyPatch) -> LiveNodes:
+def live(unfounded: LiveNodes) -> LiveNodes:
     """Return nodes of no group yet, with small segments."""
-    say_compacted(monkeypatch)
     return unfounded.where(segment_bytes=1 << 20)
 
 

@@ -9,14 +9,13 @@ from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any, Final
 
-_TOMBSTONE: Final = ("dledger.tombstone", "true")
-"""The user property, and its value, of a message that deletes its key in a compacted topic."""
+TOMBSTONE: Final = "dledger.tombstone"
+"""The user property of a message that deletes its key in a compacted topic, if it is `true`."""
 
 
 def is_tombstone(properties: Mapping[str, str]) -> bool:
     """Whether a message with these properties of its user's deletes its key."""
-    name, value = _TOMBSTONE
-    return properties.get(name) == value
+    return properties.get(TOMBSTONE) == "true"
 
 
 def id_of_place(index: int, start: int, row: int) -> str:

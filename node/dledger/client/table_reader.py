@@ -20,7 +20,6 @@ from dledger.client.stored_batch import StoredBatch
 from dledger.client.table_position import TablePosition
 from dledger.common.backoff import Backoff
 from dledger.errors import (
-    DledgerError,
     InvalidArgument,
     PositionTooOld,
     TopicMadeAnew,
@@ -164,14 +163,9 @@ class TableReader:
     def _changes(self, queue_id: int, batch: StoredBatch) -> Iterator[Change]:
         """Yield what a batch says; the position goes behind each when the next is asked for."""
         for stored in batch.records():
-            keys = stored.record.keys
-            if len(keys) != 1:
-                raise DledgerError(
-                    f"topic {self.topic!r} is compacted, and the message at offset {stored.offset} "
-                    f"of its queue {queue_id} has {len(keys)} keys"
-                )
+            (key,) = stored.record.keys  # no node takes another number
             deleted = is_tombstone(stored.record.properties)
-            yield Change(key=keys[0], queue_id=queue_id, stored=stored, deleted=deleted)
+            yield Change(key=key, queue_id=queue_id, stored=stored, deleted=deleted)
             self._offsets[queue_id] = stored.offset + 1
         self._offsets[queue_id] = batch.end_offset
 
