@@ -382,6 +382,6 @@ async def test_times_that_a_request_does_not_name_are_as_usual(group: MemoryGrou
         asked = pb.CreateTopicRequest(name="x", compaction=pb.Compaction(min_lag_ms=0))
         await client.call(client._topics.CreateTopic, asked)
 
-        found = {topic.name: topic.compaction for topic in await client.topics()}
+        found = {each.name: each.compaction for each in await client.topics() if each.name in "wx"}
 
     assert found == {"w": Compaction(), "x": Compaction(min_lag_ms=0)}
