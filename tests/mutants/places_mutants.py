@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
+_TOLD = "test_a_node_that_copied_messages_says_from_where_on_it_has_all"
 _KEPT = "tests/pipeline/test_kept_messages.py"
+_TELLS = f"tests/pipeline/test_places.py::{_TOLD}"
 _RESTORE = "tests/pipeline/test_kept_restore.py"
 
 PLACES_MUTANTS = (
@@ -14,17 +16,14 @@ PLACES_MUTANTS = (
         old="kept_from=max(now.kept_from, now.topics.copied_below),",
         new="kept_from=now.kept_from,",
         why="a late backup's places lack messages, and its queries leave them out for ever",
-        checks=(
-            "tests/pipeline/test_places.py::"
-            "test_a_node_that_copied_messages_says_from_where_on_it_has_all",
-        ),
+        checks=(_TELLS,),
     ),
     Mutant(
         name="copies are not shown",
         package="pipeline",
         file="archive/planning.py",
-        old="        found[row.first_index] = replace(found.get(row.first_index, without), kept=copies)\n",
-        new="        del copies, without\n",
+        old="found[row.first_index] = replace(found.get(row.first_index, without), kept=copies)",
+        new="del copies, without",
         why="an archive whose first entries went does not show what the group still keeps",
         checks=(_KEPT,),
     ),

@@ -42,10 +42,11 @@ def test_a_disk_is_read_as_a_table_by_key(spark: SparkSession, tmp_path: Path) -
 
 
 def test_a_statement_is_about_what_is_current_in_compacted_topics(
-    spark: SparkSession,  # noqa: ARG001, which the command joins
+    spark: SparkSession,
     tmp_path: Path,
 ) -> None:
     """There are none here: the table has no row; and no moment that the backup does not know."""
+    assert spark.version  # the command joins this session
     store = Store.open(f"file://{tmp_path}/store")
     backup(store, checked_entries(LOG), (30, 100))
     sql = "SELECT count(*) AS rows, max(key) AS newest FROM current WHERE topic = 'orders'"
