@@ -34,7 +34,7 @@ def archived_messages(
 
     They are all whose places the manifest knows, on both sides of a gap, and in the newest run that
     begins at or below the last index also the others, from the run's oldest base on. What that
-    leaves out is `left_out`.
+    leaves out is `left_out`. Of older messages that the group kept there are copies.
 
     Raises:
         LogIncomplete: No base stands for what is missing before a run.

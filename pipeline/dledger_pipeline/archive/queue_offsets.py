@@ -169,14 +169,17 @@ def message_ranges(
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     offsets = QueueOffsets(state)
-    held, kept = offsets.held(), offsets.kept()
+    held, kept, applied_index = offsets.held(), offsets.kept(), offsets.applied_index
     found = [(each, _slices(each, offsets, held, selection.last_index)) for each in ranges]
     if not found:
         return
     if topics is None:
         topics = offsets.topics_left(lambda each: selection.topic in (None, each.name))
-    first_index = found[0][0].first_index
-    blocks = selection.of_blocks(_with_moved(kept, held, offsets.kept(), first_index), topics)
+    if selection.first_index > applied_index:
+        kept = kept.slice(0, 0)  # of older messages only
+    else:
+        kept = _with_moved(kept, held, offsets.kept(), found[0][0].first_index)
+    blocks = selection.of_blocks(kept, topics)
     for each, slices in found:
         wanted = selection.of_slices(slices, topics)
         if not overlap(each.bounds, selection.of_entries()):
@@ -252,8 +255,10 @@ def _with_moved(
     A node's log may begin behind what its snapshot refers to, as a restored one's does: everything
     there, *held* or in a block, was copied once more by then, or dropped.
     """
+    copied = pc.is_in(held.column("generation"), now.column("generation"))
+    below = pc.and_(copied, pc.less(held.column("index"), first_index))
     lost: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for row in held.filter(pc.less(held.column("index"), first_index)).to_pylist():
+    for row in held.filter(below).to_pylist():
         end = row["first_offset"] + row["rows"]
         lost.setdefault(_queue_of(row), []).append((row["first_offset"], end))
     for row in kept.filter(pc.less(kept.column("index"), first_index)).to_pylist():
