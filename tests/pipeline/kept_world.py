@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from dledger.broker.commands import CreateTopic, DeleteTopic, Retain, SetRetention
 from dledger.broker.consume_queue import ConsumeQueue
@@ -20,6 +19,8 @@ from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
+from dledger.types import Entry
+from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.current import TOMBSTONE
 from dledger_pipeline.archive.manifest import Manifest, RestorePoint, first_manifest
 from dledger_pipeline.object_store.store import Store
@@ -200,7 +201,7 @@ class KeptWorld:
         merged = int(previous is not None and first == follows and self.rng.random() < 0.3)
         tail = previous.files[-merged:] if previous and merged else ()
         kept_from = max(self.state.first_index, self.state.topics.copied_below)
-        size, rows = self.rng.randint(3, 9), []
+        size, rows = self.rng.randint(3, 9), list[ManifestRow]()
         for at in range(first, last + 1, size):
             end = min(at + size - 1, last)
             places = told(self.state, at, end) if kept_from <= at else None
@@ -222,5 +223,5 @@ class KeptWorld:
             base = self.rng.choice(self.manifest.bases)
             self.manifest = self.manifest.without_before(base.as_of_ms)
 
-    def _entries(self) -> Sequence[Any]:
+    def _entries(self) -> Sequence[Entry]:
         return checked_entries(self.log)
