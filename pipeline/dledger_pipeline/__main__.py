@@ -495,7 +495,15 @@ def _add_query(commands: Any) -> None:
     help_text = "answer SQL about a backup, a line of JSON for each row"
     parser = _command(commands, "query", help_text, _query)
     parser.set_defaults(shows_result=False)
-    parser.add_argument("sql", metavar="SQL", help="about the tables `messages` and `entries`")
+    parser.add_argument(
+        "sql", metavar="SQL", help="about the tables `messages`, `entries` and `current`"
+    )
+    parser.add_argument(
+        "--to-time",
+        type=_time_ms,
+        metavar="RFC3339",
+        help="what table `current` had then, 2026-01-31T12:00:00Z; default: at the end",
+    )
     _add_number(parser)
     _add_spark_arguments(parser)
 
@@ -509,6 +517,7 @@ def _query(args: argparse.Namespace) -> Result:
     request = QueryRequest(
         sql=args.sql,
         number=args.manifest,
+        to_time_ms=args.to_time,
         allow_http=args.allow_http,
         **_spark_request(args),
     )

@@ -21,6 +21,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
+from tests.mutants.places_mutants import PLACES_MUTANTS
 from tests.mutants.poison_mutants import POISON_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replay_mutants import REPLAY_MUTANTS
@@ -61,4 +62,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,
+    *PLACES_MUTANTS,
 )

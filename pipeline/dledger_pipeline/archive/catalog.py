@@ -28,7 +28,7 @@ import pyarrow as pa
 
 from dledger_pipeline.archive.archive import create_once
 from dledger_pipeline.archive.extent import Extent
-from dledger_pipeline.archive.file_rows import encode_rows, file_row
+from dledger_pipeline.archive.file_rows import encode_rows, file_row, spans_from
 from dledger_pipeline.archive.hashed_json import (
     MAX_JSON_BYTES,
     Signature,
@@ -350,7 +350,9 @@ def _encode(manifest: Manifest, key: bytes | None) -> bytes:
 
 
 def _base(name: str, content: Any) -> BaseRow:
-    row = row_of(BaseRow, name, content)
+    if not isinstance(content, dict) or "kept" not in content:
+        raise CorruptManifest(name, f"a base is {content!r:.80}")
+    row = row_of(BaseRow, name, content, kept=spans_from(name, content["kept"]))
     if row.name != base_name(row.applied_index, row.sha256):
         raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
     if not 1 <= row.first_index <= row.applied_index + 1 or row.applied_chain > _MAX_CRC:
