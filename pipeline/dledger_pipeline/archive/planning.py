@@ -1,8 +1,8 @@
 """Which objects of a backup a query for messages reads; the manifest alone is read for that.
 
-And a base, where it may refer to copies of older messages that are asked for. Where a manifest does not say where the messages of some entries are, or whether a topic still
-existed at the last index, the log is replayed (`queue_offsets`). Called by the data source and by
-`compact`.
+And a base, where it may refer to copies of older messages that are asked for. Where a manifest does
+not say where the messages of some entries are, or whether a topic still existed at the last index,
+the log is replayed (`queue_offsets`). Called by the data source and by `compact`.
 """
 
 from __future__ import annotations
