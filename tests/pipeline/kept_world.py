@@ -146,14 +146,30 @@ class KeptWorld:
             self._said.append(command)
             self.commit(command)
 
+    def move_on(self) -> None:
+        """Copy all that is there, and let everything before go."""
+        for topic, queue_id, queue in self._queues():
+            if queue.first < queue.end:
+                first = queue.blocks.first if queue.blocks else queue.log_first
+                everything = self._rekeep(topic, queue_id, queue, first, queue.end, let_go=0)
+                self.commit(everything)
+        self.commit(Retain(before_index=len(self.log.entries)).encode())
+
     def _rekeep(
-        self, topic: Topic, queue_id: int, queue: ConsumeQueue, first: int, to: int
+        self,
+        topic: Topic,
+        queue_id: int,
+        queue: ConsumeQueue,
+        first: int,
+        to: int,
+        *,
+        let_go: float = 0.2,
     ) -> bytes:
         rows = [
             (offset, self._read(each.entry, each.start, each.end, each.row + offset - each.first))
             for each in queue.stretches(max(first, queue.first))
             for offset in range(each.first, each.first + each.length)
-            if offset < to and self.rng.random() < 0.8
+            if offset < to and self.rng.random() >= let_go
         ]
         return Kept(
             topic=topic.name,

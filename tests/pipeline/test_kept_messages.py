@@ -185,6 +185,21 @@ def test_each_message_is_shown_once_as_it_was_stored(
                 }
 
 
+def test_what_two_bases_keep_is_shown_once(tmp_path: Path) -> None:
+    """Behind a gap there is another copy of what is older than the run before it."""
+    world = KeptWorld(1, Store.open(f"file://{tmp_path}"))
+    world.create()
+    for step in ("produce", "produce", "move_on", "produce", "back_up") * 2:
+        getattr(world, step)()
+    assert world.manifest is not None
+
+    found = shown(world, world.manifest, Selection())
+
+    assert len([base for base in world.manifest.bases if base.kept]) == 2
+    assert len(world.manifest.gaps()) == 1
+    assert found.keys() == world.stored.keys()
+
+
 def newest(world: KeptWorld, at: int) -> dict[tuple[str, str], Stored]:
     """Return the newest message of each key among what was visible after an entry."""
     found: dict[tuple[str, str], tuple[tuple[int, int, int], Stored]] = {}
