@@ -200,6 +200,23 @@ def test_what_two_bases_keep_is_shown_once(tmp_path: Path) -> None:
     assert found.keys() == world.stored.keys()
 
 
+def test_a_replay_of_what_no_node_told_brings_no_copies_of_what_one_told(tmp_path: Path) -> None:
+    """It begins behind a base, and a copy of an older message lies in what it reads."""
+    world = KeptWorld(1, Store.open(f"file://{tmp_path}"))
+    world.create()
+    world.produce()
+    world.back_up(with_base=True)
+    world.produce()
+    world.copy_all()
+    world.back_up(with_base=True)
+    assert world.manifest is not None
+
+    found = shown(world, world.manifest, Selection())
+
+    assert [row.places is None for row in world.manifest.files] == [False, True]
+    assert found.keys() == world.stored.keys()
+
+
 def newest(world: KeptWorld, at: int) -> dict[tuple[str, str], Stored]:
     """Return the newest message of each key among what was visible after an entry."""
     found: dict[tuple[str, str], tuple[tuple[int, int, int], Stored]] = {}
