@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_TOLD = "test_a_node_that_copied_messages_says_from_where_on_it_has_all"
 _KEPT = "tests/pipeline/test_kept_messages.py"
-_TELLS = f"tests/pipeline/test_places.py::{_TOLD}"
+_TELLS = "tests/pipeline/test_places.py"
 _RESTORE = "tests/pipeline/test_kept_restore.py"
 
 PLACES_MUTANTS = (
