@@ -117,6 +117,15 @@ PLACES_MUTANTS = (
         checks=(_KEPT,),
     ),
     Mutant(
+        name="what a manifest says of copies is believed",
+        package="pipeline",
+        file="archive/bases.py",
+        old="    if _spans(state) != row.kept:\n",
+        new="    if state is None:\n",
+        why="a forged or damaged list of queues hides messages from every question",
+        checks=(_RESTORE,),
+    ),
+    Mutant(
         name="a deleted key has a row",
         package="pipeline",
         file="archive/current.py",
