@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.mutant import Mutant
 
-_TOLD = "test_a_node_that_copied_messages_says_from_where_on_it_has_all"
 _KEPT = "tests/pipeline/test_kept_messages.py"
-_TELLS = f"tests/pipeline/test_places.py::{_TOLD}"
+_TELLS = "tests/pipeline/test_places.py"
 _RESTORE = "tests/pipeline/test_kept_restore.py"
 
 PLACES_MUTANTS = (
@@ -116,6 +115,15 @@ PLACES_MUTANTS = (
         new="        if base.kept is None:\n",
         why="a query for a rare topic reads and decodes a state of megabytes",
         checks=(_KEPT,),
+    ),
+    Mutant(
+        name="what a manifest says of copies is believed",
+        package="pipeline",
+        file="archive/bases.py",
+        old="    if _spans(state) != row.kept:\n",
+        new="    if state is None:\n",
+        why="a forged or damaged list of queues hides messages from every question",
+        checks=(_RESTORE,),
     ),
     Mutant(
         name="a deleted key has a row",

@@ -146,14 +146,34 @@ class KeptWorld:
             self._said.append(command)
             self.commit(command)
 
+    def move_on(self) -> None:
+        """Copy all that is there, and let everything before go."""
+        self.copy_all()
+        self.commit(Retain(before_index=len(self.log.entries)).encode())
+
+    def copy_all(self) -> None:
+        """Copy all that is there."""
+        for topic, queue_id, queue in self._queues():
+            if queue.first < queue.end:
+                first = queue.blocks.first if queue.blocks else queue.log_first
+                everything = self._rekeep(topic, queue_id, queue, first, queue.end, let_go=0)
+                self.commit(everything)
+
     def _rekeep(
-        self, topic: Topic, queue_id: int, queue: ConsumeQueue, first: int, to: int
+        self,
+        topic: Topic,
+        queue_id: int,
+        queue: ConsumeQueue,
+        first: int,
+        to: int,
+        *,
+        let_go: float = 0.2,
     ) -> bytes:
         rows = [
             (offset, self._read(each.entry, each.start, each.end, each.row + offset - each.first))
             for each in queue.stretches(max(first, queue.first))
             for offset in range(each.first, each.first + each.length)
-            if offset < to and self.rng.random() < 0.8
+            if offset < to and self.rng.random() >= let_go
         ]
         return Kept(
             topic=topic.name,
@@ -186,14 +206,14 @@ class KeptWorld:
 
     # -- backups ---------------------------------------------------------------------------------
 
-    def back_up(self) -> None:
+    def back_up(self, *, with_base: bool = False) -> None:
         """Back up some or all of what is new, with what the node knows of it by now."""
         now, previous = len(self.log.entries), self.manifest
         chains = [0, *batches(self._entries())[0].column("chain_crc32c").to_pylist()]
         follows = previous.last_index + 1 if previous else 1
         first = max(follows, self.state.first_index)
         base, last = None, self.rng.randint(min(first, now), now)
-        if first > follows or self.rng.random() < 0.2:
+        if with_base or first > follows or self.rng.random() < 0.2:
             oldest, last = self.state.first_index, now
             base = written_base(self.store, BrokerState.decode(self.state.encode()), oldest, chains)
         if last < first:

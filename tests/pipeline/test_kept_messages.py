@@ -185,6 +185,38 @@ def test_each_message_is_shown_once_as_it_was_stored(
                 }
 
 
+def test_what_two_bases_keep_is_shown_once(tmp_path: Path) -> None:
+    """Behind a gap there is another copy of what is older than the run before it."""
+    world = KeptWorld(1, Store.open(f"file://{tmp_path}"))
+    world.create()
+    for step in ("produce", "produce", "move_on", "produce", "back_up") * 2:
+        getattr(world, step)()
+    assert world.manifest is not None
+
+    found = shown(world, world.manifest, Selection())
+
+    assert len([base for base in world.manifest.bases if base.kept]) == 2
+    assert len(world.manifest.gaps()) == 1
+    assert found.keys() == world.stored.keys()
+
+
+def test_a_replay_of_what_no_node_told_brings_no_copies_of_what_one_told(tmp_path: Path) -> None:
+    """It begins behind a base, and a copy of an older message lies in what it reads."""
+    world = KeptWorld(1, Store.open(f"file://{tmp_path}"))
+    world.create()
+    world.produce()
+    world.back_up(with_base=True)
+    world.produce()
+    world.copy_all()
+    world.back_up(with_base=True)
+    assert world.manifest is not None
+
+    found = shown(world, world.manifest, Selection())
+
+    assert [row.places is None for row in world.manifest.files] == [False, True]
+    assert found.keys() == world.stored.keys()
+
+
 def newest(world: KeptWorld, at: int) -> dict[tuple[str, str], Stored]:
     """Return the newest message of each key among what was visible after an entry."""
     found: dict[tuple[str, str], tuple[tuple[int, int, int], Stored]] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,10 @@ from dledger_pipeline.archive.queue_offsets import message_ranges, visible_range
 from dledger_pipeline.archive.restore import restore
 from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.archive.verify import verify
+from dledger_pipeline.errors import CorruptManifest, CorruptObject
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.kept_world import KeptWorld, Place
+from tests.pipeline.logs import rewrite
 from tests.pipeline.test_kept_messages import as_stored, history, newest
 
 NAME = "orders/orders-0"
@@ -95,6 +98,26 @@ def test_what_is_kept_comes_back_between_any_two_copies(tmp_path: Path) -> None:
     ends = [at for low, high in world.manifest.restorable() for at in range(low, high + 1)]
     for number, at in enumerate(ends[-12:]):
         check_restored(world, tmp_path / f"{number}", at)
+
+
+def test_what_a_manifest_says_of_copies_is_checked(tmp_path: Path) -> None:
+    """A query that believed a lie would not look for messages; `verify` compares it."""
+    world = KeptWorld(1, Store.open(f"file://{tmp_path}/store"))
+    world.create()
+    for step in ("produce", "move_on", "back_up"):
+        getattr(world, step)()
+    published(world)
+    assert world.manifest is not None
+    (row,) = [asdict(base) for base in world.manifest.bases]
+    assert row["kept"]
+
+    rewrite(world.store, world.manifest, bases=[{**row, "kept": []}])
+    with pytest.raises(CorruptObject, match=r"bases/.* it keeps messages of other queues"):
+        verify(world.store, world.manifest.group_id)
+    del row["kept"]
+    rewrite(world.store, world.manifest, bases=[row])
+    with pytest.raises(CorruptManifest, match="a base is"):
+        catalog.load(world.store)
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -197,7 +197,7 @@ def test_what_a_base_has_copied_is_held_where_it_lies_now() -> None:
     log.produce("e", ids=("5",))
 
     offsets = QueueOffsets(base)
-    held, kept = offsets.held(), offsets.kept()
+    held, kept = offsets.held(), offsets.blocks()
     later = offsets.add(entry_batch(log.entries[at:]))
 
     columns = ("index", "rows", "first_offset", "end_offset")

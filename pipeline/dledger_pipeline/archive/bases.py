@@ -71,12 +71,12 @@ def state_of(name: str, snapshot: Snapshot) -> BrokerState:
 
 def check_kept(name: str, state: BrokerState, row: BaseRow) -> None:
     """Raise CorruptObject if *state*, of the base *row*, refers to other copies than it states."""
-    if _kept(state) != row.kept:
+    if _spans(state) != row.kept:
         raise CorruptObject(name, "it keeps messages of other queues than the manifest says")
 
 
-def _kept(state: BrokerState) -> tuple[QueueSpan, ...] | None:
-    return spans_of_blocks(QueueOffsets(state).kept())
+def _spans(state: BrokerState) -> tuple[QueueSpan, ...] | None:
+    return spans_of_blocks(QueueOffsets(state).blocks())
 
 
 def state_on_disk(directory: Path) -> BrokerState | None:
@@ -114,7 +114,7 @@ def describe_base(group_id: str, data: bytes, *, now_ms: int = 0) -> BaseRow:
     name = "the snapshot"
     snapshot = _decoded(name, group_id, data)
     state = state_of(name, snapshot)
-    return _row(snapshot, data, as_of_ms=max(now_ms, state.now_ms), kept=_kept(state))
+    return _row(snapshot, data, as_of_ms=max(now_ms, state.now_ms), kept=_spans(state))
 
 
 def _row(

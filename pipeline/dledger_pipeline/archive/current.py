@@ -161,8 +161,8 @@ def _newest(visible: Iterable[MessageRange]) -> pa.Table:
             pending.append(_by_key(batch, number))
             rows += len(pending[-1])
             if rows > max(_PENDING_ROWS, len(newest)):
-                newest, pending, rows = _merged([newest, *pending]), [], 0
-    return _merged([newest, *pending])
+                newest, pending, rows = _merge([newest, *pending]), [], 0
+    return _merge([newest, *pending])
 
 
 def _by_key(batch: pa.RecordBatch, number: int) -> pa.Table:
@@ -174,7 +174,7 @@ def _by_key(batch: pa.RecordBatch, number: int) -> pa.Table:
     return pa.Table.from_arrays([columns[n] for n in _NEWEST_SCHEMA.names], schema=_NEWEST_SCHEMA)
 
 
-def _merged(tables: Sequence[pa.Table]) -> pa.Table:
+def _merge(tables: Sequence[pa.Table]) -> pa.Table:
     """Return the newest row of each key."""
     rest = [name for name in _NEWEST_SCHEMA.names if name not in _OF_KEY]
     ordered = pa.concat_tables(tables).sort_by([(name, "ascending") for name in _ORDER])

@@ -87,13 +87,13 @@ class KeptRows:
     ) -> pa.RecordBatch:
         """Return the messages whose copies are in *entries*. Raises like `decode_kept`."""
 
-        def wanted(offset: Ints, index: Ints, stored_at_ms: Ints) -> Bools:
+        def is_wanted(offset: Ints, index: Ints, stored_at_ms: Ints) -> Bools:
             found = np.zeros(len(index), np.bool_)
             for first, last in self.stored_in:
                 found |= (first <= index) & (index <= last)
             return found & selection.of_kept(offset, index, stored_at_ms)
 
-        return decode_kept(entries, _within(entries, self.blocks), wanted, columns)
+        return decode_kept(entries, _within(entries, self.blocks), is_wanted, columns)
 
 
 NOTHING_KEPT: Final = KeptRows(blocks=pa.RecordBatch.from_pylist([], BLOCK_SCHEMA))

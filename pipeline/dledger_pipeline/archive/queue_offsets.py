@@ -61,7 +61,7 @@ class QueueOffsets:
     def held(self) -> pa.RecordBatch:
         """Return the slices (`QUEUE_SLICE_SCHEMA`) of the messages that the state refers to now.
 
-        Those that lie where they were stored; the others are `kept`.
+        Those that lie where they were stored; the others are in `blocks`.
         """
         found = sorted(
             each
@@ -70,7 +70,7 @@ class QueueOffsets:
         )
         return _batch(found, QUEUE_SLICE_SCHEMA)
 
-    def kept(self) -> pa.RecordBatch:
+    def blocks(self) -> pa.RecordBatch:
         """Return the blocks (`BLOCK_SCHEMA`) of the copies that the state refers to now."""
         found = sorted(
             each
@@ -169,7 +169,7 @@ def message_ranges(
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     offsets = QueueOffsets(state)
-    held, kept, applied_index = offsets.held(), offsets.kept(), offsets.applied_index
+    held, kept, applied_index = offsets.held(), offsets.blocks(), offsets.applied_index
     found = [(each, _slices(each, offsets, held, selection.last_index)) for each in ranges]
     if not found:
         return
@@ -178,7 +178,7 @@ def message_ranges(
     if selection.first_index > applied_index:
         kept = kept.slice(0, 0)  # of older messages only
     else:
-        kept = _with_moved(kept, held, offsets.kept(), found[0][0].first_index)
+        kept = _with_moved(kept, held, offsets.blocks(), found[0][0].first_index)
     blocks = selection.of_blocks(kept, topics)
     for each, slices in found:
         wanted = selection.of_slices(slices, topics)
@@ -221,7 +221,7 @@ def visible_ranges(
             break
     topics = offsets.topics_left(chosen=chosen)
     held = EVERYTHING.of_slices(offsets.held(), topics)
-    kept = EVERYTHING.of_blocks(offsets.kept(), topics)
+    kept = EVERYTHING.of_blocks(offsets.blocks(), topics)
     return [
         MessageRange(
             each,

@@ -68,7 +68,7 @@ def decode_kept(
     schema_ = schema_of(columns)
     if blocks.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=schema_)
-    return _Kept(entries, blocks, wanted).decoded(schema_, report)
+    return _Kept(entries, blocks, wanted).decode(schema_, report)
 
 
 class _Kept(Messages):

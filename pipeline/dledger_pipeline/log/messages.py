@@ -126,7 +126,7 @@ def decode(
     wanted = schema_of(columns)
     if slices.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=wanted)
-    return Messages(entries, slices).decoded(wanted, report)
+    return Messages(entries, slices).decode(wanted, report)
 
 
 class Messages:
@@ -162,7 +162,7 @@ class Messages:
         self.good = np.ones(len(row), np.bool_)
         """Which messages can be decoded, by the columns that were cut out so far."""
 
-    def decoded(
+    def decode(
         self, wanted: pa.Schema, report: Callable[[Sequence[SetAside]], None]
     ) -> pa.RecordBatch:
         """Return the columns of *wanted*; *report* is told of messages that are set aside."""
