@@ -65,6 +65,7 @@ def test_a_batch_has_the_messages_of_the_entries_between_two_offsets(store: Stor
         offset = start | {"index": first}
         end = reader.latestOffset(offset, ReadMaxRows(7))
         expected = [r for r in consumed(message_log()) if first < r["index"] <= end["index"]]
+        assert end == start | {"index": min(first + 7, 30)}
         assert _rows(reader, offset, end) == expected
 
     assert reader.latestOffset(end, ReadMaxRows(7)) == end

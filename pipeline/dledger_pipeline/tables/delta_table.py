@@ -60,7 +60,6 @@ class DeltaTable:
         now_ms = int(time.time() * 1000)
         properties = CommitProperties(
             custom_metadata={"dledgerLastIndex": str(last_index)},
-            max_commit_retries=0,
             app_transactions=[Transaction(self._app, last_index, now_ms)],
         )
         with _reported(self._url):
