@@ -37,7 +37,6 @@ from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.tables.columns import Columns, columns_of
-from dledger_pipeline.tables.files import TableFile
 from dledger_pipeline.tables.hive_table import HiveTable
 from dledger_pipeline.tables.opening import Target, opened
 from dledger_pipeline.tables.rows import Told, Wanted, rows_of
@@ -135,16 +134,16 @@ def _message_row(row: dict[str, Any]) -> dict[str, Any]:
 def test_each_backup_adds_what_is_new(
     log: Log, tmp_path: Path, table_format: TableFormat, inline_tasks: None
 ) -> None:
-    """Its ranges may be cut anew, and begin before what the table has. A third run adds nothing."""
+    """Its ranges may be cut anew, and begin before what the table has; no messages add none."""
     stores = Stores(tmp_path, table_format)
     results = []
-    for count in (7, len(log.entries), len(log.entries)):
+    for count in (2, 7, len(log.entries), len(log.entries)):
         _backed_up(stores.backups, log, count, size=count)
         results.append(stores.export())
 
     assert stores.rows() == consumed(log)
-    assert [each["messages"] for each in results] == [15, 27, 0]
-    assert [(each["firstIndex"], each["lastIndex"]) for each in results[:2]] == [(1, 7), (8, 16)]
+    assert [each["messages"] for each in results] == [0, 15, 27, 0]
+    assert [(each["firstIndex"], each["lastIndex"]) for each in results[2:]] == [(8, 16), (17, 16)]
 
 
 def test_any_sequence_of_backups_adds_each_message_once(
@@ -227,35 +226,40 @@ def test_a_run_that_comes_late_removes_nothing_of_later_ones(
     stores.export()
     done = stores.to / "_dledger/0000000001.json"
     content = done.read_bytes()
-    files = [TableFile(**each) for each in json.loads(content)["files"]]
     done.unlink()
     owner = Owner(group_id=GROUP_ID, topics=(), columns=Columns().digest())
     late = HiveTable(Store.open(f"file://{stores.to}"), owner)
-    late.begin(Begun(number=7, last_index=7, first_ms=7))
     done.write_bytes(content)
     _backed_up(stores.backups, log, 16)
     stores.export()
 
-    late.commit(files, 8)
+    late._remove_left(Begun(number=1, last_index=8, first_ms=0), json.loads(content)["files"])
 
     assert stores.rows() == consumed(log)
 
 
+@pytest.mark.parametrize("gone", [True, False])
 def test_an_export_whose_backup_is_gone_is_given_up(
-    log: Log, tmp_path: Path, inline_tasks: None
+    log: Log, tmp_path: Path, inline_tasks: None, gone: bool
 ) -> None:
-    """A run was killed, and `gc` deleted the manifest before the next one: its files go, too."""
+    """A run was killed, and its manifest is deleted, or that of a new store has its number.
+
+    Its files go, too.
+    """
     stores = Stores(tmp_path, TableFormat.PARQUET)
     _backed_up(stores.backups, log, 8)
     stores.export()
     (stores.to / "_dledger/0000000001.json").unlink()
-    _backed_up(stores.backups, log, 16, size=5)
-    stores.backups.delete(f"{GROUP_ID}/{catalog.load(stores.backups, number=1).name}")
+    if gone:
+        _backed_up(stores.backups, log, 16, size=5)
+        stores.backups.delete(f"{GROUP_ID}/{catalog.load(stores.backups, number=1).name}")
+    else:
+        stores.backups = Store.open(f"file://{tmp_path}/another")
+        _backed_up(stores.backups, log, 16, size=5)
 
     stores.export()
 
     assert stores.rows() == consumed(log)
-    assert catalog.load(stores.backups).number == 2
 
 
 @FORMATS

@@ -109,15 +109,13 @@ def _added(
     request: ExportRequest, table: Table, begun: Begun, newest: Manifest, progress: Progress
 ) -> Sequence[Written]:
     """Add to the table what was begun; return what was written."""
-    manifest = newest
-    if begun.number != newest.number:
-        try:
-            manifest = catalog.load(request.store, newest.group_id, begun.number)
-        except ObjectMissing:
-            progress(f"an export of backup {begun.number} was begun, and that is gone: given up")
-            table.give_up()
-            return ()
-        progress(f"an export of backup {begun.number} was begun: it is done first")
+    manifest = newest if begun.number == newest.number else _older(request, newest, begun.number)
+    if manifest is None or manifest.last_index != begun.last_index:
+        progress(f"an export of backup {begun.number} was begun, which is gone: it is given up")
+        table.give_up()
+        return ()
+    if manifest is not newest:
+        progress(f"an export of backup {begun.number} was begun: that is done first")
     written = _written(request, table, begun, manifest, progress)
     files = sorted(chain.from_iterable(each.files for each in written), key=attrgetter("name"))
     progress.at(Phase.PUBLISHING)
@@ -127,6 +125,13 @@ def _added(
         f"{begun.last_index}"
     )
     return written
+
+
+def _older(request: ExportRequest, newest: Manifest, number: int) -> Manifest | None:
+    try:
+        return catalog.load(request.store, newest.group_id, number)
+    except ObjectMissing:
+        return None
 
 
 def _written(

@@ -55,21 +55,20 @@ class DeltaTable:
 
     def commit(self, files: Sequence[TableFile], last_index: int) -> None:
         """Add the files by one commit to the table's log."""
-        if not files:
-            return
-        now_ms = int(time.time() * 1000)
-        properties = CommitProperties(
-            custom_metadata={"dledgerLastIndex": str(last_index)},
-            app_transactions=[Transaction(self._app, last_index, now_ms)],
-        )
-        with _reported(self._url):
-            self._table.create_write_transaction(
-                [_action(file, now_ms) for file in files],
-                "append",
-                Schema.from_arrow(self._schema),
-                [*PARTITIONED_BY],
-                commit_properties=properties,
+        if files:
+            now_ms = int(time.time() * 1000)
+            properties = CommitProperties(
+                custom_metadata={"dledgerLastIndex": str(last_index)},
+                app_transactions=[Transaction(self._app, last_index, now_ms)],
             )
+            with _reported(self._url):
+                self._table.create_write_transaction(
+                    [_action(file, now_ms) for file in files],
+                    "append",
+                    Schema.from_arrow(self._schema),
+                    [*PARTITIONED_BY],
+                    commit_properties=properties,
+                )
         self.last_index = last_index
 
     def give_up(self) -> None:

@@ -18,12 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any, Final
 
-from dledger_pipeline.archive.hashed_json import (
-    MAX_JSON_BYTES,
-    decode_hashed,
-    encode_hashed,
-    field,
-)
+from dledger_pipeline.archive.hashed_json import decode_hashed, encode_hashed, field
 from dledger_pipeline.errors import AlreadyExists, VersionConflict
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.tables.files import Layout, TableFile
@@ -32,6 +27,8 @@ from dledger_pipeline.tables.table import Begun, Owner
 _FOLDER: Final = "_dledger"
 _DONE: Final = re.compile(rf"{_FOLDER}/(\d{{10}})\.json")
 _FIRST_OF: Final = re.compile(r"topic=[^/]+/date=[^/]+/(\d{20})-\d{20}-\d{4}-[0-9a-f]{16}\.parquet")
+_MAX_BYTES: Final = 512 << 20
+"""Of JSON: 130 bytes for each file of one export."""
 
 
 class HiveTable:
@@ -73,12 +70,12 @@ class HiveTable:
         content = {
             "owner": self._owner.told(),
             "last_index": last_index,
-            "files": [asdict(file) for file in files],
+            "files": sorted(names),
         }
         try:
             self._store.create(name, encode_hashed(content))
         except AlreadyExists as error:
-            counted = {each["name"] for each in field(name, self._read(name), "files", list)}
+            counted = {*field(name, self._read(name), "files", list)}
             if counted != names:
                 for unwanted in names - counted:
                     self._store.delete(unwanted)
@@ -98,7 +95,7 @@ class HiveTable:
                 self._store.delete(listed.name)
 
     def _read(self, name: str) -> Mapping[str, Any]:
-        content = decode_hashed(name, self._store.get(name, max_bytes=MAX_JSON_BYTES))
+        content = decode_hashed(name, self._store.get(name, max_bytes=_MAX_BYTES))
         self._owner.check_is(field(name, content, "owner", str), self._store.url)
         return content
 

@@ -70,14 +70,13 @@ class IcebergTable:
 
     def commit(self, files: Sequence[TableFile], last_index: int) -> None:
         """Add the files by one snapshot of the table."""
-        if not files:
-            return
-        # PyIceberg would add the files once more behind what another run has added meanwhile.
-        self._table.properties[_RETRIES] = "0"
-        told = {_LAST_INDEX: str(last_index)}
-        with _reported(self._name), self._table.transaction() as transaction:
-            transaction.set_properties(told)
-            transaction.add_files([f"{self._root}/{file.name}" for file in files], told)
+        if files:
+            # PyIceberg would add them once more behind what another run has added meanwhile.
+            self._table.properties[_RETRIES] = "0"
+            told = {_LAST_INDEX: str(last_index)}
+            with _reported(self._name), self._table.transaction() as transaction:
+                transaction.set_properties(told)
+                transaction.add_files([f"{self._root}/{file.name}" for file in files], told)
         self.last_index = last_index
 
     def give_up(self) -> None:

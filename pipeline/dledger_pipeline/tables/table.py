@@ -84,6 +84,8 @@ class Table(Protocol):
     def commit(self, files: Sequence[TableFile], last_index: int) -> None:
         """Add the files; from now on the table has the messages up to *last_index*.
 
+        Without files a table need not note that: it costs the next run to look again.
+
         Raises:
             VersionConflict: Another run added some meanwhile; nothing was added.
             TableError: The format's library failed.
