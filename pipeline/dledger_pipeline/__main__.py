@@ -29,6 +29,7 @@ from dledger_pipeline.errors import (
 )
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.export import ExportRequest, export
 from dledger_pipeline.jobs.progress import Progress, served
 from dledger_pipeline.jobs.result import Result, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
@@ -43,6 +44,9 @@ from dledger_pipeline.jobs.without_spark import (
 )
 from dledger_pipeline.object_store.store import Store, is_folder
 from dledger_pipeline.spark.master import LOCAL
+from dledger_pipeline.tables.columns import Columns, columns_of
+from dledger_pipeline.tables.opening import DEFAULT_NAME, Target
+from dledger_pipeline.tables.table import TableFormat
 
 _EXIT_OK: Final = 0
 _EXIT_FAILED: Final = 1
@@ -69,6 +73,9 @@ examples:
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --store file:///backups --topics prices,positions
   dledger-pipeline query --store file:///backups 'SELECT topic, count(*) FROM messages GROUP BY 1'
+  dledger-pipeline export --store file:///backups --to file:///lake/messages
+  dledger-pipeline export --store file:///backups --to s3://lake/orders --format delta \\
+      --topics orders --schema orders.json
 
 stores: file:///absolute/path, s3://bucket/path with AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
 AWS_REGION and DLEDGER_STORE_ENDPOINT from the environment; DLEDGER_MANIFEST_KEY (32 bytes or more)
@@ -189,6 +196,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "repair", "make a manifest of the objects that are there", _repair)
     _add_compact(commands)
     _add_query(commands)
+    _add_export(commands)
     return parser
 
 
@@ -524,6 +532,81 @@ def _query(args: argparse.Namespace) -> Result:
     return query(request, print, args.progress)
 
 
+def _add_export(commands: Any) -> None:
+    help_text = "add the messages of a backup to a table that other engines read, each once"
+    parser = _command(commands, "export", help_text, _export)
+    parser.add_argument(
+        "--to", required=True, metavar="URL", help="where the table is: file:///... or s3://..."
+    )
+    parser.add_argument(
+        "--to-endpoint", metavar="URL", help="an S3 server for --to (default: --store-endpoint)"
+    )
+    parser.add_argument(
+        "--format",
+        choices=[str(each) for each in TableFormat],
+        default=str(TableFormat.PARQUET),
+        help="parquet: files in folders topic=.../date=...; iceberg and delta need dledger[export] "
+        "(parquet)",
+    )
+    parser.add_argument(
+        "--topics", type=_items, default=(), metavar="A,B", help="only these topics (default: all)"
+    )
+    parser.add_argument(
+        "--since",
+        type=_time_ms,
+        default=0,
+        metavar="RFC3339",
+        help="of what is new only messages that were stored then or later; the others never come",
+    )
+    parser.add_argument(
+        "--schema", type=Path, metavar="FILE", help="columns to make of JSON bodies"
+    )
+    parser.add_argument(
+        "--no-body", action="store_true", help="leave out column body, such as beside --schema"
+    )
+    parser.add_argument(
+        "--catalog",
+        metavar="NAME",
+        help="of PyIceberg's configuration (default: a file in the table's directory)",
+    )
+    parser.add_argument(
+        "--table",
+        type=_table_name,
+        default=DEFAULT_NAME,
+        metavar="NAMESPACE.NAME",
+        help=f"of an Iceberg table in its catalogue ({DEFAULT_NAME})",
+    )
+    _add_runner(parser)
+    _add_spark_arguments(parser)
+
+
+def _export(args: argparse.Namespace) -> Result:
+    target = Target(
+        store=Store.open(
+            args.to, args.to_endpoint or args.store_endpoint, allow_http=args.allow_http
+        ),
+        format=TableFormat(args.format),
+        catalog=args.catalog,
+        name=args.table,
+    )
+    request = ExportRequest(
+        target=target,
+        topics=args.topics,
+        columns=_columns(args),
+        first_ms=args.since,
+        **_runner(args),
+        **_spark_request(args),
+    )
+    return export(request, args.progress)
+
+
+def _columns(args: argparse.Namespace) -> Columns:
+    if args.schema is None:
+        return Columns(has_body=not args.no_body)
+    text = args.schema.read_text("utf-8")
+    return columns_of(str(args.schema), text, has_body=not args.no_body)
+
+
 def _store(args: argparse.Namespace) -> Store:
     return Store.open(args.store, args.store_endpoint, allow_http=args.allow_http)
 
@@ -533,6 +616,12 @@ def _items(text: str) -> tuple[str, ...]:
     if not items:
         raise argparse.ArgumentTypeError("must not be empty")
     return items
+
+
+def _table_name(text: str) -> str:
+    if not all(text.rpartition(".")):
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAMESPACE.NAME")
+    return text
 
 
 def _group_id(text: str) -> str:

@@ -33,6 +33,7 @@
         ├── MessageError        what the log says about messages
         │   ├── MalformedMessage    a stored payload that cannot be read; names the entry
         │   └── LogIncomplete       entries are missing that decide where later messages are
+        ├── TableError              a table that messages are exported to; its library's own words
         ├── SparkFailed         Spark itself, or a program error in one of its tasks
         └── WorkerFailed        a worker process ended before its work did
 """
@@ -247,6 +248,10 @@ class LogIncomplete(MessageError):
             "gap, from entry 1 or a base on; read a backup, or a node's directory with snapshots"
         )
         self.index, self.expected = index, expected
+
+
+class TableError(PipelineError):
+    """The library of a table's format failed, or the catalogue; the message has its own words."""
 
 
 class SparkFailed(PipelineError):

@@ -229,15 +229,6 @@ def test_an_older_backup_is_read_by_its_number(spark: SparkSession, tmp_path: Pa
             ReadOptions.of({**wrong, "manifest": "1"})
 
 
-@pytest.mark.parametrize("refused", ["streamReader", "simpleStreamReader"])
-def test_a_stream_is_refused_by_name(refused: str) -> None:
-    """Spark would say that something is not implemented."""
-    source = LedgerDataSource({"store": "file:///x"})
-
-    with pytest.raises(InvalidArgument, match=r"no stream: read it by spark\.read"):
-        getattr(source, refused)(source.schema())
-
-
 def test_a_write_is_refused_by_name(spark: SparkSession) -> None:
     """Of a DataFrame and of a stream."""
     source = LedgerDataSource({"store": "file:///x"})

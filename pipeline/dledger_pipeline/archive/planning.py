@@ -96,7 +96,7 @@ def _copies(
         if base.kept is not None and not hold(base.kept, selection, topics):
             continue
         state = state_of(base.name, read_base(store, manifest.group_id, base))
-        blocks = selection.of_blocks(QueueOffsets(state).kept(), topics)
+        blocks = selection.of_blocks(QueueOffsets(state).blocks(), topics)
         copies = KeptRows(blocks=blocks, stored_in=stored_in)
         for row in manifest.files_in(*run):
             of_row = copies.within(row.first_index, row.last_index)

@@ -40,7 +40,8 @@ MIN_KEY_BYTES: Final = 32
 
 logger = logging.getLogger(__name__)
 
-_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*(/[A-Za-z0-9_][A-Za-z0-9._-]*)*")
+_NAME: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._=%-]*(/[A-Za-z0-9_][A-Za-z0-9._=%-]*)*")
+"""Some folders of an exported table are called topic=..., with what others quote quoted."""
 
 _TOLD: Final = 10
 """Foreign names in a listing that are told, each once; more are only told to be there."""
@@ -84,7 +85,7 @@ class Store:
     """Objects below one URL. Pickles as what `open` took: secrets are each process's own.
 
     Attributes:
-        url, endpoint: Where it is.
+        url, endpoint, allow_http: Where it is, as `open` was told.
         manifest_key: What manifests are signed with; None: they are not.
     """
 
@@ -96,7 +97,7 @@ class Store:
         self.endpoint = endpoint
         self.manifest_key = _manifest_key()
         self._objects = objects
-        self._allow_http = allow_http
+        self.allow_http = allow_http
         self._foreign: set[str] = set()
 
     @classmethod
@@ -149,6 +150,12 @@ class Store:
             objects = RemoteObjects.other(url, allow_http=allow_http)
         return cls(url, endpoint, objects, allow_http=allow_http)
 
+    @property
+    def directory(self) -> Path | None:
+        """The directory that it is; None: it is none."""
+        parts = urlsplit(self.url)
+        return Path(unquote(parts.path)) if parts.scheme == "file" else None
+
     def trusted(self) -> Store:
         """Return the same store without a key: signatures are not checked."""
         store = copy(self)
@@ -156,7 +163,7 @@ class Store:
         return store
 
     def __reduce__(self) -> tuple[object, tuple[str, str | None]]:
-        return partial(Store.open, allow_http=self._allow_http), (self.url, self.endpoint)
+        return partial(Store.open, allow_http=self.allow_http), (self.url, self.endpoint)
 
     def get(self, name: str, *, max_bytes: int = MAX_OBJECT_BYTES) -> pa.Buffer:
         """Return an object's bytes.

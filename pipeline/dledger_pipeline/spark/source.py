@@ -18,8 +18,15 @@ from pathlib import Path
 from typing import Final, NoReturn, TypeAlias
 
 import pyarrow as pa
+import pyspark
 from pyspark.sql import SparkSession
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
@@ -67,7 +74,10 @@ _OPTIONS: Final = (
     *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "topics", "columns"),
     *("firstIndex", "lastIndex", "fromTime", "toTime", "asOf", "topic", "queue", "from", "to"),
+    "maxEntriesPerTrigger",
 )
+_NOT_OF_STREAMS: Final = ("data", "manifest", "lastIndex")
+"""Options that say where a table ends, which a stream does not."""
 READ_ONCE: Final = "readOnce"
 """What `jobs.query` alone says of a table: one plan reads it, once, and nothing does afterwards.
 
@@ -82,9 +92,6 @@ _REFUSED: Final = {
 _OF_MESSAGES: Final = ("topic", "queue", "from", "to")
 """Options that mean nothing to entries."""
 
-_NO_STREAM: Final = (
-    "the format dledger is no stream: read it by spark.read, and what is new by option firstIndex"
-)
 _NO_WRITE: Final = (
     "the format dledger is read only: messages are sent to a group by its clients, and backups are "
     "made by `dledger-pipeline backup`"
@@ -131,6 +138,7 @@ class ReadOptions:
         selection: Which rows.
         as_of_ms: Of what is current: at which time, Unix milliseconds.
         read_once: Whether Spark may narrow the selection by a query's conditions: `READ_ONCE`.
+        max_entries: Of a stream: how many entries a batch reads at most; 0: all that there are.
     """
 
     store: str | None
@@ -146,6 +154,30 @@ class ReadOptions:
     selection: Selection
     as_of_ms: int
     read_once: bool
+    max_entries: int = 0
+
+    @classmethod
+    def of_stream(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Check the *options* of a stream. Raises InvalidArgument."""
+        given = {name.lower() for name, value in options.items() if value}
+        unfit = [name for name in _NOT_OF_STREAMS if name.lower() in given]
+        if unfit:
+            raise InvalidArgument(
+                f"a stream has no option {', '.join(unfit)}: it reads a store or running nodes "
+                "(endpoint), and goes on with what is new"
+            )
+        found = cls.of(options)
+        if found.view is not View.MESSAGES:
+            raise InvalidArgument(f"only view messages is a stream, not {found.view}")
+        return found
+
+    @classmethod
+    def of_table(cls, options: Mapping[str, str]) -> ReadOptions:
+        """Check the *options* of a table. Raises InvalidArgument."""
+        found = cls.of(options)
+        if found.max_entries:
+            raise InvalidArgument("only a stream has option maxEntriesPerTrigger")
+        return found
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> ReadOptions:
@@ -172,6 +204,7 @@ class ReadOptions:
             selection=_selection(given),
             as_of_ms=_of(_time("asOf", given), MAX_INDEX),
             read_once=read_once,
+            max_entries=_number("maxEntriesPerTrigger", given, 0),
         )
 
     def schema(self) -> pa.Schema:
@@ -320,20 +353,24 @@ class LedgerDataSource(DataSource):
             InvalidArgument: An option is wrong, or *schema*, which a user may have given, is not
                 that of the view; it may allow nulls.
         """
-        options = ReadOptions.of(self.options)
-        own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
-        if given != own:
-            raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
+        options = ReadOptions.of_table(self.options)
+        _check_schema(options, schema)
         kind = PushdownReader if options.read_once else LedgerReader
         return kind(options, to_arrow_schema(schema))
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002, Spark's name
-        """Refuse. Raises InvalidArgument."""
-        raise InvalidArgument(_NO_STREAM)
-
-    def simpleStreamReader(self, schema: StructType) -> NoReturn:  # noqa: N802, ARG002, Spark's
-        """Refuse. Raises InvalidArgument."""
-        raise InvalidArgument(_NO_STREAM)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802, Spark's
+        """Return the reader of a stream. Raises InvalidArgument, like `reader`."""
+        options = ReadOptions.of_stream(self.options)
+        _check_schema(options, schema)
+        try:
+            from dledger_pipeline.spark.stream import (  # noqa: PLC0415, it imports this module
+                LedgerStreamReader,
+            )
+        except ImportError as error:
+            raise InvalidArgument(
+                f"a stream needs Spark 4.2 or newer, this is {pyspark.__version__}"
+            ) from error
+        return LedgerStreamReader(options, to_arrow_schema(schema))
 
     def writer(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002
         """Refuse. Raises InvalidArgument."""
@@ -342,6 +379,12 @@ class LedgerDataSource(DataSource):
     def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802, ARG002
         """Refuse. Raises InvalidArgument."""
         raise InvalidArgument(_NO_WRITE)
+
+
+def _check_schema(options: ReadOptions, schema: StructType) -> None:
+    own, given = _ddl(from_arrow_schema(options.schema())), _ddl(schema)
+    if given != own:
+        raise InvalidArgument(f"the schema given, {given}, is not that of the rows: {own}")
 
 
 def _ddl(schema: StructType) -> str:
@@ -421,7 +464,18 @@ def _messages(options: ReadOptions) -> Iterator[MessageRange]:
         manifest = catalog.load(store, options.group_id, options.number)
         yield from archived_messages(store, manifest, selection)
         return
-    ranges = _of_nodes(options)
+    yield from node_messages(_of_nodes(options), selection)
+
+
+def node_messages(
+    ranges: Sequence[SegmentRange | ExportedRange], selection: Selection
+) -> Iterator[MessageRange]:
+    """Yield the messages that are asked for, of all entries that a node keeps, by a replay.
+
+    Raises:
+        LogIncomplete: It does not keep all entries, and tells no state that stands for the others.
+        CorruptRecord, PipelineError: The entries cannot be read.
+    """
     early = [each for each in ranges if each.first_index <= selection.last_index]
     yield from message_ranges(early, _state_before(ranges), selection)
 
