@@ -156,7 +156,7 @@ async def test_what_is_submitted_in_part_is_not_said_to_be_undone(group: MemoryG
             return submit(command, **how)
         raise Overloaded("no room")
 
-    engine.submit = refuse_once  # type: ignore[method-assign]
+    engine.submit = refuse_once
     async with RocketClient(group.nodes[0].port) as rocket:
         answer = await rocket.send(_keyed(1, "a"), _keyed(2, "c"))
 
@@ -208,9 +208,9 @@ async def test_a_lane_does_not_pass_a_message_that_is_not_stored_yet(group: Memo
 
     async with RocketClient(group.nodes[0].port, timeout_s=1.0) as rocket:
         await rocket.send(message(1, b"stolen", keys=("c",)))
-        engine.submit = lose  # type: ignore[method-assign]
+        engine.submit = lose
         lost = await _outcome(rocket, messages)
-        engine.submit = submit  # type: ignore[method-assign]
+        engine.submit = submit
         offsets = await _replay(rocket, 1, *messages)
 
     assert lost != "OK"
