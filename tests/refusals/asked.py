@@ -524,7 +524,9 @@ def compacted() -> Iterator[Asked]:
     )
     times = pb.Compaction(min_lag_ms=1, tombstone_ms=2)
     for what, topic in {
-        "compaction: no times": pb.CreateTopicRequest(name="another", compaction=pb.Compaction()),
+        "compaction: a lag below 0": pb.CreateTopicRequest(
+            name="another", compaction=pb.Compaction(min_lag_ms=-1, tombstone_ms=2)
+        ),
         "compaction: beyond 114 years": pb.CreateTopicRequest(
             name="another", compaction=pb.Compaction(min_lag_ms=1, tombstone_ms=1 << 60)
         ),
