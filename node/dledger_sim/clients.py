@@ -27,10 +27,11 @@ from dledger.broker.commands import (
     SetRetention,
     SetSecret,
 )
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import GroupCreated, Produced, Received, TopicCreated, TopicDeleted
-from dledger.broker.topics import NORMAL
+from dledger.broker.topics import NORMAL, Compaction
 from dledger.errors import DiskFull, DledgerError, NotLeader, Refused
 from dledger.types import NodeId
 from dledger_sim.checkers import ViolationError
@@ -46,6 +47,11 @@ KEPT: Final = "kept"
 """A topic that keeps its messages for ever, in some runs."""
 KEEPER: Final = "keeper"
 """Who sends them, and nobody else."""
+_KEYS: Final = [
+    [key for key in map(str, range(30)) if queue_of_key(key.encode(), QUEUES) == queue_id]
+    for queue_id in range(QUEUES)
+]
+"""Keys of each queue of that topic, if it is compacted."""
 _TIMEOUT_US: Final = 600 * MS
 _BACK_OFF_US: Final = 60 * MS
 _CALM_THINK_MS: Final = 400
@@ -91,6 +97,7 @@ class Producer:
     running: bool = True
     highest_index: int = 0
     topic: str = TOPIC
+    has_keys: bool = False
     _leader: NodeId | None = None
     _under_way: int = 0
     _made: int = 0
@@ -137,8 +144,12 @@ class Producer:
         count = self.rng.randint(1, self.options.batch)
         ids = [f"{self._made}.{row}" for row in range(count)]
         body = b"." * self.rng.randint(1, self.options.body_bytes)
-        batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count)
         queue_id = self.rng.randint(-1, QUEUES - 1)
+        keys: list[tuple[str, ...]] = []
+        if self.has_keys:
+            queue_id = max(queue_id, 0)
+            keys = [(self.rng.choice(_KEYS[queue_id]),) for _ in ids]
+        batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count, keys=keys)
         command = encode_produce(batch, client_id=self.name, topic=self.topic, queue_id=queue_id)
         self._try(Request(self._made, ids, command))
 
@@ -186,17 +197,22 @@ def _places(result: Produced) -> list[tuple[int, int]]:
     return list(zip(result.queue_ids, result.offsets, strict=True))
 
 
-def create_topics(*, keeps: bool) -> list[bytes]:
+def create_topics(options: Options) -> list[bytes]:
     """Return the commands that make the topic of all producers, and `KEPT` if that is there."""
-    topics = (TOPIC, KEPT) if keeps else (TOPIC,)
-    made = [CreateTopic(name=name, type=NORMAL.name, queues=QUEUES).encode() for name in topics]
-    return [*made, SetRetention(name=KEPT, hours=0).encode()] if keeps else made
+    made = [CreateTopic(name=TOPIC, type=NORMAL.name, queues=QUEUES).encode()]
+    if options.keeps:
+        compaction = Compaction() if options.compacts else None
+        kept = CreateTopic(name=KEPT, type=NORMAL.name, queues=QUEUES, compaction=compaction)
+        made.append(kept.encode())
+    if options.keeps and not options.compacts:
+        made.append(SetRetention(name=KEPT, hours=0).encode())
+    return made
 
 
 def keeper(service: Service, options: Options, rng: Random) -> Producer:
     """Return a producer of few small messages, which their topic keeps for ever."""
     few = replace(options, window=1, batch=4, think_ms=200, body_bytes=40)
-    return Producer(KEEPER, service, few, rng, topic=KEPT)
+    return Producer(KEEPER, service, few, rng, topic=KEPT, has_keys=options.compacts)
 
 
 def is_error(answer: Answer) -> bool:

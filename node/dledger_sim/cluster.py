@@ -110,7 +110,7 @@ class Cluster:
 
     def _make_topic(self) -> None:
         """Make the topics, asking again and again; the producers wait for them."""
-        commands = create_topics(keeps=self.options.keeps)
+        commands = create_topics(self.options)
         done: set[int] = set()
 
         def answered(number: int, answer: Answer) -> None:

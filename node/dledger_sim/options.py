@@ -11,6 +11,7 @@ from dledger_sim.worlds import draw_world, in_world
 _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
 _KEEPS: Final = 0.5
+_COMPACTS: Final = 0.5
 _LATER: Final = (
     "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
     "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
@@ -27,6 +28,11 @@ def draws_makes(seed: int) -> bool:
 def draws_keeps(seed: int) -> bool:
     """Whether a topic keeps its messages longer, where retention lets others go."""
     return Random(f"{seed}/keeps").random() < _KEEPS
+
+
+def draws_compacts(seed: int) -> bool:
+    """Whether that topic is compacted, so that its messages have keys, and it begins at 0."""
+    return Random(f"{seed}/compacts").random() < _COMPACTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +102,7 @@ class Options:
         mangle: Part of the appends of which an entry arrives changed, behind its own CRC.
         makes: Whether topics and groups come and go.
         keeps: Whether one more topic keeps its messages for ever, where retention lets others go.
+        compacts: Whether that topic is a compacted one.
     """
 
     nodes: int = 3
@@ -158,6 +165,7 @@ class Options:
     mangle: float = 0.0
     makes: bool = False
     keeps: bool = False
+    compacts: bool = False
 
     @classmethod
     def of(cls, seed: int, world: str = "") -> Options:
@@ -165,7 +173,8 @@ class Options:
         drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
         found = in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
         drops = bool(found.kept_kib or found.kept_hours) and not found.volume_kib
-        return replace(found, keeps=drops and draws_keeps(seed))
+        keeps = drops and draws_keeps(seed)
+        return replace(found, keeps=keeps, compacts=keeps and draws_compacts(seed))
 
     @classmethod
     def draw(cls, rng: Random) -> Options:

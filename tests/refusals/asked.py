@@ -10,7 +10,7 @@ from typing import Any
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import LeaseRef
 from dledger.broker.message import Columns
-from dledger.broker.produce import encode_produce
+from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.common.limits import MAX_CLIENT_FRAME_BYTES
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
@@ -21,6 +21,8 @@ from tests.refusals.wire import Pairs, prefixed
 from tests.requests.rocketmq_client import message
 
 TOPIC, GROUP = "orders", "billing"
+TABLE = "prices"
+"""A topic that is compacted, with two queues."""
 SECRET = bytes(range(32))
 """The group's, so that receipt handles are the same each time."""
 ME = metadata(x_mq_client_id="client-1", x_mq_language="JAVA")
@@ -491,6 +493,47 @@ def _ledger() -> Iterator[Asked]:
         "queues: 1025": pb.CreateTopicRequest(name="another", queues=1025),
         "queues: below 0": pb.CreateTopicRequest(name="another", queues=-1),
         "exists with other queues": pb.CreateTopicRequest(name=TOPIC, queues=3),
+    }.items():
+        yield bad("Topics/CreateTopic", what, topic)
+
+
+def compacted() -> Iterator[Asked]:
+    """Yield the calls that are refused because a topic, `TABLE`, is compacted; or cannot be."""
+    no_key, two_keys = sent(topic=TABLE), sent(topic=TABLE, keys=("a", "b"))
+    yield bad("SendMessage", "compacted: no key", send(no_key))
+    yield bad("SendMessage", "compacted: two keys", send(two_keys))
+    second = send(sent(topic=TABLE, keys=("a",)), sent(2, topic=TABLE))
+    yield bad("SendMessage", "compacted: no key in the second message", second)
+    for what, keys in {
+        "compacted: no key": ((),),
+        "compacted: two keys": (("a", "b"),),
+        "compacted: keys of two queues": (("a",), ("c",)),
+        "compacted: another queue than the key's": (("c",),),
+    }.items():
+        records = [
+            pb.Record(body=b"x", keys=each, message_id=f"{row}") for row, each in enumerate(keys)
+        ]
+        yield bad("Ledger/Append", what, append(*records, topic=TABLE))
+        command = batch((b"x",) * len(keys), keys=keys, topic=TABLE)
+        yield bad("Ledger/Produce", what, produce(command))
+    joined = batch((b"x",) * 2, keys=(("a",), ("c",)), topic=TABLE, queue_id=NO_QUEUE)
+    yield bad(
+        "Ledger/Produce",
+        "joined batch: keys of two queues of a compacted topic, another behind it",
+        produce(joined, batch(), joined=True),
+    )
+    times = pb.Compaction(min_lag_ms=1, tombstone_ms=2)
+    for what, topic in {
+        "compaction: a lag below 0": pb.CreateTopicRequest(
+            name="another", compaction=pb.Compaction(min_lag_ms=-1, tombstone_ms=2)
+        ),
+        "compaction: beyond 114 years": pb.CreateTopicRequest(
+            name="another", compaction=pb.Compaction(min_lag_ms=1, tombstone_ms=1 << 60)
+        ),
+        "exists, and is not compacted": pb.CreateTopicRequest(
+            name=TOPIC, queues=2, compaction=times
+        ),
+        "exists, and is compacted": pb.CreateTopicRequest(name=TABLE, queues=2),
     }.items():
         yield bad("Topics/CreateTopic", what, topic)
 

@@ -18,6 +18,7 @@ from typing import Any, Final, TypeAlias, cast
 import grpc.aio
 
 from dledger.broker.commands import CreateGroup, CreateTopic, DeleteTopic, SetSecret
+from dledger.broker.topics import Compaction
 from dledger.errors import (
     AlreadyBootstrapped,
     CorruptRecord,
@@ -148,6 +149,20 @@ async def forwarded_requests() -> Answers:
             (PEER_PORT_ELSEWHERE,),
         )
         return asking.answers
+
+
+async def compacted_topics(server: str) -> Answers:
+    """Calls about a topic that is compacted."""
+    async with nodes(server) as asking:
+        await _make_table(asking)
+        await asking.each(asked.compacted())
+        return asking.answers
+
+
+async def _make_table(asking: Asking) -> None:
+    compaction = Compaction(min_lag_ms=1, tombstone_ms=2)
+    made = CreateTopic(name=asked.TABLE, type="NORMAL", queues=2, compaction=compaction)
+    await asking.group.nodes[0].engine.propose(made.encode())
 
 
 async def nothing_on_demand(server: str) -> Answers:
@@ -575,6 +590,16 @@ async def admin_of_topics() -> Answers:
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
         ]
         await asking.each(grown, (PEER_PORT,))
+        await _make_table(asking)
+        fixed = [
+            bad("Admin/GrowTopic", "compacted", pb.GrowTopicRequest(name=asked.TABLE, queues=4)),
+            bad(
+                "Admin/SetTopicRetention",
+                "compacted",
+                pb.SetTopicRetentionRequest(name=asked.TABLE, hours=100),
+            ),
+        ]
+        await asking.each(fixed, (PEER_PORT,))
         for refusal, error in _of_the_log().items():
             asking.group.refuse = error
             good_ones = {
@@ -654,6 +679,7 @@ class _Failing:
 
 WORLDS: Final[Sequence[World]] = (
     wrong_requests,
+    compacted_topics,
     nothing_on_demand,
     refused_commands,
     unreadable_entries,

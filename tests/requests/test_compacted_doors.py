@@ -30,7 +30,7 @@ from dledger.errors import (
 )
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition
-from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
+from tests.requests.memory_group import SOON_S, WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 
 _AT_EACH_SERVER = pytest.mark.contract
@@ -148,21 +148,26 @@ async def test_an_id_that_somebody_took_is_stored_apart_in_the_queue_of_its_key(
 
 
 async def test_what_is_submitted_in_part_is_not_said_to_be_undone(group: MemoryGroup) -> None:
-    """The second part finds no room, and the first is in the log: all of it is tried again."""
-    engine = group.nodes[0].engine
-    submit, has_room = engine.submit, iter((True, False))
+    """The first part is in the log, and there is no room for more: the same again is stored once.
 
-    def refuse_once(command: Any, **how: Any) -> Any:
-        if next(has_room, True):
+    TOO_MANY_REQUESTS would say that nothing is.
+    """
+    engine = group.nodes[0].engine
+    submit, lets = engine.submit, iter((True,))
+
+    def refuse(command: Any, **how: Any) -> Any:
+        if next(lets, False):
             return submit(command, **how)
         raise Overloaded("no room")
 
-    engine.submit = refuse_once  # type: ignore[method-assign]
     async with RocketClient(group.nodes[0].port) as rocket:
-        answer = await rocket.send(_keyed(1, "a"), _keyed(2, "c"))
+        engine.submit = refuse
+        refused = await rocket.send(_keyed(1, "a"), _keyed(2, "c"), timeout_s=SOON_S)
+        engine.submit = submit
+        again = await rocket.send(_keyed(1, "a"), _keyed(2, "c"))
 
-    assert code(answer.status) == "OK"
-    assert [each.offset for each in answer.entries] == [0, 0]
+    assert code(refused.status) == "HA_NOT_AVAILABLE"
+    assert [each.offset for each in again.entries] == [0, 0]
     assert await _stored(group) == _expected(("a", "c"))
 
 
@@ -200,18 +205,18 @@ async def test_a_lane_does_not_pass_a_message_that_is_not_stored_yet(group: Memo
     """Its id is another's, and its leader is gone before it is stored apart: it comes again."""
     messages = [_keyed(number, key) for number, key in enumerate(("a", "c", "b"))]
     engine = group.nodes[0].engine
-    submit, left = engine.submit, iter((True, True))
+    submit, lets = engine.submit, iter((True, True, True))
 
     def lose(command: Any, **how: Any) -> Any:
-        if next(left, False):
+        if next(lets, False):
             return submit(command, **how)
         raise NotLeader(None)
 
     async with RocketClient(group.nodes[0].port, timeout_s=1.0) as rocket:
         await rocket.send(message(1, b"stolen", keys=("c",)))
-        engine.submit = lose  # type: ignore[method-assign]
+        engine.submit = lose
         lost = await _outcome(rocket, messages)
-        engine.submit = submit  # type: ignore[method-assign]
+        engine.submit = submit
         offsets = await _replay(rocket, 1, *messages)
 
     assert lost != "OK"

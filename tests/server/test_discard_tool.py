@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from dledger.cli import log_tool
+from dledger.client import Compaction, Record
 from dledger.errors import Refused
 from dledger.files.files import RealFiles
 from dledger.server import node
@@ -110,6 +111,36 @@ async def test_a_lone_node_gives_up_the_messages_up_to_the_damage_by_name(
     capsys.readouterr()
     log_tool.run(_parsed("verify", data))
     assert "topic topic, queue 0: offsets [0, 4)" in capsys.readouterr().out
+
+
+async def test_what_a_compacted_topic_loses_is_counted_and_it_is_read_from_0_on(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its queue begins where it did, so a reader gets what is left, and no error."""
+    leader = await live.found(0)
+    async with live.client(leader) as client, live.admin(leader) as admin:
+        await client.create_topic("table", queues=1, compaction=Compaction())
+        for number in range(3):
+            body, key = b"%d" % number * 5000, str(number)
+            stored = await client.append("table", [Record(body=body, keys=(key,))])
+        await admin.snapshot()
+    await _applied(live.nodes[0], stored.index)
+    await live.stop(0)
+    data = str(live.data(0))
+    _rot(live.data(0), b"1")
+
+    assert _run(data) == 1
+    shown = capsys.readouterr().out
+    assert _run(data, "--group-id", GROUP_ID, "--last", str(stored.index - 1)) == 0
+
+    assert (
+        "topic table, queue 0: 2 messages from offset 0 on, which it keeps as the newest of their "
+        "keys (it is compacted)"
+    ) in shown
+    assert await _leads(live)
+    async with live.client(0) as client:
+        assert [one.offset async for one in client.read("table", 0)] == [2]
+    capsys.readouterr()
 
 
 async def test_a_lone_node_whose_damage_is_in_no_snapshot_loses_what_is_behind(
