@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from crc32c import crc32c
@@ -103,14 +102,13 @@ class CompactedTopic:
         await self._engine.propose(command)
 
 
-def say_compacted(monkeypatch: pytest.MonkeyPatch, *, tombstone_ms: int = 86_400_000) -> None:
-    """Have clients told that the topic is compacted."""
+def say_compacted(monkeypatch: pytest.MonkeyPatch, name: str = TOPIC) -> None:
+    """Have clients told that a topic is compacted."""
     told = Client.topics
 
     async def topics(client: Client) -> tuple[TopicInfo, ...]:
-        compaction: Any = Compaction(tombstone_ms=tombstone_ms)
         return tuple(
-            replace(each, compaction=compaction) if each.name == TOPIC else each
+            replace(each, compaction=Compaction()) if each.name == name else each
             for each in await told(client)
         )
 
