@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.channel_mutants import CHANNEL_MUTANTS
+from tests.mutants.compaction_mutants import COMPACTION_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -54,6 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
     *KEEPING_MUTANTS,
+    *COMPACTION_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,
