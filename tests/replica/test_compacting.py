@@ -20,7 +20,7 @@ from dledger.replica.compacting import (
     first_young,
     sample_of,
 )
-from dledger.replica.rolling import Due, next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of, soon_due
 from dledger.types import Entry, EntryKind
 from tests.broker.log import Log
 
@@ -85,7 +85,7 @@ def test_a_block_is_copied_once_half_of_it_goes() -> None:
     """Before that it would be written for little; its readers get what is beaten meanwhile."""
     table = Table()
     table.produce(map(str, range(100)))
-    table.copy(Due.below(len(table.log.entries) + 1, last_index=0))
+    table.copy(Due.below(len(table.log.entries) + 1))
     assert table.lengths() == [100]
 
     table.produce(map(str, range(49)))
@@ -118,7 +118,7 @@ def test_blocks_do_not_rise_with_time_while_keys_are_written_again_and_again() -
         table.produce(str(rng.randrange(400)) for _ in range(40))
         marks.append(len(table.log.entries) + 1)
         if hour > 24:
-            due = Due.below(marks[-25], last_index=len(table.log.entries))
+            due = Due.below(marks[-25], soon=soon_due(marks[-25], len(table.log.entries)))
             before = len(table.log.entries)
             table.round(reached=marks[-24])
             table.copy(due)

@@ -249,7 +249,7 @@ async def test_a_loser_younger_than_the_lag_stays(world: World) -> None:
 async def _roll_all(world: World) -> None:
     """Copy all of the topic as it is, as the roller does ahead of RETAIN."""
     topic = _state(world.leader).topics.named("t")
-    due = Due.below(world.leader.driver.applied_index + 1, last_index=0)
+    due = Due.below(world.leader.driver.applied_index + 1)
     copier_ = world.upkeep.compactor._copier
     while await copier_.copy_next(topic, 0, due, lambda _: lambda *_: True):
         due = Due(is_block=lambda _: False, before=due.before, soon=0)

@@ -41,7 +41,7 @@ class Disk(PartOfEngine):
     def _roll(self, without: Sequence[int]) -> None:
         topic = self.state.topics.named("orders")
         queue = self.state.topics.queue("orders", 0)
-        roll = next_roll(topic, 0, queue, Due.below(len(self.log.entries) + 1, last_index=0))
+        roll = next_roll(topic, 0, queue, Due.below(len(self.log.entries) + 1))
         assert roll is not None
         if without:
             (each,) = roll.stretches

@@ -61,9 +61,8 @@ class Due:
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
 
     @classmethod
-    def below(cls, index: int, *, last_index: int) -> Due:
-        """Return that what lies below entry *index* is due, of a log up to *last_index*."""
-        soon = soon_due(index, last_index)
+    def below(cls, index: int, *, soon: int = MAX_NUMBER) -> Due:
+        """Return that all is due that lies in entries below *index*; its neighbours go along."""
         return cls(is_block=lambda block: block.entry < index, before=index, soon=soon)
 
     def left_of(self, block: KeptBlock) -> int:
