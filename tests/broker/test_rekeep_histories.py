@@ -241,7 +241,7 @@ class World:
             topic,
             queue_id,
             self.state.topics.queue(topic.name, queue_id),
-            Due.below(before, last_index=self.index),
+            Due.below(before),
         ):
             command, _ = rolling.rekeep_of(
                 roll, self.read, lambda _, origin: not is_past(origin.stored_at_ms)
@@ -260,7 +260,7 @@ class World:
         for topic in self.state.topics.keeping_longer():
             queue_id = self.rng.randrange(_QUEUES)
             queue = self.state.topics.queue(topic.name, queue_id)
-            due = Due.below(self.rng.randint(1, self.index), last_index=self.index)
+            due = Due.below(self.rng.randint(1, self.index))
             roll = rolling.next_roll(topic, queue_id, queue, due)
             if roll is not None:
                 odds = self.rng.choice((0.5, 0.5, 0.9, 1.0))

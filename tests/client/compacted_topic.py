@@ -82,7 +82,7 @@ class CompactedTopic:
         there = await self._messages(queue_id)
         newest = {key: each.first for each, key in there}
         topic = self._engine.state.topics.named(TOPIC)
-        due = Due.below(MAX_NUMBER, last_index=MAX_NUMBER)
+        due = Due.below(MAX_NUMBER)
         roll = next_roll(topic, queue_id, self.queue(queue_id), due)
         if roll is None:
             return

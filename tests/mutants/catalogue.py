@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.channel_mutants import CHANNEL_MUTANTS
 from tests.mutants.compacted_mutants import COMPACTED_MUTANTS
+from tests.mutants.compaction_mutants import COMPACTION_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -59,6 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *KEEPING_MUTANTS,
     *COMPACTED_MUTANTS,
     *TABLE_MUTANTS,
+    *COMPACTION_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,

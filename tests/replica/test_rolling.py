@@ -45,11 +45,7 @@ def _read(log: Log, index: int) -> Entry:
 def _roll(log: Log, before: int) -> int:
     """Roll all that is due; return how many commands that were."""
     commands = 0
-    while (
-        roll := next_roll(
-            _topic(log), 0, _queue(log), Due.below(before, last_index=len(log.entries))
-        )
-    ) is not None:
+    while (roll := next_roll(_topic(log), 0, _queue(log), Due.below(before))) is not None:
         command, _ = rekeep_of(roll, lambda index: _read(log, index), lambda *_: True)
         (result,) = log.append(command)
         assert result == Rekept(0)

@@ -129,9 +129,7 @@ async def _copy(group: MemoryGroup, *, without: int | None = None) -> None:
     """Roll all of t, as a leader does."""
     engine = group.nodes[0].engine
     topics = engine.state.topics
-    roll = next_roll(
-        topics.named("t"), 0, topics.queue("t", 0), Due.below(len(group.log) + 1, last_index=0)
-    )
+    roll = next_roll(topics.named("t"), 0, topics.queue("t", 0), Due.below(len(group.log) + 1))
     assert roll is not None
     entries = {each.entry: await engine.read_entry(each.entry) for each in roll.stretches}
     if without is not None:

@@ -49,8 +49,7 @@ class Disk(PartOfEngine):
         """Copy what comes next, without some offsets; return which offsets it decided."""
         topic = self.state.topics.named("orders")
         queue = self.state.topics.queue("orders", 0)
-        due = Due.below(before or len(self.log.entries) + 1, last_index=0)
-        roll = next_roll(topic, 0, queue, due)
+        roll = next_roll(topic, 0, queue, Due.below(before or len(self.log.entries) + 1))
         assert roll is not None
         left = tuple(
             each._replace(first=each.first + number, row=each.row + number, length=1)

@@ -40,7 +40,7 @@ def test_what_is_no_role_may_call_nothing(role: str) -> None:
     assert not [path for path in MAY_CALL if may_call(role, path)]
 
 
-def test_a_backup_only_reads() -> None:
+def test_a_backup_only_reads_and_a_compactor_lets_go_of_messages_besides() -> None:
     """And a member leaves the group as it is."""
     admin = "/dledger.v1.Admin/"
     assert {path for path in MAY_CALL if may_call("backup", path)} == {
@@ -48,6 +48,10 @@ def test_a_backup_only_reads() -> None:
         for method in (
             *("Status", "Export", "ExportPlaces", "ExportPlan", "ExportSnapshot", "Snapshot"),
         )
+    }
+    compacts = {path for path in MAY_CALL if may_call("compactor", path)}
+    assert compacts - {path for path in MAY_CALL if may_call("backup", path)} == {
+        *(admin + "Compact", admin + "DescribeTopic", "/dledger.v1.Topics/ListTopics"),
     }
     of_member = [path for path in MAY_CALL if may_call(member("orders-0"), path)]
     assert [path for path in of_member if path.startswith(admin)] == [f"{admin}Status"]

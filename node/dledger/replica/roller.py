@@ -29,7 +29,7 @@ from dledger.replica.retention import (
     first_index_without,
     size_bytes_of,
 )
-from dledger.replica.rolling import Due, Stays, effective_hours, held_bytes
+from dledger.replica.rolling import Due, Stays, effective_hours, held_bytes, soon_due
 from dledger.store.commit_log import CommitLog
 from dledger.store.log_index import SealedSegment
 
@@ -98,7 +98,9 @@ class Roller:
         return gone > 0 and self._driver.room.is_short
 
     async def _roll_topic(self, topic: Topic, before: int, group_hours: int) -> None:
-        due = Due.below(before, last_index=self._driver.applied_index)
+        due = Due.below(before)
+        if topic.compaction is not None:
+            due = Due.below(before, soon=soon_due(before, self._driver.applied_index))
         for queue_id in range(topic.queues):
             while self._left and await self._copier.copy_next(
                 topic, queue_id, due, lambda now: self._stays(now, group_hours)

@@ -28,9 +28,9 @@ MAX_BYTES: Final = 1 << 20
 """Of the messages of one REKEEP; a single message may be larger."""
 _NEIGHBOUR: Final = 2
 """A neighbour is taken along if it has at most this many times the rows,"""
-_FEW: Final = 32
+_FEW: Final = 16
 """and is due soon, or has at most so many: a block costs about as much state as these."""
-_SOON: Final = 6
+_SOON: Final = 8
 """Due soon is this part of what the log has."""
 _MAX_LOOKED_AT: Final = 2 * MAX_ROWS
 """Rows of blocks, and slices of the log, that are looked at for one REKEEP, however few stay."""
@@ -61,9 +61,8 @@ class Due:
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
 
     @classmethod
-    def below(cls, index: int, *, last_index: int) -> Due:
-        """Return that what lies below entry *index* is due, of a log up to *last_index*."""
-        soon = soon_due(index, last_index)
+    def below(cls, index: int, *, soon: int = MAX_NUMBER) -> Due:
+        """Return that all is due that lies in entries below *index*; its neighbours go along."""
         return cls(is_block=lambda block: block.entry < index, before=index, soon=soon)
 
     def left_of(self, block: KeptBlock) -> int:
