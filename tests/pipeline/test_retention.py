@@ -12,7 +12,9 @@ from pyspark.sql import SparkSession
 
 from dledger.client import AdminClient, Client, Record, StoredRecord
 from dledger.errors import InvalidArgument
+from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.restore import restore
+from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.jobs.backup import BackupRequest, backup
 from dledger_pipeline.jobs.progress import Progress
@@ -20,11 +22,13 @@ from dledger_pipeline.log.export_client import ExportClient, ExportPlan
 from dledger_pipeline.object_store.store import Store
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
+from tests.pipeline.message_logs import rows
 from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow
 
 TOPIC = "orders"
+KEPT = [f"kept {number}".encode() for number in range(40)]
 SMALL = ("segment_bytes=1048576", "snapshot_bytes=1048576", "snapshot_entries=10")
 
 
@@ -166,3 +170,44 @@ def test_a_group_whose_first_entries_are_gone_is_backed_up_and_restored(
     again = restore(store, None, tmp_path / "newer/node-0", name="dev/node-0")
     assert again.first_index == later.kept_from
     assert values(founded(tmp_path / "newer", again.last_index)) == values(expected)
+
+
+@pytest.mark.long
+def test_what_a_topic_keeps_for_ever_is_restored_with_its_group(tmp_path: Path) -> None:
+    """Its messages lie in copies by then: with the offsets that they had, and more can be sent."""
+    store, port = Store.open(f"file://{tmp_path}/store"), free_port_range()
+    with running(tmp_path / "data", port) as group:
+        asyncio.run(_keep(group, KEPT))
+        stored_by = plan_of(group).ranges[-1].last_index
+    produce_until_dropped(tmp_path / "data", port, "first", stored_by)
+
+    with running(tmp_path / "data", port) as group:
+        run(store, group)
+        expected = asyncio.run(_read_kept(group.endpoints[0]))
+    verify(store, scratch=tmp_path / "scratch")
+    manifest = load(store)
+    shown = rows(store, manifest, Selection(topic="kept"))
+    restore(store, None, tmp_path / "new/node-0", name="dev/node-0")
+    with running(tmp_path / "new", free_port_range()) as group:
+        found = asyncio.run(_read_kept(group.endpoints[0]))
+        asyncio.run(_keep(group, [b"one more"]))
+        after = asyncio.run(_read_kept(group.endpoints[0]))
+
+    assert values(expected) == list(enumerate(KEPT))
+    assert {row["queue_offset"]: row["body"] for row in shown} == dict(enumerate(KEPT))
+    assert {row["index"] for row in shown} == {stored_by} < {*range(manifest.first_index)}
+    assert values(found) == values(expected)
+    assert values(after) == list(enumerate([*KEPT, b"one more"]))
+
+
+async def _keep(group: DevGroup, bodies: list[bytes]) -> None:
+    async with Client(group.endpoints[0], timeout_s=120) as client:
+        await client.create_topic("kept", queues=1)
+        async with AdminClient(group.admins[0], timeout_s=120) as admin:
+            await admin.set_topic_retention("kept", 0)
+        await client.append("kept", bodies)
+
+
+async def _read_kept(address: str) -> list[StoredRecord]:
+    async with Client(address, timeout_s=120) as client:
+        return [each async for each in client.read("kept", 0)]
