@@ -29,10 +29,18 @@ NAMES_OF_OTHERS = {
     "SO_REUSEPORT",
     "SSL_CERT_FILE",
     "ServerSideDiff",
+    "delta_scan",
+    "epoch_ms",
+    "from_avro",
+    "from_protobuf",
+    "from_unixtime",
     "generateName",
     "maxSurge",
     "preStop",
+    "remove_orphan_files",
+    "rewrite_data_files",
     "sslEnabled",
+    "timestamp_millis",
 }
 """Of gRPC, HTTP/2, Linux, Argo CD, Kubernetes and the clients of other languages."""
 _NOT_OURS = {".git", ".venv", "build", "dist", "results", "__pycache__", "node_modules"} | {

@@ -11,14 +11,15 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.errors import RangeNotAvailable
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.source import LedgerDataSource
-from dledger_pipeline.spark.stream import LedgerStreamReader, StreamPart
+from dledger_pipeline.spark.stream import LedgerStreamReader
 from tests.pipeline.export_server import export_server
-from tests.pipeline.logs import backup, data_directory
+from tests.pipeline.logs import backup, based_backup, data_directory
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 
 
@@ -70,7 +71,7 @@ def test_a_batch_has_the_messages_of_the_entries_between_two_offsets(store: Stor
 
     assert reader.latestOffset(end, ReadMaxRows(7)) == end
     assert reader.partitions(end, end) == []
-    assert start == {"index": 0, "first": 1, "until": 30}
+    assert start == {"index": 0, "first": 1}
 
 
 def test_a_stream_goes_on_with_what_a_newer_backup_has(store: Store) -> None:
@@ -89,28 +90,25 @@ def test_a_stream_goes_on_with_what_a_newer_backup_has(store: Store) -> None:
     assert {*rows[0]} == {"queue_offset", "body"}
 
 
-def test_copies_of_messages_count_once(store: Store) -> None:
-    """By their own entry, or, if that was gone before the stream began, in its first batches.
+def test_a_batch_that_begins_with_a_gone_entry_goes_to_the_end(tmp_path: Path) -> None:
+    """Copies of its messages may lie anywhere in what there is; a later batch is short."""
+    store, log = Store.open(f"file://{tmp_path}/store"), message_log()
+    states = [(BrokerState(), 20), (BrokerState(), 38)]
+    for state, applied in states:
+        for entry in log.entries[:applied]:
+            state.apply(entry)
+    bases = [(state, first) for (state, _), first in zip(states, (11, 35), strict=True)]
+    based_backup(store, checked_entries(log)[:40], [(11, 30), (35, 40)], bases)
+    reader = _reader(store)
+    start = reader.initialOffset()
 
-    A batch never has entries of before that time and of behind it.
-    """
-    reader = _reader(store, firstIndex="10")
-    start = reader.initialOffset() | {"index": 12}
-    _grow(store)
+    ends = [
+        reader.latestOffset(start | {"index": at}, ReadMaxRows(3))["index"]
+        for at in (0, 9, 10, 29, 31, 34)
+    ]
 
-    end = reader.latestOffset(start, ReadAllAvailable())
-    first, later = (
-        reader.partitions(*offsets) for offsets in ((start, end), (end, end | {"index": 40}))
-    )
-
-    assert start == {"index": 12, "first": 10, "until": 30}
-    assert end["index"] == 30
-    assert {(part.after, part.gone) for part in first} == {(12, 10)}
-    assert {(part.after, part.gone) for part in later} == {(30, 0)}
-    part = StreamPart(first[0].messages, after=25, gone=16)
-    indexes = {row["index"] for batch in reader.read(part) for row in batch.to_pylist()}
-    there = {row["index"] for row in consumed(message_log()) if 12 < row["index"] <= 30}
-    assert indexes == {index for index in there if index > 25 or index < 16} < there
+    assert start == {"index": 0, "first": 11}
+    assert ends == [40, 40, 13, 32, 40, 37]
 
 
 def test_running_nodes_are_a_stream(tmp_path: Path) -> None:
@@ -143,7 +141,7 @@ def test_entries_that_are_gone_before_they_were_read_are_told(store: Store) -> N
     with pytest.raises(RangeNotAvailable, match=r"only \[1, 30\] are there"):
         reader.partitions(start, start | {"index": 31})
     with pytest.raises(RangeNotAvailable, match=r"goes on at entries \[0, 30\]"):
-        reader.partitions(start | {"index": -1}, start | {"index": 30})
+        reader.partitions({"index": -1, "first": 0}, start | {"index": 30})
 
 
 @pytest.mark.parametrize(

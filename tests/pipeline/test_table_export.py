@@ -38,7 +38,7 @@ from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.tables.columns import Columns, columns_of
 from dledger_pipeline.tables.hive_table import HiveTable
-from dledger_pipeline.tables.opening import Target, opened
+from dledger_pipeline.tables.opening import Target, open_table
 from dledger_pipeline.tables.rows import Told, Wanted, rows_of
 from dledger_pipeline.tables.table import Begun, Owner, TableFormat
 from tests.broker.log import Log
@@ -275,13 +275,13 @@ def test_of_two_runs_at_once_one_adds_the_messages(
     _backed_up(stores.backups, log, 16)
 
     def opened_before_another_run(*arguments: Any) -> Any:
-        table = opened(*arguments)
+        table = open_table(*arguments)
         with monkeypatch.context() as once:
-            once.setattr("dledger_pipeline.jobs.export.opened", opened)
+            once.setattr("dledger_pipeline.jobs.export.open_table", open_table)
             stores.export()
         return table
 
-    monkeypatch.setattr("dledger_pipeline.jobs.export.opened", opened_before_another_run)
+    monkeypatch.setattr("dledger_pipeline.jobs.export.open_table", opened_before_another_run)
     if table_format is TableFormat.PARQUET:
         stores.export()
     else:
@@ -586,7 +586,7 @@ def test_a_missing_library_is_named(
     target = Target(store=Store.open(f"file://{tmp_path}"), format=table_format)
 
     with pytest.raises(InvalidArgument, match=rf"needs the package {library}.*dledger\[export\]"):
-        opened(target, Owner(group_id="g", topics=(), columns=""), Columns())
+        open_table(target, Owner(group_id="g", topics=(), columns=""), Columns())
 
 
 def test_an_iceberg_table_in_a_bucket_needs_a_catalogue() -> None:
@@ -595,7 +595,7 @@ def test_an_iceberg_table_in_a_bucket_needs_a_catalogue() -> None:
     target = Target(store=store, format=TableFormat.ICEBERG)
 
     with pytest.raises(InvalidArgument, match=r"needs a catalogue.*--catalog NAME"):
-        opened(target, Owner(group_id="g", topics=(), columns=""), Columns())
+        open_table(target, Owner(group_id="g", topics=(), columns=""), Columns())
 
 
 @OTHERS
@@ -608,7 +608,7 @@ def test_what_is_no_table_is_told_in_one_sentence(
     target = Target(store=Store.open(f"file://{tmp_path}"), format=table_format)
 
     with pytest.raises(TableError, match=f"^{table_format.capitalize()} table"):
-        opened(target, Owner(group_id="g", topics=(), columns=""), Columns())
+        open_table(target, Owner(group_id="g", topics=(), columns=""), Columns())
 
 
 def test_an_export_from_the_shell(

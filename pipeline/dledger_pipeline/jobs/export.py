@@ -34,7 +34,7 @@ from dledger_pipeline.jobs.runner import (
 )
 from dledger_pipeline.tables.columns import Columns
 from dledger_pipeline.tables.files import FileWriter, TableFile, Written
-from dledger_pipeline.tables.opening import Target, opened
+from dledger_pipeline.tables.opening import Target, open_table
 from dledger_pipeline.tables.rows import Wanted
 from dledger_pipeline.tables.table import Begun, Owner, Table
 
@@ -93,7 +93,7 @@ def export(request: ExportRequest, progress: Progress) -> Result:
         topics=tuple(sorted(set(request.topics))),
         columns=request.columns.digest(),
     )
-    table = opened(request.target, owner, request.columns)
+    table = open_table(request.target, owner, request.columns)
     after = table.last_index
     wanted = Begun(
         number=manifest.number, last_index=manifest.last_index, first_ms=request.first_ms
@@ -101,11 +101,11 @@ def export(request: ExportRequest, progress: Progress) -> Result:
     written: list[Written] = []
     while table.last_index < manifest.last_index:
         begun = table.begin(wanted)
-        written += _added(request, table, begun, manifest, progress)
+        written += _add(request, table, begun, manifest, progress)
     return _result(request, manifest, after, written)
 
 
-def _added(
+def _add(
     request: ExportRequest, table: Table, begun: Begun, newest: Manifest, progress: Progress
 ) -> Sequence[Written]:
     """Add to the table what was begun; return what was written."""
@@ -116,7 +116,7 @@ def _added(
         return ()
     if manifest is not newest:
         progress(f"an export of backup {begun.number} was begun: that is done first")
-    written = _written(request, table, begun, manifest, progress)
+    written = _write_files(request, table, begun, manifest, progress)
     files = sorted(chain.from_iterable(each.files for each in written), key=attrgetter("name"))
     progress.at(Phase.PUBLISHING)
     table.commit(files, begun.last_index)
@@ -134,7 +134,7 @@ def _older(request: ExportRequest, newest: Manifest, number: int) -> Manifest | 
         return None
 
 
-def _written(
+def _write_files(
     request: ExportRequest, table: Table, begun: Begun, manifest: Manifest, progress: Progress
 ) -> Sequence[Written]:
     topic = request.topics[0] if len(request.topics) == 1 else None

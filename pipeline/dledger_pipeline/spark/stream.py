@@ -1,9 +1,9 @@
 """``spark.readStream.format("dledger")``: messages as they come into a backup, or into a group.
 
 An offset is an entry of the log: a batch has the messages that the view shows of the entries behind
-one offset up to the next. A message that its topic keeps longer than the log does is copied to a
-later entry, under its own index. It is left out there if its own entry is of an earlier batch; if
-that was gone before the stream began, one of the copies that there were by then counts.
+one offset up to the next, by their own entries. Where the group keeps messages longer than its log,
+those whose own entries are gone lie in later ones. So a batch that would begin with an entry that
+is gone goes to the end of what there is, whatever its limit: all that was kept then is in it.
 
 Needs Spark 4.2, which the rest does not; imported by `source` when a stream is asked for.
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -31,16 +30,14 @@ from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.planning import archived_messages
 from dledger_pipeline.archive.selection import MAX_INDEX, Selection
 from dledger_pipeline.errors import RangeNotAvailable
-from dledger_pipeline.spark.source import ReadOptions, node_messages
+from dledger_pipeline.spark.source import LedgerReader, Part, ReadOptions, node_messages
 
 Offset: TypeAlias = dict[str, int]
 """What Spark keeps of a stream between its runs, by these names:"""
 _INDEX: Final = "index"
 """The last entry whose messages were read."""
 _FIRST: Final = "first"
-"""The stream's first entry."""
-_UNTIL: Final = "until"
-"""The last entry that there was when the stream began."""
+"""The first entry that there was when the stream began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +50,9 @@ class _Backup:
     @property
     def entries(self) -> tuple[int, int]:
         return self.manifest.first_index, self.manifest.last_index
+
+    def has(self, index: int) -> bool:
+        return any(first <= index <= last for first, last in self.manifest.runs())
 
     def messages(self, selection: Selection) -> Iterator[MessageRange]:
         return archived_messages(self.options.opened(), self.manifest, selection)
@@ -70,23 +70,12 @@ class _Nodes:
             return 1, 0
         return self.ranges[0].first_index, self.ranges[-1].last_index
 
+    def has(self, index: int) -> bool:
+        first, last = self.entries
+        return first <= index <= last
+
     def messages(self, selection: Selection) -> Iterator[MessageRange]:
         return node_messages(self.ranges, selection)
-
-
-@dataclass(frozen=True, slots=True)
-class StreamPart(InputPartition):
-    """One task's share of a batch.
-
-    Attributes:
-        messages: Where they are.
-        after: The last entry of the batch before.
-        gone: Messages whose own entries are below this one count, too.
-    """
-
-    messages: MessageRange
-    after: int
-    gone: int
 
 
 class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -99,22 +88,17 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._last_wanted = MAX_INDEX
 
     def initialOffset(self) -> Offset:  # noqa: N802, Spark's name
-        """Return the offset before the first entry that there is, or that the options ask for."""
-        first_there, last = self._log().entries
-        first = max(first_there, self._options.selection.first_index)
-        return {_INDEX: first - 1, _FIRST: first, _UNTIL: last}
+        """Return the offset before all entries, or before the first that the options ask for."""
+        first_there, _ = self._log().entries
+        return {_INDEX: self._options.selection.first_index - 1, _FIRST: first_there}
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # noqa: N802, Spark's name
-        """Return the newest offset, or one that keeps to *limit*, whose rows are our entries.
-
-        The first batches end where the log ended when the stream began: see `StreamPart.gone`.
-        """
-        _, last = self._log().entries
+        """Return the newest offset, or one that keeps to *limit*, whose rows are our entries."""
+        log = self._log()
+        _, last = log.entries
         end = max(min(last, self._last_wanted), start[_INDEX])
-        if isinstance(limit, ReadMaxRows):
+        if isinstance(limit, ReadMaxRows) and log.has(start[_INDEX] + 1):
             end = min(end, start[_INDEX] + limit.max_rows)
-        if start[_INDEX] < start[_UNTIL]:
-            end = min(end, start[_UNTIL])
         return start | {_INDEX: end}
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802, Spark's name
@@ -126,7 +110,7 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Note where the log ends: this run of the query reads no further."""
         _, self._last_wanted = self._log().entries
 
-    def partitions(self, start: Offset, end: Offset) -> Sequence[StreamPart]:
+    def partitions(self, start: Offset, end: Offset) -> Sequence[Part]:
         """Return a part for each range that may have messages of a batch.
 
         Raises:
@@ -137,31 +121,18 @@ class LedgerStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         log = self._log()
         following, (first_there, last) = start[_INDEX] + 1, log.entries
-        if following < first_there or end[_INDEX] > last:
+        if max(following, start[_FIRST]) < first_there or end[_INDEX] > last:
             raise RangeNotAvailable(
                 f"the stream goes on at entries [{following}, {end[_INDEX]}], and only "
                 f"[{first_there}, {last}] are there: messages in between are lost to it; begin a "
                 "new stream with a checkpoint of its own, or read them out of a backup"
             )
         selection = replace(self._options.selection, first_index=following, last_index=end[_INDEX])
-        gone = start[_FIRST] if end[_INDEX] <= start[_UNTIL] else 0
-        return [
-            StreamPart(each, start[_INDEX], gone)
-            for each in log.messages(selection)
-            if each.may_have_rows
-        ]
+        return [Part(each) for each in log.messages(selection) if each.may_have_rows]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the part's rows; raises what reading the entries does."""
-        if not isinstance(partition, StreamPart):  # Spark passes its own if there are no parts
-            return
-        columns = self._options.columns
-        for batch in partition.messages.read(tuple({*columns, "index"})):
-            index = batch.column("index")
-            is_new = pc.or_(pc.greater(index, partition.after), pc.less(index, partition.gone))
-            found = batch.filter(is_new).select(columns)
-            if found.num_rows:
-                yield found if found.schema == self._schema else found.cast(self._schema)
+        return LedgerReader(self._options, self._schema).read(partition)
 
     def _log(self) -> _Backup | _Nodes:
         """Return the log as it is now."""

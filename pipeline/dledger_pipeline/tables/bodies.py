@@ -29,7 +29,7 @@ class UnfitBody(ValueError):
     """A body is not what it should be; says why."""
 
 
-def unpacked(body: bytes) -> bytes:
+def unpack(body: bytes) -> bytes:
     """Return what is in a body that says GZIP: at most 4 MiB, as nodes hold their clients to.
 
     Raises:

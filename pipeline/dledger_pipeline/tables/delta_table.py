@@ -37,13 +37,13 @@ class DeltaTable:
         directory = store.directory
         if directory is not None:
             directory.mkdir(parents=True, exist_ok=True)
-        with _reported(self._url):
+        with _translate_errors(self._url):
             self._table = Delta.create(
                 directory or self._url,
                 schema,
                 mode="ignore",
                 partition_by=[*PARTITIONED_BY],
-                description=owner.told(),
+                description=owner.as_text(),
                 storage_options=_options(store),
             )
             owner.check_is(self._table.metadata().description, self._url)
@@ -61,7 +61,7 @@ class DeltaTable:
                 custom_metadata={"dledgerLastIndex": str(last_index)},
                 app_transactions=[Transaction(self._app, last_index, now_ms)],
             )
-            with _reported(self._url):
+            with _translate_errors(self._url):
                 self._table.create_write_transaction(
                     [_action(file, now_ms) for file in files],
                     "append",
@@ -100,7 +100,7 @@ def _options(store: Store) -> dict[str, str]:
 
 
 @contextmanager
-def _reported(url: str) -> Iterator[None]:
+def _translate_errors(url: str) -> Iterator[None]:
     """Raise our errors for delta-rs'."""
     try:
         yield

@@ -53,7 +53,9 @@ class HiveTable:
         """Return what was begun, or begin *wanted*."""
         name = f"{_FOLDER}/{self._number:010}.begun.json"
         try:
-            self._store.create(name, encode_hashed({"owner": self._owner.told(), **asdict(wanted)}))
+            self._store.create(
+                name, encode_hashed({"owner": self._owner.as_text(), **asdict(wanted)})
+            )
         except AlreadyExists:
             content = self._read(name)
             numbers = {each.name: field(name, content, each.name, int) for each in fields(Begun)}
@@ -68,7 +70,7 @@ class HiveTable:
             self._remove_left(self._resumed, names)
         name = _done_name(self._number)
         content = {
-            "owner": self._owner.told(),
+            "owner": self._owner.as_text(),
             "last_index": last_index,
             "files": sorted(names),
         }

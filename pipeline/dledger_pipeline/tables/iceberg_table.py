@@ -53,10 +53,10 @@ class IcebergTable:
             TableError: The catalogue failed.
         """
         self._name, self._root = name, _root(store)
-        with _reported(name):
+        with _translate_errors(name):
             opened = _catalog(store, catalog)
             opened.create_namespace_if_not_exists(name.rpartition(".")[0])
-            self._table = _opened(opened, name, self._root, owner, schema)
+            self._table = _open_or_make(opened, name, self._root, owner, schema)
         owner.check_is(self._table.properties.get(_OWNER), name)
         if self._table.location().rstrip("/") != self._root:
             raise InvalidArgument(
@@ -74,7 +74,7 @@ class IcebergTable:
             # PyIceberg would add them once more behind what another run has added meanwhile.
             self._table.properties[_RETRIES] = "0"
             told = {_LAST_INDEX: str(last_index)}
-            with _reported(self._name), self._table.transaction() as transaction:
+            with _translate_errors(self._name), self._table.transaction() as transaction:
                 transaction.set_properties(told)
                 transaction.add_files([f"{self._root}/{file.name}" for file in files], told)
         self.last_index = last_index
@@ -102,14 +102,16 @@ def _catalog(store: Store, name: str | None) -> Catalog:
     )
 
 
-def _opened(catalog: Catalog, name: str, location: str, owner: Owner, schema: pa.Schema) -> Iceberg:
+def _open_or_make(
+    catalog: Catalog, name: str, location: str, owner: Owner, schema: pa.Schema
+) -> Iceberg:
     try:
         return catalog.load_table(name)
     except NoSuchTableError:
         pass
     with (
         catalog.create_table_transaction(
-            name, schema, location, properties={_OWNER: owner.told()}
+            name, schema, location, properties={_OWNER: owner.as_text()}
         ) as making,
         making.update_spec() as spec,
     ):
@@ -126,7 +128,7 @@ def _last_index(table: Iceberg) -> int:
 
 
 @contextmanager
-def _reported(name: str) -> Iterator[None]:
+def _translate_errors(name: str) -> Iterator[None]:
     """Raise our errors for PyIceberg's, whose errors have no common base, nor its catalogues'."""
     try:
         yield

@@ -32,7 +32,7 @@ class Target:
     name: str = DEFAULT_NAME
 
 
-def opened(target: Target, owner: Owner, columns: Columns) -> Table:
+def open_table(target: Target, owner: Owner, columns: Columns) -> Table:
     """Return the table, which is made unless it is there.
 
     Raises:

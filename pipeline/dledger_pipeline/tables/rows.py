@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.broker.message import Encoding
-from dledger_pipeline.tables.bodies import UnfitBody, json_values, unpacked
+from dledger_pipeline.tables.bodies import UnfitBody, json_values, unpack
 from dledger_pipeline.tables.columns import DATE, ERROR, Columns
 
 _BATCH_BYTES: Final = 16 << 20
@@ -67,12 +67,12 @@ def rows_of(
         told: Counts the bodies that are told.
     """
     for batch in messages:
-        for part, errors in _unpacked(wanted.of(batch)):
+        for part, errors in _unpack(wanted.of(batch)):
             told.not_unpacked += len(errors)
             yield _rows(part, errors, columns, told)
 
 
-def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
+def _unpack(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[int, str]]]:
     """Yield the messages with their bodies unpacked, and of each part what is wrong, by row.
 
     A body that says GZIP and is none stays as it is, and says so still.
@@ -89,7 +89,7 @@ def _unpacked(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, dict[int,
         bodies.append(body.as_py())
         if packed[at]:
             try:
-                bodies[-1] = unpacked(bodies[-1])
+                bodies[-1] = unpack(bodies[-1])
             except UnfitBody as error:
                 errors[at - start] = str(error)
         size_bytes += len(bodies[-1])
@@ -104,7 +104,7 @@ def _with_bodies(
     encodings = np.full(batch.num_rows, Encoding.IDENTITY, np.int8)
     encodings[[*errors]] = Encoding.GZIP
     made = {"body": pa.array(bodies, pa.binary()), "encoding": pa.array(encodings)}
-    return _replaced(batch, made, batch.schema)
+    return _replace_columns(batch, made, batch.schema)
 
 
 def _rows(
@@ -118,7 +118,7 @@ def _rows(
     days = np.asarray(batch.column("stored_at_ms"), np.int64) // _DAY_MS
     found[DATE] = pa.array(days.astype(np.int32)).cast(pa.date32())
     found[ERROR] = pa.array([errors.get(at) for at in range(batch.num_rows)], pa.string())
-    return _replaced(batch, found, columns.schema())
+    return _replace_columns(batch, found, columns.schema())
 
 
 def _of_json(
@@ -138,7 +138,7 @@ def _of_json(
     return dict(zip(nothing, made.flatten(), strict=True)), unfit
 
 
-def _replaced(
+def _replace_columns(
     batch: pa.RecordBatch, columns: dict[str, pa.Array], schema: pa.Schema
 ) -> pa.RecordBatch:
     """Return a batch of *schema*, of these columns and for the others those of *batch*."""

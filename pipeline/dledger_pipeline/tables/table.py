@@ -39,16 +39,16 @@ class Owner:
     topics: tuple[str, ...]
     columns: str
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """Return it as JSON, the same each time."""
         return json.dumps(asdict(self), sort_keys=True)
 
     def check_is(self, found: str | None, where: str) -> None:
         """Check that a table's owner is this one. Raises InvalidArgument."""
-        if found != self.told():
+        if found != self.as_text():
             raise InvalidArgument(
                 f"{where} is a table of {found or 'something else'}, and this would add "
-                f"{self.told()}: export into a table of its own (--to)"
+                f"{self.as_text()}: export into a table of its own (--to)"
             )
 
 
