@@ -14,11 +14,10 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources import desired
-from dledger_operator.resources.backup import job
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.spark import access, executor_template
+from dledger_operator.resources.spark import access
 from tests.operator.api_server import ApiServer
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, backup_job, backup_template
 from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, group, volumes_of_class
 from tests.operator.samples import PLATFORM, body
 from tests.waiting import eventually_async
@@ -298,7 +297,7 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
     children = {manifest["kind"]: manifest for manifest in desired(of, PLATFORM)}
     children |= {manifest["kind"]: manifest for manifest in access(of)}
     by_executors, local = (
-        job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
+        backup_job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
     )
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": _plain_pod()}
     unlabelled = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
@@ -344,7 +343,7 @@ async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted
     claiming = body(spec, groupId="g", term=1)
     claiming["metadata"]["namespace"] = power.namespace
     group = PLATFORM.group(claiming)
-    local = job(backup(), group, store=group.spec.backup.store, log=SMALL)
+    local = backup_job(backup(), group, store=group.spec.backup.store, log=SMALL)
     restoring, claim = recovery_job(group), recovery_claim(group)
 
     async def in_force() -> bool:
@@ -547,7 +546,7 @@ def _stateful_set(name: str, uid: str) -> Manifest:
 def _executor(namespace: str) -> Manifest:
     """Return an executor as Spark makes it of the template."""
     of = _of(namespace)
-    template = executor_template(backup(), of, store=of.spec.backup.store)
+    template = backup_template(backup(), of, store=of.spec.backup.store)
     pod: Manifest = json.loads(template["data"]["executor.json"])
     pod["metadata"]["name"] = "executor"
     (container,) = pod["spec"]["containers"]

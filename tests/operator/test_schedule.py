@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.api.schedule import due, fault, latest, stale_from, unix_minute
+from dledger_operator.api.schedule import due, fault, latest, stale_from
+from dledger_operator.api.schedule_times import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from tests.operator.backup_samples import STORE, backup, completed
 from tests.operator.samples import body

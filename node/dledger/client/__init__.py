@@ -7,6 +7,7 @@ not.
 
 from __future__ import annotations
 
+from dledger.broker.topics import Compaction
 from dledger.client.admin_client import AdminClient, ForcedGroup, GroupView, TopicView
 from dledger.client.append_stream import AppendStream
 from dledger.client.batch_reader import follow
@@ -31,6 +32,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "Compaction",
     "FilterBacklog",
     "ForcedGroup",
     "GroupView",

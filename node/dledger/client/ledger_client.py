@@ -13,7 +13,7 @@ from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
-from dledger.broker.topics import MAX_TOPICS, NORMAL
+from dledger.broker.topics import MAX_TOPICS, NORMAL, Compaction
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.backoff import retry
@@ -47,6 +47,7 @@ class TopicInfo:
     Attributes:
         messages: How many it keeps now.
         retention_hours: For how long; 0: for ever; None: as its group's retention says.
+        compaction: How it keeps the newest message of each key; None: it is not compacted.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TopicInfo:
     queues: int
     messages: int
     retention_hours: int | None = None
+    compaction: Compaction | None = None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -98,9 +100,22 @@ class Client(Channel):
         self._ledger = pb_grpc.LedgerStub(self.channel)
         self._topics = pb_grpc.TopicsStub(self.channel)
 
-    async def create_topic(self, name: str, type: str = NORMAL.name, queues: int = 8) -> bool:  # noqa: A002
-        """Create a topic; False if it existed with the same settings. Raises Refused."""
+    async def create_topic(
+        self,
+        name: str,
+        type: str = NORMAL.name,  # noqa: A002
+        queues: int = 8,
+        *,
+        compaction: Compaction | None = None,
+    ) -> bool:
+        """Create a topic, compacted if *compaction* says how; False if it existed with the same.
+
+        Raises Refused.
+        """
         request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
+        if compaction is not None:
+            request.compaction.min_lag_ms = compaction.min_lag_ms
+            request.compaction.tombstone_ms = compaction.tombstone_ms
         return bool((await self.call(self._topics.CreateTopic, request)).created)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
@@ -111,7 +126,12 @@ class Client(Channel):
                 f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
         found = (
-            same_fields(TopicInfo, topic, retention_hours=own_retention(topic))
+            same_fields(
+                TopicInfo,
+                topic,
+                retention_hours=own_retention(topic),
+                compaction=_compaction_of(topic),
+            )
             for topic in response.topics
         )
         return tuple(sorted(found, key=lambda topic: topic.name))
@@ -253,3 +273,10 @@ def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
     )
+
+
+def _compaction_of(topic: pb.Topic) -> Compaction | None:
+    if not topic.HasField("compaction"):
+        return None
+    said = topic.compaction
+    return Compaction(min_lag_ms=said.min_lag_ms, tombstone_ms=said.tombstone_ms)
