@@ -278,4 +278,4 @@ def test_nobody_reaches_the_pods_of_jobs_but_who_scrapes() -> None:
     assert policy["ingress"] == [port]
     assert told["spec"]["ingress"] == [{**port, "from": [WATCH]}]
     (only,) = policy["podSelector"]["matchExpressions"]
-    assert only["values"] == ["backup", "recovery"]
+    assert only["values"] == ["backup", "compaction", "recovery"]

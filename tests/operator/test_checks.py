@@ -19,10 +19,6 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
     ("spec.topics[a].type", {"topics": [{"name": "a", "type": "FIFO"}]}),
-    (
-        "spec.topics[a].compaction.enabled",
-        {"topics": [{"name": "a", "compaction": {"enabled": True}}]},
-    ),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
@@ -30,7 +26,6 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.monitoring.canary.intervalSeconds", {"monitoring": {"canary": {"intervalSeconds": 5}}}),
     ("spec.backup.store.url", {"backup": {"store": {"url": "gs://backups"}}}),
     ("spec.backup.verifySchedule", {"backup": {"verifySchedule": "0 3 * * *"}}),
-    ("spec.compaction.schedule", {"compaction": {"schedule": "0 3 * * *"}}),
     ("spec.planApproval", {"planApproval": "Manual"}),
     ("spec.fromTheFuture", {"fromTheFuture": 1}),
 ]
@@ -51,6 +46,8 @@ def test_a_field_that_nothing_acts_on_is_named(field: str, spec: dict[str, Any])
         {},
         {"monitoring": {"canary": {"enabled": False}}},
         {"topics": [{"name": "a", "queues": 4}]},
+        {"topics": [{"name": "a", "compaction": {"enabled": True, "minLagHours": 2}}]},
+        {"compaction": {"schedule": "0 3 * * *"}},
         {"backup": {"retention": {"keepDays": 7, "keepLast": 2}, "baseEveryHours": 6}},
         {"backup": {"retention": {"keepDays": 30}}, "spark": {"executors": {"cores": 1}}},
         {"backup": {"store": STORE, "schedule": "0 3 * * *"}},

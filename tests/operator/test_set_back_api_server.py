@@ -42,10 +42,8 @@ NOT_YET: Final[list[tuple[str, Any, str]]] = [
     ("expose.type", "NodePort", "ClusterIP"),
     ("monitoring.canary.intervalSeconds", 5, "1"),
     ("backup.verifySchedule", "@daily", '""'),
-    ("compaction.schedule", "@daily", '""'),
     ("planApproval", "Manual", "Automatic"),
     ("topics[demo].type", "FIFO", "NORMAL"),
-    ("topics[demo].compaction.enabled", True, "false"),
 ]
 """Fields that nothing acts on: what is asked for, and what the sentence says to type instead."""
 

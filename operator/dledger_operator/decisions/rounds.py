@@ -69,11 +69,13 @@ def round_outcome(operation: BrokerOperation, observed: RoundObserved, *, now: s
     held = round_blocked(operation, observed)
     if held is not None and held.final:
         return Rejected(held.reason, held.message)
-    said = held.message if held else "the Job is being created"
     limit_s = operation.spec.deadline_seconds
     if seconds_between(operation.created_at, now) >= limit_s:
-        return Rejected(Reason.DEADLINE_EXCEEDED, f"not begun within {limit_s} s: {said}")
-    return Waits(held.reason if held else Reason.CREATING, said)
+        said = f": {held.message}" if held else ""
+        return Rejected(Reason.DEADLINE_EXCEEDED, f"not begun within {limit_s} s{said}")
+    if held is not None:
+        return Waits(held.reason, held.message)
+    return Waits(Reason.CREATING, "the Job is being created")
 
 
 def plan_round(
