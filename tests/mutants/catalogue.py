@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.channel_mutants import CHANNEL_MUTANTS
+from tests.mutants.compaction_mutants import COMPACTION_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -56,5 +57,6 @@ MUTANTS: tuple[Mutant, ...] = (
     *KEEPING_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
+    *COMPACTION_MUTANTS,
     *PIPELINE_MUTANTS,
 )

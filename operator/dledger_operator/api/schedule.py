@@ -100,14 +100,16 @@ def round_due(
 
 def last_scheduled(group: BrokerGroup, backups: Iterable[BrokerBackup], *, now: datetime) -> str:
     """Return the newest time of the schedule that had a backup, RFC 3339; empty if none had."""
-    return _newest(group.status.get("backup"), (backup.scheduled_at for backup in backups), now=now)
+    made = (backup.scheduled_at for backup in backups)
+    return _newest(group.status.get("backup"), made, group.spec.backup.schedule, now=now)
 
 
 def last_scheduled_round(
     group: BrokerGroup, rounds: Iterable[BrokerOperation], *, now: datetime
 ) -> str:
     """Return the newest time of the schedule that had a round, RFC 3339; empty if none had."""
-    return _newest(group.status.get("compaction"), (one.scheduled_at for one in rounds), now=now)
+    made = (one.scheduled_at for one in rounds)
+    return _newest(group.status.get("compaction"), made, group.spec.compaction.schedule, now=now)
 
 
 def following(expression: str, now: datetime, count: int = 1) -> datetime | None:
@@ -128,11 +130,14 @@ def _missed(group: BrokerGroup, expression: str, last: str, *, now: datetime) ->
     return at if text_of(at) > max(last, group.created_at) else None
 
 
-def _newest(recorded: Json | None, made: Iterable[str], *, now: datetime) -> str:
+def _newest(recorded: Json | None, made: Iterable[str], expression: str, *, now: datetime) -> str:
     """Return the newest time that something was made for.
 
-    One that is still to come was forged, or made while a clock was ahead: it must not keep the
-    schedule from going on until then.
+    A clock that is set back by seconds makes nothing twice: what is recorded counts up to the next
+    time of the schedule. Further ahead it was made while a clock was wrong, and must not keep the
+    schedule from going on until then. An annotation that is ahead is forged.
     """
-    known = (str((recorded or {}).get("lastScheduledAt") or ""), *made)
-    return max((at for at in known if at <= text_of(now)), default="")
+    until = following(expression, now) or now
+    known = str((recorded or {}).get("lastScheduledAt") or "")
+    past = [at for at in made if at <= text_of(now)]
+    return max([*past, known if known <= text_of(until) else ""], default="")

@@ -66,6 +66,10 @@ def round_outcome(operation: BrokerOperation, observed: RoundObserved, *, now: s
             return Rejected(Reason.ROUND_FAILED, error, _begun(began))
         case JobRunning(note=note):
             return Going(note or "the log is being compacted")
+    return _not_begun(operation, observed, now=now)
+
+
+def _not_begun(operation: BrokerOperation, observed: RoundObserved, *, now: str) -> Outcome:
     held = round_blocked(operation, observed)
     if held is not None and held.final:
         return Rejected(held.reason, held.message)
