@@ -202,7 +202,7 @@ def test_no_round_is_due_while_another_is_unfinished() -> None:
 
 
 def test_a_clock_that_jumped_ahead_does_not_stop_rounds() -> None:
-    """A round was made for a time that is still to come; the next comes at its time all the same."""
+    """A round was made for a time in ten years; the next comes at its time all the same."""
     ahead = "2041-05-06T03:00:00Z"
 
     assert (
