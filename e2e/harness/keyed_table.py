@@ -87,8 +87,8 @@ async def write(args: argparse.Namespace) -> dict[str, Any]:
 async def read(args: argparse.Namespace) -> dict[str, Any]:
     """Read the topic from nothing, twice."""
     wanted = {f"key-{n}": args.version for n in range(args.keys)}
-    by_client = _judged(await _by_client(args), wanted)
-    by_consumer = _judged(await _by_consumer(args), wanted)
+    by_client = _judge(await _by_client(args), wanted)
+    by_consumer = _judge(await _by_consumer(args), wanted)
     ok = by_client["ok"] and by_consumer["ok"]
     return {"ok": ok, "client": by_client, "consumer": by_consumer}
 
@@ -117,7 +117,7 @@ async def _by_consumer(args: argparse.Namespace) -> list[bytes]:
     return bodies
 
 
-def _judged(bodies: Iterable[bytes], wanted: dict[str, int]) -> dict[str, Any]:
+def _judge(bodies: Iterable[bytes], wanted: dict[str, int]) -> dict[str, Any]:
     found: dict[str, list[int]] = {}
     for body in bodies:
         key, version, _ = body.decode().split(" ", 2)

@@ -51,7 +51,7 @@ def test_a_table_outlives_its_log_its_nodes_and_its_group(
         {"name": BALLAST, "queues": 8},
     ]
     spec: dict[str, Any] = {**backed_up(store, spark, local_threshold="1"), "topics": topics}
-    small = {
+    small: dict[str, Any] = {
         "storage": {"size": SMALL},
         "retention": {"hours": 72, "diskWatermarkPercent": FULL_AT_PERCENT},
     }
@@ -75,7 +75,7 @@ def test_a_table_outlives_its_log_its_nodes_and_its_group(
     replaced = table.read(KEYS, version=VERSIONS + 1)
     back_up(namespace, "after")
     delete_with_volumes(group)
-    namespace.apply(*restored(spec, recovering(store, group_id)))
+    namespace.apply(from_backup(spec, recovering(store, group_id)))
     group.wait_available(180)
     came_back = table.read(KEYS, version=VERSIONS + 1)
 
@@ -193,10 +193,10 @@ def replace_each(namespace: Namespace, group: BrokerGroup) -> None:
         namespace.wait_operated(name, 240)
 
 
-def restored(spec: dict[str, Any], recovery: dict[str, Any]) -> list[dict[str, Any]]:
+def from_backup(spec: dict[str, Any], recovery: dict[str, Any]) -> dict[str, Any]:
     """Return the manifest of the group that starts from its backup."""
     roomy = {"storage": {"size": SMALL}, "retention": {"diskWatermarkPercent": 95}}
-    return [group_manifest("orders", **spec, **roomy, **recovery)]
+    return group_manifest("orders", **spec, **roomy, **recovery)
 
 
 def events_of(namespace: Namespace, name: str) -> set[str]:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from dledger_operator.api import names
-from dledger_operator.api.schedule_times import scheduled_at
+from dledger_operator.api.objects import common_fields
 from dledger_operator.api.spec import Json, read_known
 
 PENDING: Final = "Pending"
@@ -110,22 +110,10 @@ class BrokerOperation:
     @classmethod
     def parse(cls, body: Json) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
-        meta = body["metadata"]
         spec, unreadable = read_known(OperationSpec, body.get("spec") or {})
         if not unreadable and spec.kind not in frozenset(Kind):
             unreadable = f"spec.kind {spec.kind!r} is not known to this version"
-        return cls(
-            namespace=meta["namespace"],
-            name=meta["name"],
-            uid=meta["uid"],
-            generation=meta.get("generation", 1),
-            version=meta.get("resourceVersion", ""),
-            created_at=meta.get("creationTimestamp", ""),
-            scheduled_at=scheduled_at(meta),
-            spec=spec,
-            unreadable=unreadable,
-            status=body.get("status") or {},
-        )
+        return cls(**common_fields(body), spec=spec, unreadable=unreadable)
 
     @property
     def phase(self) -> str:

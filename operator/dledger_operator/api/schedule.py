@@ -77,7 +77,7 @@ def due(group: BrokerGroup, backups: Sequence[BrokerBackup], *, now: datetime) -
     that lies before the group.
     """
     last = last_scheduled(group, backups, now=now)
-    at = _missed(group, group.spec.backup.schedule, last, now=now)
+    at = _find_missed(group, group.spec.backup.schedule, last, now=now)
     if at is None or (now - at).total_seconds() >= LATE_S:
         return ""
     return "" if any(not backup.finished for backup in backups) else text_of(at)
@@ -92,7 +92,7 @@ def round_due(
     what all of them would have. A backup that is due at the same time is made first.
     """
     last = last_scheduled_round(group, rounds, now=now)
-    at = _missed(group, group.spec.compaction.schedule, last, now=now)
+    at = _find_missed(group, group.spec.compaction.schedule, last, now=now)
     if at is None or backup_due or any(not one.finished for one in rounds):
         return ""
     return text_of(at)
@@ -101,7 +101,7 @@ def round_due(
 def last_scheduled(group: BrokerGroup, backups: Iterable[BrokerBackup], *, now: datetime) -> str:
     """Return the newest time of the schedule that had a backup, RFC 3339; empty if none had."""
     made = (backup.scheduled_at for backup in backups)
-    return _newest(group.status.get("backup"), made, group.spec.backup.schedule, now=now)
+    return _find_newest(group.status.get("backup"), made, group.spec.backup.schedule, now=now)
 
 
 def last_scheduled_round(
@@ -109,7 +109,9 @@ def last_scheduled_round(
 ) -> str:
     """Return the newest time of the schedule that had a round, RFC 3339; empty if none had."""
     made = (one.scheduled_at for one in rounds)
-    return _newest(group.status.get("compaction"), made, group.spec.compaction.schedule, now=now)
+    return _find_newest(
+        group.status.get("compaction"), made, group.spec.compaction.schedule, now=now
+    )
 
 
 def following(expression: str, now: datetime, count: int = 1) -> datetime | None:
@@ -122,7 +124,9 @@ def following(expression: str, now: datetime, count: int = 1) -> datetime | None
     return found
 
 
-def _missed(group: BrokerGroup, expression: str, last: str, *, now: datetime) -> datetime | None:
+def _find_missed(
+    group: BrokerGroup, expression: str, last: str, *, now: datetime
+) -> datetime | None:
     """Return the newest time of a schedule that had nothing; None if it had, or without one."""
     if not expression or fault(expression):
         return None
@@ -130,7 +134,9 @@ def _missed(group: BrokerGroup, expression: str, last: str, *, now: datetime) ->
     return at if text_of(at) > max(last, group.created_at) else None
 
 
-def _newest(recorded: Json | None, made: Iterable[str], expression: str, *, now: datetime) -> str:
+def _find_newest(
+    recorded: Json | None, made: Iterable[str], expression: str, *, now: datetime
+) -> str:
     """Return the newest time that something was made for.
 
     A clock that is set back by seconds makes nothing twice: what is recorded counts up to the next

@@ -205,7 +205,7 @@ class Nodes:
         """Create a topic; False if it existed. Raises DledgerError."""
         async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
             return await client.create_topic(
-                topic.name, topic.type, topic.queues, compaction=_asked(topic)
+                topic.name, topic.type, topic.queues, compaction=_to_compaction(topic)
             )
 
     async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
@@ -441,7 +441,7 @@ def _cut(text: str) -> str:
     return text[:LONGEST_TEXT]
 
 
-def _asked(topic: Topic) -> Compaction | None:
+def _to_compaction(topic: Topic) -> Compaction | None:
     asked = asked_compaction(topic)
     return asked and Compaction(min_lag_ms=asked.min_lag_ms, tombstone_ms=asked.tombstone_ms)
 

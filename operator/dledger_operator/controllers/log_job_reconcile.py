@@ -19,9 +19,9 @@ class LogJobReconciler:
         self._rounds = rounds
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether anything is not finished."""
-        return self._backups.unfinished or self._rounds.unfinished
+        return self._backups.unfinished or self._rounds.has_unfinished
 
     def soonest_s(self) -> float:
         """Return in how many seconds the next finished round may go; infinity without one."""

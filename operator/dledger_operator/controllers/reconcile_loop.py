@@ -102,7 +102,7 @@ class LogJobLoop(ReconcileLoop):
 
     def pause_s(self) -> float:
         """Look again for what no watch tells: a group that answers, a lost result, mere age."""
-        if self._reconciler.unfinished:
+        if self._reconciler.has_unfinished:
             return JOB_RESYNC_S
         return min(EXPIRY_S, max(RESYNC_S, self._reconciler.soonest_s()))
 

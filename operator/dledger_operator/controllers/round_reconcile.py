@@ -69,7 +69,7 @@ class RoundReconciler:
         self._reports = OperationReports(cluster, metrics, now=self._clock.now)
 
     @property
-    def unfinished(self) -> bool:
+    def has_unfinished(self) -> bool:
         """Whether any round is not finished."""
         return any(not one.finished for one in self._rounds())
 

@@ -61,15 +61,15 @@ def round_outcome(operation: BrokerOperation, observed: RoundObserved, *, now: s
     match observed.job:
         case JobSucceeded(result=result, started_at=began):
             record = result_of(result)
-            return Done(_sentence(record), {RECORD: record, **_begun(began)})
+            return Done(_sentence(record), {RECORD: record, **_start_of(began)})
         case JobFailed(error=error, started_at=began):
-            return Rejected(Reason.ROUND_FAILED, error, _begun(began))
+            return Rejected(Reason.ROUND_FAILED, error, _start_of(began))
         case JobRunning(note=note):
             return Going(note or "the log is being compacted")
-    return _not_begun(operation, observed, now=now)
+    return _not_start_of(operation, observed, now=now)
 
 
-def _not_begun(operation: BrokerOperation, observed: RoundObserved, *, now: str) -> Outcome:
+def _not_start_of(operation: BrokerOperation, observed: RoundObserved, *, now: str) -> Outcome:
     held = round_blocked(operation, observed)
     if held is not None and held.final:
         return Rejected(held.reason, held.message)
@@ -140,7 +140,7 @@ def result_of(result: Json) -> Manifest:
     return {**found, "topics": texts[:_MOST_TOPICS]}
 
 
-def _begun(started_at: str) -> Manifest:
+def _start_of(started_at: str) -> Manifest:
     return {"startedAt": started_at} if started_at else {}
 
 

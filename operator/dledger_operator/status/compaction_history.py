@@ -48,7 +48,7 @@ def last_round(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
         found.pop("since", None)
     else:
         found.setdefault("since", now)
-    found |= _newest(rounds) | _succeeded(rounds, found)
+    found |= _newest(rounds) | _last_success(rounds, found)
     found.pop("nextAt", None)
     later = following(group.spec.compaction.schedule, at) if found.get("topics") else None
     if later is not None:
@@ -131,7 +131,7 @@ def _newest(rounds: Iterable[BrokerOperation]) -> Manifest:
     }
 
 
-def _succeeded(rounds: Iterable[BrokerOperation], before: Json) -> Manifest:
+def _last_success(rounds: Iterable[BrokerOperation], before: Json) -> Manifest:
     """Return what the newest round did that succeeded, if it is newer than what is recorded."""
     ended = [one for one in rounds if one.phase == SUCCEEDED]
     newest = max(ended, key=_finished_at, default=None)
