@@ -19,9 +19,9 @@ RESULT: dict[str, Any] = {
     "letGo": 300,
     "later": 7,
     "writtenBytes": 5000,
-    "topics": ["prices"],
+    "topics": {"prices": {"kept": 12, "letGo": 300}},
 }
-DID = {key: value for key, value in RESULT.items() if key != "phase"}
+DID = {key: value for key, value in RESULT.items() if key != "phase"} | {"topics": ["prices"]}
 SUCCEEDED = JobSucceeded(result=RESULT, started_at=STARTED, ended_at=ENDED)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
@@ -29,7 +29,7 @@ from dledger.errors import (
     Refused,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
-from dledger.rpc.messages import own_retention, same_fields
+from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -47,7 +47,7 @@ class TopicInfo:
     Attributes:
         messages: How many it keeps now.
         retention_hours: For how long; 0: for ever; None: as its group's retention says.
-        compaction: How it keeps the newest message of each key; None: it is not compacted.
+        compaction: How it is compacted; None: it is not.
     """
 
     name: str
@@ -105,17 +105,15 @@ class Client(Channel):
         name: str,
         type: str = NORMAL.name,  # noqa: A002
         queues: int = 8,
-        *,
         compaction: Compaction | None = None,
     ) -> bool:
-        """Create a topic, compacted if *compaction* says how; False if it existed with the same.
-
-        Raises Refused.
-        """
-        request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
-        if compaction is not None:
-            request.compaction.min_lag_ms = compaction.min_lag_ms
-            request.compaction.tombstone_ms = compaction.tombstone_ms
+        """Create a topic; False if it existed with the same settings. Raises Refused."""
+        request = pb.CreateTopicRequest(
+            name=name,
+            type=type,
+            queues=queues,
+            compaction=None if compaction is None else pb.Compaction(**asdict(compaction)),
+        )
         return bool((await self.call(self._topics.CreateTopic, request)).created)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
@@ -130,7 +128,7 @@ class Client(Channel):
                 TopicInfo,
                 topic,
                 retention_hours=own_retention(topic),
-                compaction=_compaction_of(topic),
+                compaction=optional_fields(Compaction, topic, "compaction"),
             )
             for topic in response.topics
         )
@@ -144,10 +142,12 @@ class Client(Channel):
         Args:
             topic: The topic.
             records: Records or bare bodies.
-            queue_id: The queue; -1 lets the leader choose.
+            queue_id: The queue; -1 lets the leader choose; in a compacted topic the keys do.
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
+            SeveralQueues: The topic is compacted, and the keys are of several of its queues: send
+                one batch for each (`queue_of_key`); nothing of it is stored.
             Refused: Another error in the batch, named by the message; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, or the group accepts no more;
@@ -273,10 +273,3 @@ def _appended(response: pb.AppendResponse) -> Appended:
     return Appended(
         queue_id=response.queue_id, offsets=tuple(response.offsets), index=response.index
     )
-
-
-def _compaction_of(topic: pb.Topic) -> Compaction | None:
-    if not topic.HasField("compaction"):
-        return None
-    said = topic.compaction
-    return Compaction(min_lag_ms=said.min_lag_ms, tombstone_ms=said.tombstone_ms)

@@ -134,9 +134,9 @@ def again_in_s(group: BrokerGroup, *, now: str) -> int:
 def result_of(result: Json) -> Manifest:
     """Return the pipeline's result of a round, as far as its fields have the right types."""
     found: Manifest = {key: _number(result.get(key)) for key in _COUNTS}
-    named = result.get("topics")
-    topics = named if isinstance(named, list) else []
-    texts = [one[:_LONGEST_NAME] for one in topics if isinstance(one, str)]
+    of_topics = result.get("topics")
+    topics = of_topics if isinstance(of_topics, Mapping) else {}
+    texts = [str(name)[:_LONGEST_NAME] for name in topics]
     return {**found, "topics": texts[:_MOST_TOPICS]}
 
 

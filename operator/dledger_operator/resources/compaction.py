@@ -22,7 +22,7 @@ def round_work(
 
     The store is only read, and need not be there: the nodes have all that the round rests on.
     """
-    again = ("--again-in", str(again_in_s)) if again_in_s else ()
+    again = ("--again-in", f"{again_in_s}s") if again_in_s else ()
     return LogWork(
         owner=operation,
         name=names.compaction_job(operation.name),
