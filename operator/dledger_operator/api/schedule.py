@@ -118,7 +118,12 @@ def following(expression: str, now: datetime, count: int = 1) -> datetime | None
     """Return the *count*-th time of a schedule after *now*; None without a schedule."""
     if not expression or fault(expression):
         return None
-    times = croniter(expression, now)
+    return _following(expression, now.replace(second=0, microsecond=0), count)
+
+
+@lru_cache(maxsize=1024)
+def _following(expression: str, minute: datetime, count: int) -> datetime:
+    times = croniter(expression, minute)
     for _ in range(count):
         found: datetime = times.get_next(datetime)
     return found
