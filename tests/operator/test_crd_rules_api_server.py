@@ -423,7 +423,8 @@ WRITTEN: Final[dict[str, Rows]] = {
         before=_operation(TRANSFER),
     ),
     f"{OPERATION} spec.kind enum": Rows(
-        tuple(map(_operation, (RESTART, TRANSFER, REPLACE, FORCE))), (_operation(kind="Compact"),)
+        (*map(_operation, (RESTART, TRANSFER, REPLACE, FORCE)), _operation(kind="Compact")),
+        (_operation(kind="Rebuild"),),
     ),
     f"{OPERATION} spec.kind type": Rows((_operation(RESTART),), (_operation(kind=7),)),
     **dict(

@@ -66,10 +66,12 @@ def round_outcome(operation: BrokerOperation, observed: RoundObserved, *, now: s
             return Rejected(Reason.ROUND_FAILED, error, _start_of(began))
         case JobRunning(note=note):
             return Going(note or "the log is being compacted")
-    return _not_start_of(operation, observed, now=now)
+    return _outcome_without_job(operation, observed, now=now)
 
 
-def _not_start_of(operation: BrokerOperation, observed: RoundObserved, *, now: str) -> Outcome:
+def _outcome_without_job(
+    operation: BrokerOperation, observed: RoundObserved, *, now: str
+) -> Outcome:
     held = round_blocked(operation, observed)
     if held is not None and held.final:
         return Rejected(held.reason, held.message)
@@ -87,13 +89,8 @@ def plan_round(
 ) -> tuple[Apply | Create, ...]:
     """Return the next actions for a round; none once it has a Job, or while it is blocked."""
     group, log = observed.group, observed.log
-    if (
-        group is None
-        or log is None
-        or not isinstance(round_outcome(operation, observed, now=now), Waits)
-    ):
-        return ()
-    if round_blocked(operation, observed):
+    waits = isinstance(round_outcome(operation, observed, now=now), Waits)
+    if group is None or log is None or not waits or round_blocked(operation, observed):
         return ()
     work = round_work(operation, group, log=log, again_in_s=again_in_s(group, now=now))
     return job_actions(group, work, observed.children)
