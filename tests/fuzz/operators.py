@@ -20,15 +20,16 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import bounded
-from dledger_operator.decisions.backups import BackupObserved, plan_backup
+from dledger_operator.decisions.backups import plan_backup
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.decisions.facts import facts_of
+from dledger_operator.decisions.log_jobs import LogJobObserved
 from dledger_operator.decisions.plan import plan
 from dledger_operator.observed.job_status import job_status
 from dledger_operator.observed.observed import Observed, Pod
 from dledger_operator.observed.parsers import parse_job_pod
 from dledger_operator.resources import Platform, desired
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
 from dledger_operator.status.backup_status import backup_events, backup_status
 from dledger_operator.status.status import status
@@ -178,7 +179,7 @@ class BackupSpecs(Target):
             }
         )  # fmt: skip
         log = LogRange(last_index=9, size_bytes=size if type(size) is int and size > 0 else 0)
-        observed = BackupObserved(group=_group(of_group, groupId=_GROUP_ID, term=1), log=log)
+        observed = LogJobObserved(group=_group(of_group, groupId=_GROUP_ID, term=1), log=log)
         said = backup_status(backup, observed, now=_NOW)
         json.dumps(said, allow_nan=False)
         list(backup_events({}, said))
@@ -225,7 +226,7 @@ class JobWords(Target):
         backup = BrokerBackup.parse(
             {"metadata": {"namespace": "shop", "name": "first", "uid": "u"}, "spec": {}}
         )
-        observed = BackupObserved(group=_group(_SPECS[1], groupId=_GROUP_ID, term=1), job=done)
+        observed = LogJobObserved(group=_group(_SPECS[1], groupId=_GROUP_ID, term=1), job=done)
         said = backup_status(backup, observed, now=_NOW)
         json.dumps(said, allow_nan=False).encode()
         for number in _numbers(said):

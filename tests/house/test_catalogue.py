@@ -91,20 +91,27 @@ def _told(*modules: str) -> Told:
 
 
 def _of_groups() -> Told:
-    parts = ("conditions", "degraded", "scaling_status", "backup_history", "departure")
+    histories = ("backup_history", "compaction_history")
+    parts = ("conditions", "degraded", "scaling_status", *histories, "departure")
     of_specs = {("True", "ACCEPTED"), *(("False", reason.name) for reason in _GRAVITY)}
     return _told(*(f"status/{part}" for part in parts)) | of_specs
 
 
 def _of_backups() -> Told:
-    found = _told("status/backup_status")
-    for call in _calls("BlockedReason", _functions("decisions/backups")):
-        is_final = any(each.arg == "final" for each in call.keywords)
-        if reason := _member(call.args[0], "Reason"):
-            found.add(("False" if is_final else "Unknown", reason))
+    found = _told("status/backup_status") | _blocked("decisions/backups", "decisions/log_jobs")
     # A store of its own is never right later, whether it is wrong or not built yet.
     of_stores = {"INVALID_SPEC", *_named_in("decisions/checks", "store_problems")}
     return found | {("False", reason) for reason in of_stores}
+
+
+def _blocked(*modules: str) -> Told:
+    """Return what the Complete of an object is while no Job is made for it, or can be."""
+    found = set()
+    for call in _calls("BlockedReason", _functions(*modules)):
+        is_final = any(each.arg == "final" for each in call.keywords)
+        if reason := _member(call.args[0], "Reason"):
+            found.add(("False" if is_final else "Unknown", reason))
+    return found
 
 
 def _named_in(module: str, function: str) -> list[str]:
@@ -113,9 +120,10 @@ def _named_in(module: str, function: str) -> list[str]:
 
 
 def _of_operations() -> Told:
-    decided = ("decisions/operations", "decisions/forcing")
+    decided = ("decisions/operations", "decisions/forcing", "decisions/rounds")
     return (
         _told("status/operation_status")
+        | _blocked("decisions/rounds", "decisions/log_jobs")
         | _of_calls("Waits", "Unknown", *decided)
         | _of_calls("Rejected", "False", *decided)
     )

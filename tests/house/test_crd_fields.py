@@ -150,7 +150,7 @@ def test_the_status_that_is_written_is_the_crds() -> None:
     written = status(facts_of(of, seen), now=NOW)
     schema = SCHEMA["properties"]["status"]["properties"]
 
-    assert set(written) | {"lastFailover", "backup", "topics"} == set(schema)
+    assert set(written) | {"lastFailover", "backup", "compaction", "topics"} == set(schema)
     assert set(written["members"][0]) == set(schema["members"]["items"]["properties"])
     assert set(written["conditions"][0]) == set(schema["conditions"]["items"]["properties"])
 

@@ -82,10 +82,13 @@ EVIDENCE = {
         "tests/operator/test_operation_api_server.py::test_a_lost_majority_goes_on_from_the_survivor_when_told_to",
         "e2e/stories/test_changes.py::test_leadership_is_handed_over_as_asked",
     ),
+    "Compacted topics": (
+        "e2e/stories/test_compaction.py::test_a_table_outlives_its_log_its_nodes_and_its_group",
+        "tests/operator/test_round_reconcile.py::test_a_round_becomes_a_job_and_tells_what_it_did",
+    ),
     "Backups by Spark": (
         "e2e/stories/test_backup_and_restore.py::test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time",
         "tests/pipeline/test_verify.py::test_a_whole_backup_is_proven",
-        "tests/pipeline/test_compaction_job.py::test_superseded_messages_of_the_topics_asked_for_are_gone",
     ),
     "Metrics": (
         "tests/system/test_dashboards.py::test_every_query_of_the_dashboards_returns_data_through_a_failover",

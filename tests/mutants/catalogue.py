@@ -28,6 +28,7 @@ from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replay_mutants import REPLAY_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
+from tests.mutants.round_mutants import ROUND_MUTANTS
 from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.table_mutants import TABLE_MUTANTS
@@ -63,6 +64,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *COMPACTION_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
+    *ROUND_MUTANTS,
     *PIPELINE_MUTANTS,
     *PLACES_MUTANTS,
 )

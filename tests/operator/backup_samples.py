@@ -6,9 +6,11 @@ from typing import Any
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.decisions.backups import BackupObserved
+from dledger_operator.api.spec import BrokerGroup, Store
+from dledger_operator.decisions.log_jobs import LogJobObserved
 from dledger_operator.observed.job_status import JobSucceeded
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.backup import backup_work
+from dledger_operator.resources.log_job import LogRange, log_job, template_of
 from tests.operator.samples import GROUP_ID, NOW, bootstrapped
 
 STORE: dict[str, Any] = {
@@ -95,7 +97,19 @@ def failed(name: str = "first", **more: Any) -> BrokerBackup:
     return backup(name=name, status=status, **more)
 
 
-def observed(**changes: Any) -> BackupObserved:
+def observed(**changes: Any) -> LogJobObserved:
     """Return what is seen of a backup that can start at once."""
     group = bootstrapped({"backup": {"store": STORE}})
-    return BackupObserved(**{"group": group, "log": SMALL, **changes})
+    return LogJobObserved(**{"group": group, "log": SMALL, **changes})
+
+
+def backup_job(
+    one: BrokerBackup, of: BrokerGroup, *, store: Store, log: LogRange
+) -> dict[str, Any]:
+    """Return the Job of a backup."""
+    return log_job(of, backup_work(one, of, store=store, log=log))
+
+
+def backup_template(one: BrokerBackup, of: BrokerGroup, *, store: Store) -> dict[str, Any]:
+    """Return the ConfigMap with the template of a backup's executors."""
+    return template_of(of, backup_work(one, of, store=store, log=LARGE))

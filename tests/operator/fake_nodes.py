@@ -47,6 +47,7 @@ class FakeGroup:
     disks: list[Disk] = field(default_factory=list)
     members: list[Any] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
+    compacted: dict[str, Any] = field(default_factory=dict)
     retentions: dict[str, int | None] = field(default_factory=dict)
     records: int = 4711
     record_bytes: int = 1000
@@ -321,12 +322,20 @@ class _Topics(pb_grpc.TopicsServicer):
 
     async def CreateTopic(self, request: Any, context: Any) -> Any:  # noqa: N802
         self._group.topics[request.name] = request.queues
+        if request.HasField("compaction"):
+            self._group.compacted[request.name] = request.compaction
         return pb.CreateTopicResponse(created=True)
 
     async def ListTopics(self, request: Any, context: Any) -> Any:  # noqa: N802
-        kept = self._group.retentions
+        kept, compacted = self._group.retentions, self._group.compacted
         rows = [
-            pb.Topic(name=n, type="NORMAL", queues=q, retention_hours=kept.get(n))
+            pb.Topic(
+                name=n,
+                type="NORMAL",
+                queues=q,
+                retention_hours=kept.get(n),
+                compaction=compacted.get(n),
+            )
             for n, q in self._group.topics.items()
         ]
         return pb.ListTopicsResponse(topics=rows)

@@ -23,8 +23,9 @@ from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import Manifest, Topic
 from dledger_operator.cluster.api import Api, ApiError
 from dledger_operator.cluster.nodes import Nodes
+from dledger_operator.decisions.compacting import asked_compaction
 from dledger_operator.observed.job_status import JobPod
-from dledger_operator.observed.observed import Pod, TopicSeen, Volume
+from dledger_operator.observed.observed import CompactionSeen, Pod, TopicSeen, Volume
 from dledger_operator.observed.parsers import (
     parse_component,
     parse_job_pod,
@@ -70,6 +71,7 @@ class World:
     restored: dict[str, int] = field(default_factory=dict)
     topics: dict[str, int] = field(default_factory=dict)
     retentions: dict[str, int | None] = field(default_factory=dict)
+    compacted: dict[str, CompactionSeen | None] = field(default_factory=dict)
     bad_topics: set[str] = field(default_factory=set)
     older_member: str = ""
     bootstraps: int = 0
@@ -353,7 +355,7 @@ class FakeNodes(Nodes):
     async def topics(self, pod: Pod) -> dict[str, TopicSeen]:
         kept = self._world.retentions
         return {
-            name: TopicSeen("NORMAL", queues, kept.get(name))
+            name: TopicSeen("NORMAL", queues, kept.get(name), self._world.compacted.get(name))
             for name, queues in self._world.topics.items()
         }
 
@@ -362,6 +364,7 @@ class FakeNodes(Nodes):
         if topic.name in self._world.bad_topics:
             raise InvalidArgument(f"topic {topic.name} exists with 4 queues")
         self._world.topics[topic.name] = topic.queues
+        self._world.compacted[topic.name] = asked_compaction(topic)
         return True
 
     async def delete_topic(self, pod: Pod, name: str) -> int:

@@ -10,6 +10,7 @@ from dledger.types import Member, NodeId
 from dledger_operator.api import names
 from dledger_operator.api.policy import Policy
 from dledger_operator.api.spec import BrokerGroup
+from dledger_operator.decisions.compacting import asked_compaction
 from dledger_operator.observed.observed import Observed, Pod, TopicSeen, Volume, ref_of
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_revision
@@ -158,7 +159,8 @@ def converged(of: BrokerGroup, **changes: Any) -> Observed:
         volumes=volumes(*range(max(3, of.spec.replicas))),
         nodes=joined(0, 1, 2),
         topics={
-            one.name: TopicSeen(one.type, one.queues, one.retention.hours) for one in of.spec.topics
+            one.name: TopicSeen(one.type, one.queues, one.retention.hours, asked_compaction(one))
+            for one in of.spec.topics
         },
     )
     return replace(observed, **changes)

@@ -13,12 +13,21 @@ import yaml
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.resources.backup import LogRange, job, scheduled_backup
+from dledger_operator.resources.backup import scheduled_backup
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.spark import access, executor_template, settings
+from dledger_operator.resources.spark import access, settings
 from dledger_operator.resources.statefulset import stateful_set
 from dledger_pipeline.__main__ import _parser
-from tests.operator.backup_samples import LARGE, ON_CLAIM, SMALL, STORE, backup
+from tests.operator.backup_samples import (
+    LARGE,
+    ON_CLAIM,
+    SMALL,
+    STORE,
+    backup,
+    backup_job,
+    backup_template,
+)
 from tests.operator.samples import GROUP_ID, bootstrapped, group
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -32,8 +41,8 @@ def _backup_manifests(log: LogRange) -> list[Manifest]:
     one, store = backup(), OF.spec.backup.store
     return [
         *access(OF),
-        executor_template(one, OF, store=store),
-        job(one, OF, store=store, log=log),
+        backup_template(one, OF, store=store),
+        backup_job(one, OF, store=store, log=log),
     ]
 
 
@@ -54,7 +63,7 @@ _Readable.add_representer(str, _text)
 
 MANIFESTS = {
     "backup-to-a-claim": [
-        job(backup(), CLAIMING, store=CLAIMING.spec.backup.store, log=LARGE),
+        backup_job(backup(), CLAIMING, store=CLAIMING.spec.backup.store, log=LARGE),
         recovery_job(_recovering(store=ON_CLAIM)),
     ],
     "backup-by-executors": _backup_manifests(LARGE),
@@ -87,11 +96,11 @@ def _args(manifest: Manifest) -> list[str]:
 
 
 def _job(log: LogRange = SMALL, of: BrokerGroup = OF, **spec: Any) -> Manifest:
-    return job(backup(spec), of, store=of.spec.backup.store, log=log)
+    return backup_job(backup(spec), of, store=of.spec.backup.store, log=log)
 
 
 def _executor(of: BrokerGroup = OF) -> Manifest:
-    template = executor_template(backup(), of, store=of.spec.backup.store)
+    template = backup_template(backup(), of, store=of.spec.backup.store)
     found: Manifest = json.loads(template["data"]["executor.json"])
     return found
 
@@ -171,7 +180,7 @@ def test_a_store_elsewhere_of_the_same_url_is_another_store() -> None:
     elsewhere = replace(OF.spec.backup.store, endpoint="https://s3.example")
 
     for of, store in ((CLAIMING, other), (OF, elsewhere)):
-        assert "--keep-days" not in _args(job(backup(), of, store=store, log=SMALL))
+        assert "--keep-days" not in _args(backup_job(backup(), of, store=store, log=SMALL))
     assert "--keep-days" in _args(MANIFESTS["backup-to-a-claim"][0])
 
 
@@ -275,7 +284,7 @@ def test_a_backup_to_a_store_of_its_own_deletes_nothing_there() -> None:
     """The group's retention was said of the group's store."""
     other = Store(url="s3://elsewhere/orders")
 
-    args = _args(job(backup(), OF, store=other, log=SMALL))
+    args = _args(backup_job(backup(), OF, store=other, log=SMALL))
 
     assert "--keep-days" not in args
     assert _option(args, "--base-every") == ["--base-every", "24"]

@@ -11,7 +11,7 @@ import pytest
 
 from dledger.errors import Unavailable
 from dledger_operator.api import names
-from dledger_operator.api.schedule import unix_minute
+from dledger_operator.api.schedule_times import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
@@ -21,7 +21,7 @@ from dledger_operator.decisions.backoff import RETRY_S
 from dledger_operator.decisions.backups import KEPT_COMPLETED
 from dledger_operator.metrics.metrics import Metrics
 from dledger_operator.observed.observed import Pod
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.recovery import DONE, PENDING
 from tests.operator.backup_samples import ENDED, LARGE, RESULT, SMALL, STARTED, STORE, backup_body
 from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World

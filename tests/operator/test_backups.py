@@ -10,17 +10,17 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import COMPLETED, BrokerBackup
 from dledger_operator.api.reasons import EventReason, Reason
-from dledger_operator.api.schedule import unix_minute
+from dledger_operator.api.schedule_times import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.backups import (
     KEPT_COMPLETED,
     KEPT_FAILED,
-    BackupObserved,
     expired,
     first_index,
     in_turn,
     plan_backup,
 )
+from dledger_operator.decisions.log_jobs import LogJobObserved
 from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.observed.observed import ref_of
 from dledger_operator.resources.spark import access
@@ -46,7 +46,7 @@ WORKING = JobRunning(started_at=STARTED)
 BROKEN = JobFailed(error="StoreDenied: no", started_at=STARTED, ended_at=ENDED)
 
 
-def _plan(of: BrokerBackup, seen: BackupObserved) -> list[tuple[str, str, str]]:
+def _plan(of: BrokerBackup, seen: LogJobObserved) -> list[tuple[str, str, str]]:
     actions = plan_backup(of, seen)
     return [(type(action).__name__, *ref_of(action.manifest)) for action in actions]
 
@@ -130,7 +130,7 @@ NO_NUMBER = BrokerBackup.parse(backup_body({"lastIndex": "many"}))
 STRANGE = BrokerBackup.parse(backup_body({"colour": "red"}))
 REFUSED = {("Job", "first-backup"): "exceeded quota"}
 
-TABLE: list[tuple[BrokerBackup, BackupObserved, str, str, Reason]] = [
+TABLE: list[tuple[BrokerBackup, LogJobObserved, str, str, Reason]] = [
     (backup(), observed(), "Pending", "Unknown", Reason.CREATING),
     (backup(), observed(group=None), "Pending", "Unknown", Reason.GROUP_MISSING),
     (backup(), observed(group=PAUSED), "Pending", "Unknown", Reason.PAUSED_BY_USER),
@@ -163,7 +163,7 @@ TABLE: list[tuple[BrokerBackup, BackupObserved, str, str, Reason]] = [
 
 @pytest.mark.parametrize(("of", "seen", "phase", "said", "reason"), TABLE)
 def test_each_situation_has_its_phase_and_reason(
-    of: BrokerBackup, seen: BackupObserved, phase: str, said: str, reason: Reason
+    of: BrokerBackup, seen: LogJobObserved, phase: str, said: str, reason: Reason
 ) -> None:
     """The catalogue has each; only where nothing is in the way is a Job made."""
     status = backup_status(of, seen, now=NOW)
@@ -273,7 +273,7 @@ def test_an_unchanged_status_is_not_written() -> None:
     ],
 )
 def test_each_turn_is_one_event(
-    one: BackupObserved, two: BackupObserved, expected: list[EventReason]
+    one: LogJobObserved, two: LogJobObserved, expected: list[EventReason]
 ) -> None:
     """A failure is a warning, and so is what only people can change."""
     before = backup_status(backup(), one, now=NOW)

@@ -228,17 +228,17 @@ def test_only_the_groups_own_pods_and_the_operator_reach_the_peer_port() -> None
     outside = children["NetworkPolicy", "orders"]["spec"]["ingress"][2]
 
     assert inside["ports"] == [{"port": 20911, "protocol": "TCP"}]
-    assert len(inside["from"]) == 3
+    assert len(inside["from"]) == 4
     replication = _child(group(), "NetworkPolicy")["spec"]["ingress"][3]
     assert replication == {
         "ports": [{"port": 20912, "protocol": "TCP"}],
         "from": [{"podSelector": {"matchLabels": names.selector("orders")}}],
     }
-    assert len(outside["from"]) == 2
+    assert len(outside["from"]) == 3
     components = [
         peer["podSelector"]["matchLabels"][names.COMPONENT_LABEL] for peer in outside["from"]
     ]
-    assert components == ["node", "backup"]
+    assert components == ["node", "backup", "compaction"]
 
 
 SHOP: dict[str, Any] = {"namespaceSelector": {"matchLabels": {"team": "shop"}}}
@@ -278,4 +278,4 @@ def test_nobody_reaches_the_pods_of_jobs_but_who_scrapes() -> None:
     assert policy["ingress"] == [port]
     assert told["spec"]["ingress"] == [{**port, "from": [WATCH]}]
     (only,) = policy["podSelector"]["matchExpressions"]
-    assert only["values"] == ["backup", "recovery"]
+    assert only["values"] == ["backup", "compaction", "recovery"]

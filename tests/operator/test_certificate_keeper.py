@@ -24,7 +24,7 @@ from tests.operator.fakes import FakeApi, FakeNodes, FakeWatched, Trouble, World
 from tests.operator.samples import NOW, PLATFORM
 
 SECURE = replace(PLATFORM, peer_tls=True)
-SECRETS = {"orders-ca", "orders-peer-tls", "orders-backup-tls", "orders-admin-tls"}
+SECRETS = {*names.own_secrets("orders")}
 
 
 @dataclass

@@ -13,7 +13,10 @@ from tests.waiting import eventually_async
 
 pytestmark = [pytest.mark.e2e]
 
-_SECRETS = ("orders-ca", "orders-peer-tls", "orders-backup-tls", "orders-admin-tls")
+_SECRETS = (
+    *("orders-ca", "orders-peer-tls", "orders-backup-tls", "orders-compactor-tls"),
+    "orders-admin-tls",
+)
 
 
 @pytest.fixture(scope="module")

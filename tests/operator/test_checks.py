@@ -10,7 +10,7 @@ import pytest
 from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup, Spec
 from dledger_operator.decisions.checks import ACTED_ON, leaves, problems, verdict
-from dledger_operator.observed.observed import Observed, TopicSeen
+from dledger_operator.observed.observed import CompactionSeen, Observed, TopicSeen
 from tests.operator.backup_samples import ON_CLAIM, STORE
 from tests.operator.samples import GROUP_ID, body, bootstrapped, converged, group, volumes
 
@@ -19,10 +19,6 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.storage.deletionPolicy", {"storage": {"deletionPolicy": "Delete"}}),
     ("spec.storage.autoGrow.enabled", {"storage": {"autoGrow": {"enabled": True}}}),
     ("spec.topics[a].type", {"topics": [{"name": "a", "type": "FIFO"}]}),
-    (
-        "spec.topics[a].compaction.enabled",
-        {"topics": [{"name": "a", "compaction": {"enabled": True}}]},
-    ),
     ("spec.tls.enabled", {"tls": {"enabled": True}}),
     ("spec.tls.issuerRef.name", {"tls": {"issuerRef": {"name": "ca"}}}),
     ("spec.auth.enabled", {"auth": {"enabled": True}}),
@@ -30,7 +26,6 @@ NOT_YET: list[tuple[str, dict[str, Any]]] = [
     ("spec.monitoring.canary.intervalSeconds", {"monitoring": {"canary": {"intervalSeconds": 5}}}),
     ("spec.backup.store.url", {"backup": {"store": {"url": "gs://backups"}}}),
     ("spec.backup.verifySchedule", {"backup": {"verifySchedule": "0 3 * * *"}}),
-    ("spec.compaction.schedule", {"compaction": {"schedule": "0 3 * * *"}}),
     ("spec.planApproval", {"planApproval": "Manual"}),
     ("spec.fromTheFuture", {"fromTheFuture": 1}),
 ]
@@ -51,6 +46,8 @@ def test_a_field_that_nothing_acts_on_is_named(field: str, spec: dict[str, Any])
         {},
         {"monitoring": {"canary": {"enabled": False}}},
         {"topics": [{"name": "a", "queues": 4}]},
+        {"topics": [{"name": "a", "compaction": {"enabled": True, "minLagHours": 2}}]},
+        {"compaction": {"schedule": "0 3 * * *"}},
         {"backup": {"retention": {"keepDays": 7, "keepLast": 2}, "baseEveryHours": 6}},
         {"backup": {"retention": {"keepDays": 30}}, "spark": {"executors": {"cores": 1}}},
         {"backup": {"store": STORE, "schedule": "0 3 * * *"}},
@@ -331,3 +328,38 @@ def test_an_authority_is_no_use_to_nodes_without_certificates() -> None:
 
     assert "--peer-tls" in problems(of, Observed())[0].message
     assert not problems(replace(of, has_peer_tls=True), Observed())
+
+
+HOUR_MS = 3_600_000
+AS_ASKED = CompactionSeen(HOUR_MS, 24 * HOUR_MS)
+
+
+@pytest.mark.parametrize(
+    ("topic", "seen", "said"),
+    [
+        ({"compaction": {"enabled": True}}, TopicSeen("NORMAL", 8, 0, AS_ASKED), ""),
+        ({"compaction": {"enabled": True}}, TopicSeen("NORMAL", 8), "made without compaction"),
+        ({}, TopicSeen("NORMAL", 8, 0, AS_ASKED), "made compacted with minLagHours 1"),
+        (
+            {"compaction": {"enabled": True, "tombstoneHours": 2}},
+            TopicSeen("NORMAL", 8, 0, AS_ASKED),
+            "not compacted with minLagHours 1 and tombstoneHours 2",
+        ),
+        (
+            {"compaction": {"enabled": True}, "queues": 16},
+            TopicSeen("NORMAL", 8, 0, AS_ASKED),
+            "the queue of a key goes by their number, 8",
+        ),
+        ({"compaction": {"enabled": True}, "retention": {"hours": 0}}, None, "for ever; leave"),
+        ({"compaction": {"minLagHours": 9000}}, None, "minLagHours must be from 0 to 8760"),
+    ],
+)
+def test_how_a_topic_is_compacted_is_chosen_when_it_is_made(
+    topic: dict[str, Any], seen: TopicSeen | None, said: str
+) -> None:
+    """One that exists is left as it is, and the sentence names it and the way out."""
+    of = bootstrapped({"topics": [{"name": "a", **topic}]})
+    found = problems(of, converged(of, topics={"a": seen} if seen else {}))
+
+    assert [problem.reason for problem in found] == [Reason.INVALID_SPEC] * bool(said)
+    assert all(said in one.message and "spec.topics[a]" in one.message for one in found)

@@ -247,6 +247,15 @@ def _only_for(kind: str, block: str, whole: Mapping[str, Any]) -> tuple[str, Row
     )
 
 
+def _kept_for(hours: int | None) -> dict[str, Any]:
+    kept = {} if hours is None else {"retention": {"hours": hours}}
+    return {"retention": {"hours": 24}, "topics": [{"name": "a", **kept}]}
+
+
+def _compacted(enabled: bool, **more: Any) -> dict[str, Any]:
+    return {"topics": [{"name": "a", "compaction": {"enabled": enabled}, **more}]}
+
+
 WRITTEN: Final[dict[str, Rows]] = {
     f"{GROUP}  required spec": Rows(({},), (None,)),
     f"{GROUP}  {RULE} metadata.name must be at most 50 characters of a-z, 0-9 and '-', starting "
@@ -258,6 +267,29 @@ WRITTEN: Final[dict[str, Rows]] = {
         (_recovery(), {**_recovery(), "paused": True}),
         ({}, _recovery(groupId="g"), {"bootstrap": {}}),
         before=_recovery(),
+    ),
+    f"{GROUP} spec {RULE} topics[].retention.hours must not be shorter than retention.hours, for "
+    "which the group keeps all messages in one log; 0 is for ever": Rows(
+        tuple(_kept_for(each) for each in (None, 0, 24, 25)),
+        tuple(_kept_for(each) for each in (1, 23)),
+    ),
+    f"{GROUP} spec.topics[] {RULE} topics[].compaction.enabled cannot change: a topic is compacted "
+    "only from when it is made. Copy its messages into a new topic; to take a wrong value back, "
+    "take the topic off the list with topicDeletion: Retain, and add it again": Rows(
+        (_compacted(True), {"topics": []}, {"topics": [{"name": "b"}]}),
+        (_compacted(False), {"topics": [{"name": "a"}]}),
+        before=_compacted(True),
+    ),
+    f"{GROUP} spec.topics[] {RULE} topics[].queues of a compacted topic cannot change: the queue "
+    "of a key goes by their number. Copy its messages into a new topic": Rows(
+        (_compacted(True, queues=8), _compacted(True)),
+        (_compacted(True, queues=4), _compacted(True, queues=16)),
+        before=_compacted(True),
+    ),
+    f"{GROUP} spec.topics[] {RULE} topics[].retention.hours is not for a compacted topic, which "
+    "keeps the newest message of each key for ever": Rows(
+        (_compacted(True), _compacted(False, retention={"hours": 0})),
+        (_compacted(True, retention={"hours": 0}), _compacted(True, retention={"hours": 720})),
     ),
     f"{GROUP} spec.replicas {RULE} replicas must be odd (1, 3, 5, 7 or 9): an even number needs a "
     "larger majority and survives no more failures": _at(
@@ -391,7 +423,8 @@ WRITTEN: Final[dict[str, Rows]] = {
         before=_operation(TRANSFER),
     ),
     f"{OPERATION} spec.kind enum": Rows(
-        tuple(map(_operation, (RESTART, TRANSFER, REPLACE, FORCE))), (_operation(kind="Compact"),)
+        (*map(_operation, (RESTART, TRANSFER, REPLACE, FORCE)), _operation(kind="Compact")),
+        (_operation(kind="Rebuild"),),
     ),
     f"{OPERATION} spec.kind type": Rows((_operation(RESTART),), (_operation(kind=7),)),
     **dict(

@@ -122,7 +122,8 @@ def test_a_driver_reaches_its_executors_and_the_api_server() -> None:
 
     workers, api = policy["spec"]["egress"]
 
-    assert workers["to"] == [
-        {"podSelector": {"matchLabels": names.job_selector("orders", "backup")}}
-    ]
+    (peer,) = workers["to"]
+    assert peer["podSelector"]["matchLabels"][names.GROUP_LABEL] == "orders"
+    (only,) = peer["podSelector"]["matchExpressions"]
+    assert (only["key"], only["values"]) == (names.COMPONENT_LABEL, ["backup", "compaction"])
     assert api == _tcp(443, 6443)

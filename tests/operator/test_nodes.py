@@ -14,7 +14,7 @@ from dledger.errors import DledgerError, NotJoined, NotServed, OffsetOutOfRange,
 from dledger.types import Member
 from dledger_operator.cluster.nodes import POLL_ALL_EVERY, Nodes, bounded, log_since
 from dledger_operator.observed.observed import Pod
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.log_job import LogRange
 from tests.operator.samples import member, node, pods
 
 

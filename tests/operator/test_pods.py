@@ -10,11 +10,9 @@ import pytest
 
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
-from dledger_operator.resources.backup import job
 from dledger_operator.resources.recovery import recovery_job
-from dledger_operator.resources.spark import executor_template
 from dledger_operator.resources.statefulset import stateful_set
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, backup_job, backup_template
 from tests.operator.samples import FREE, body
 
 USER: Final = {"runAsUser": 1000650000, "runAsGroup": 1000650000, "fsGroup": 1000650000}
@@ -50,12 +48,12 @@ def _of(spec: dict[str, Any], **platform: Any) -> BrokerGroup:
 def _pods(of: BrokerGroup) -> dict[str, Manifest]:
     """Return the template of each kind of pod that a group has."""
     store = of.spec.backup.store
-    executor = executor_template(backup(), of, store=store)
+    executor = backup_template(backup(), of, store=store)
     return {
         "node": stateful_set(of)["spec"]["template"],
         "recovery": recovery_job(of)["spec"]["template"],
-        "local": job(backup(), of, store=store, log=SMALL)["spec"]["template"],
-        "driver": job(backup(), of, store=store, log=LARGE)["spec"]["template"],
+        "local": backup_job(backup(), of, store=store, log=SMALL)["spec"]["template"],
+        "driver": backup_job(backup(), of, store=store, log=LARGE)["spec"]["template"],
         "executor": json.loads(next(iter(executor["data"].values()))),
     }
 

@@ -14,12 +14,14 @@ import pytest
 from dledger_operator.api import names
 from dledger_operator.api.spec import BrokerGroup, Manifest
 from dledger_operator.resources import desired
-from dledger_operator.resources.backup import job
+from dledger_operator.resources.compaction import round_work, scheduled_round
+from dledger_operator.resources.log_job import log_job
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
-from dledger_operator.resources.spark import access, executor_template
+from dledger_operator.resources.spark import access
 from tests.operator.api_server import ApiServer
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, backup_job, backup_template
 from tests.operator.live import NODE_IMAGE, SPARK_IMAGE, SYSTEM, Story, group, volumes_of_class
+from tests.operator.round_samples import compact
 from tests.operator.samples import PLATFORM, body
 from tests.waiting import eventually_async
 
@@ -298,7 +300,7 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
     children = {manifest["kind"]: manifest for manifest in desired(of, PLATFORM)}
     children |= {manifest["kind"]: manifest for manifest in access(of)}
     by_executors, local = (
-        job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
+        backup_job(backup(), of, store=of.spec.backup.store, log=n) for n in (LARGE, SMALL)
     )
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x"}, "spec": _plain_pod()}
     unlabelled = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}}
@@ -307,9 +309,13 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
         return "ValidatingAdmissionPolicy" in power.create(OPERATOR, unlabelled)
 
     await eventually_async(in_force, "the admission policy is in force")
-    for manifest in (*children.values(), by_executors, local, recovery_claim(of)):
+    due = scheduled_round(of, "2031-05-06T07:00:00Z")
+    compacting = log_job(of, round_work(compact(), of, log=SMALL, again_in_s=0))
+    jobs = (by_executors, local, compacting)
+    for manifest in (*children.values(), *jobs, recovery_claim(of), due):
         assert power.create(OPERATOR, manifest) == "", manifest["kind"]
 
+    handing_over = {"group": "orders", "kind": "TransferLeader", "transferLeader": {"to": "a"}}
     labelled = {**pod, "metadata": {"name": "x", "labels": names.labels("orders")}}
     unowned = _changed(children["ConfigMap"], "metadata.ownerReferences", [])
     admin = {"apiGroup": RBAC, "kind": "ClusterRole", "name": "cluster-admin"}
@@ -318,8 +324,11 @@ async def test_the_operators_account_makes_only_what_the_operator_makes(
         (pod, "managed-by=dledger-operator"),
         (labelled, "the operator makes no pods"),
         (unlabelled, "managed-by=dledger-operator"),
-        (unowned, "what a BrokerGroup or BrokerBackup owns"),
+        (unowned, "what a BrokerGroup, BrokerBackup or BrokerOperation owns"),
         (role, "makes no Roles"),
+        (_changed(due, "spec", handing_over), "but rounds of compaction of a schedule"),
+        (_changed(due, "metadata.annotations", {}), "but rounds of compaction of a schedule"),
+        (_changed(due, "spec.group", "another"), "but rounds of compaction of a schedule"),
         (_changed(children["ServiceAccount"], "metadata.name", "x"), "no accounts but those"),
         (_changed(children["RoleBinding"], "roleRef", admin), "binds the drivers' Role"),
         (_changed(children["RoleBinding"], "subjects.0.name", "default"), "binds the drivers'"),
@@ -344,7 +353,7 @@ async def test_the_operators_account_makes_no_pod_that_is_more_than_a_restricted
     claiming = body(spec, groupId="g", term=1)
     claiming["metadata"]["namespace"] = power.namespace
     group = PLATFORM.group(claiming)
-    local = job(backup(), group, store=group.spec.backup.store, log=SMALL)
+    local = backup_job(backup(), group, store=group.spec.backup.store, log=SMALL)
     restoring, claim = recovery_job(group), recovery_claim(group)
 
     async def in_force() -> bool:
@@ -547,7 +556,7 @@ def _stateful_set(name: str, uid: str) -> Manifest:
 def _executor(namespace: str) -> Manifest:
     """Return an executor as Spark makes it of the template."""
     of = _of(namespace)
-    template = executor_template(backup(), of, store=of.spec.backup.store)
+    template = backup_template(backup(), of, store=of.spec.backup.store)
     pod: Manifest = json.loads(template["data"]["executor.json"])
     pod["metadata"]["name"] = "executor"
     (container,) = pod["spec"]["containers"]

@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_operator.api.brokerbackup import BrokerBackup
-from dledger_operator.api.schedule import due, fault, latest, stale_from, unix_minute
+from dledger_operator.api.brokeroperation import BrokerOperation
+from dledger_operator.api.schedule import due, fault, latest, round_due, stale_from
+from dledger_operator.api.schedule_times import unix_minute
 from dledger_operator.api.spec import BrokerGroup
 from tests.operator.backup_samples import STORE, backup, completed
+from tests.operator.round_samples import compact, succeeded
 from tests.operator.samples import body
 
 AT = "2031-05-06T03:00:00Z"
@@ -170,3 +173,45 @@ def test_a_backup_is_not_stale_before_the_second_time_after_it(minutes: int) -> 
 def test_minutes_are_counted_from_1970() -> None:
     """They name the backup."""
     assert unix_minute("1970-01-02T00:01:59Z") == 24 * 60 + 1
+
+
+def _round_due(
+    at: str, *rounds: BrokerOperation, backup_due: str = "", created_at: str = BEFORE, **status: Any
+) -> str:
+    made = body({"compaction": {"schedule": "0 3 * * *"}}, **status)
+    made["metadata"]["creationTimestamp"] = created_at
+    now = datetime.fromisoformat(at)
+    return round_due(BrokerGroup.parse(made), rounds, backup_due=backup_due, now=now)
+
+
+def test_of_the_rounds_that_were_missed_one_is_made() -> None:
+    """However long the operator was away, and then the next at its time."""
+    assert _round_due("2031-05-06T02:59:59Z", compaction={"lastScheduledAt": AT}) == ""
+    late = _round_due("2031-05-09T12:00:00Z", compaction={"lastScheduledAt": AT})
+    assert late == "2031-05-09T03:00:00Z"
+    made = succeeded(scheduled_at=late)
+    assert _round_due("2031-05-09T12:01:00Z", made, compaction={"lastScheduledAt": AT}) == ""
+    assert _round_due("2031-05-10T03:00:00Z", made) == "2031-05-10T03:00:00Z"
+
+
+def test_no_round_is_due_while_another_is_unfinished() -> None:
+    """Nor before a backup that is due at the same time; it is made as soon as that is there."""
+    assert _round_due(AT, compact()) == ""
+    assert _round_due(AT, backup_due=AT) == ""
+    assert _round_due(AT) == AT
+
+
+def test_a_clock_that_jumped_ahead_does_not_stop_rounds() -> None:
+    """A round was made for a time in ten years; the next comes at its time all the same."""
+    ahead = "2041-05-06T03:00:00Z"
+
+    assert (
+        _round_due(AT, succeeded(scheduled_at=ahead), compaction={"lastScheduledAt": ahead}) == AT
+    )
+    assert _due("03:01:00", of=_group(backup={"lastScheduledAt": ahead})) == AT
+
+
+def test_a_clock_that_is_set_back_makes_no_round_again() -> None:
+    """By seconds, just when one was made: neither that of the day before, nor the same again."""
+    for at in ("2031-05-06T02:59:58Z", AT, "2031-05-06T03:00:02Z"):
+        assert _round_due(at, compaction={"lastScheduledAt": AT}) == ""

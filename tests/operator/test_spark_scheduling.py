@@ -8,11 +8,10 @@ from typing import Any
 
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.resources import Platform
-from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.recovery import recovery_job
-from dledger_operator.resources.spark import executor_template
 from dledger_operator.resources.statefulset import stateful_set
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, backup_job, backup_template
 from tests.operator.samples import PLATFORM, body
 
 POOL = {"pool": "spark"}
@@ -29,11 +28,11 @@ def _group(platform: Platform) -> BrokerGroup:
 
 def _selectors(of: BrokerGroup) -> dict[str, dict[str, str] | None]:
     def driver(log: LogRange) -> dict[str, Any]:
-        made = job(backup(), of, store=of.spec.backup.store, log=log)
+        made = backup_job(backup(), of, store=of.spec.backup.store, log=log)
         pod: dict[str, Any] = made["spec"]["template"]["spec"]
         return pod
 
-    template = executor_template(backup(), of, store=of.spec.backup.store)
+    template = backup_template(backup(), of, store=of.spec.backup.store)
     pods = {
         "driver": driver(LARGE),
         "local": driver(SMALL),

@@ -25,10 +25,10 @@ from dledger_operator.api.texts import (
 from dledger_operator.decisions.backups import plan_backup
 from dledger_operator.decisions.checks import problems
 from dledger_operator.observed.observed import Observed
-from dledger_operator.resources.backup import LogRange, job
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.pipeline import verbatim
 from dledger_operator.resources.recovery import recovery_job
-from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, observed
+from tests.operator.backup_samples import LARGE, SMALL, STORE, backup, backup_job, observed
 from tests.operator.samples import bootstrapped, group
 
 ROOT = Path(__file__).parents[2]
@@ -233,7 +233,7 @@ def test_whatever_passes_the_checks_reaches_the_container_as_it_is(log: LogRange
         groupId=KEY,
     )
 
-    made = job(backup(), of, store=of.spec.backup.store, log=log)
+    made = backup_job(backup(), of, store=of.spec.backup.store, log=log)
 
     ours = {"spark.driver.host=$(POD_IP)", "spark.driver.bindAddress=$(POD_IP)"}
     ours |= {"spark.kubernetes.driver.pod.name=$(POD_NAME)"}

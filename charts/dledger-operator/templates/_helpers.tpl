@@ -68,7 +68,7 @@ without having itself what that one allows.
   verbs: [get, list, watch, create, delete]
 - apiGroups: [dledger.io]
   resources: [brokeroperations]
-  verbs: [get, list, watch, delete]
+  verbs: [get, list, watch, create, delete]
 - apiGroups: [dledger.io]
   resources: [brokergroups/status, brokerbackups/status, brokeroperations/status]
   verbs: [patch]

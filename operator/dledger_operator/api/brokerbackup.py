@@ -6,20 +6,17 @@ One object is one backup: its spec never changes, and once its phase is final no
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import ClassVar, Final, Self
 
 from dledger_operator.api import names
+from dledger_operator.api.objects import common_fields
 from dledger_operator.api.spec import Json, Store, read_known
 
 PENDING: Final = "Pending"
 RUNNING: Final = "Running"
 COMPLETED: Final = "Completed"
 FAILED: Final = "Failed"
-
-_TIME: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,20 +61,8 @@ class BrokerBackup:
     @classmethod
     def parse(cls, body: Json) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
-        meta = body["metadata"]
         spec, unreadable = read_known(BackupSpec, body.get("spec") or {})
-        return cls(
-            namespace=meta["namespace"],
-            name=meta["name"],
-            uid=meta["uid"],
-            generation=meta.get("generation", 1),
-            version=meta.get("resourceVersion", ""),
-            created_at=meta.get("creationTimestamp", ""),
-            scheduled_at=_time((meta.get("annotations") or {}).get(names.SCHEDULED_ANNOTATION, "")),
-            spec=spec,
-            unreadable=unreadable,
-            status=body.get("status") or {},
-        )
+        return cls(**common_fields(body), spec=spec, unreadable=unreadable)
 
     @property
     def phase(self) -> str:
@@ -93,12 +78,3 @@ class BrokerBackup:
     def last_index(self) -> int:
         """The last index that it holds; 0 unless it is completed."""
         return int((self.status.get("range") or {}).get("last") or 0)
-
-
-def _time(text: str) -> str:
-    """Return the time if it has the form this operator writes; anybody can write an annotation."""
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return ""
-    return text if _TIME.fullmatch(text) else ""

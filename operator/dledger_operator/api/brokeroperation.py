@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, ClassVar, Final, Self
 
 from dledger_operator.api import names
+from dledger_operator.api.objects import common_fields
 from dledger_operator.api.spec import Json, read_known
 
 PENDING: Final = "Pending"
@@ -29,6 +30,7 @@ class Kind(StrEnum):
     RESTART = "Restart"
     REPLACE_MEMBER = "ReplaceMember"
     FORCE_NEW_GROUP = "ForceNewGroup"
+    COMPACT = "Compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +88,7 @@ class BrokerOperation:
         generation: Of its spec, which never changes: always 1.
         version: Its resourceVersion, which grows with each write of the object.
         created_at: RFC 3339.
+        scheduled_at: The time of the schedule that it was made for, RFC 3339; empty for others.
         spec: What is wanted.
         unreadable: Why the spec could not be read; it is then the default and not acted on.
         status: The last status this operator wrote, as the CRD has it.
@@ -99,6 +102,7 @@ class BrokerOperation:
     generation: int = 1
     version: str = ""
     created_at: str = ""
+    scheduled_at: str = ""
     spec: OperationSpec
     unreadable: str = ""
     status: Json = field(default_factory=dict)
@@ -106,21 +110,10 @@ class BrokerOperation:
     @classmethod
     def parse(cls, body: Json) -> Self:
         """Build it from the API's object; a value of a wrong type makes it *unreadable*."""
-        meta = body["metadata"]
         spec, unreadable = read_known(OperationSpec, body.get("spec") or {})
         if not unreadable and spec.kind not in frozenset(Kind):
             unreadable = f"spec.kind {spec.kind!r} is not known to this version"
-        return cls(
-            namespace=meta["namespace"],
-            name=meta["name"],
-            uid=meta["uid"],
-            generation=meta.get("generation", 1),
-            version=meta.get("resourceVersion", ""),
-            created_at=meta.get("creationTimestamp", ""),
-            spec=spec,
-            unreadable=unreadable,
-            status=body.get("status") or {},
-        )
+        return cls(**common_fields(body), spec=spec, unreadable=unreadable)
 
     @property
     def phase(self) -> str:
@@ -131,6 +124,11 @@ class BrokerOperation:
     def finished(self) -> bool:
         """Whether its phase is final."""
         return self.phase in (SUCCEEDED, FAILED)
+
+    @property
+    def is_round(self) -> bool:
+        """Whether it is a round of compaction: a Job beside the group's other operations."""
+        return self.spec.kind == Kind.COMPACT
 
     @property
     def asks_only(self) -> bool:

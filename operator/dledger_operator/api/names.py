@@ -43,7 +43,11 @@ up."""
 JOB_LABEL: Final = "batch.kubernetes.io/job-name"
 COMPONENT_LABEL: Final = "app.kubernetes.io/component"
 SCHEDULED_ANNOTATION: Final = f"{API_GROUP}/scheduled-at"
-"""On a BrokerBackup that a schedule made: the time it was made for."""
+"""On a BrokerBackup or BrokerOperation that a schedule made: the time it was made for."""
+BACKUP_JOBS: Final = "backup"
+COMPACTION_JOBS: Final = "compaction"
+RECOVERY_JOBS: Final = "recovery"
+"""Components of Jobs, their pods and executors."""
 RECOVERY_ANNOTATION: Final = f"{API_GROUP}/recovery"
 """On the first volume claim of a group that starts from a backup: ``pending``, then ``done``."""
 
@@ -128,6 +132,11 @@ def backup_tls(group: str) -> str:
     return f"{group}-backup-tls"
 
 
+def compactor_tls(group: str) -> str:
+    """Return the name of the Secret with the certificate of rounds of compaction."""
+    return f"{group}-compactor-tls"
+
+
 def admin_tls(group: str) -> str:
     """Return the name of the Secret with a certificate for people at the command line."""
     return f"{group}-admin-tls"
@@ -135,7 +144,8 @@ def admin_tls(group: str) -> str:
 
 def own_secrets(group: str) -> tuple[str, ...]:
     """Return the names of a group's Secrets, in the order that they are written."""
-    return authority(group), peer_tls(group), backup_tls(group), admin_tls(group)
+    others = backup_tls(group), compactor_tls(group), admin_tls(group)
+    return authority(group), peer_tls(group), *others
 
 
 def peer_host(namespace: str, group: str, pod_name: str) -> str:
@@ -225,6 +235,11 @@ def backup_job(backup: str) -> str:
     return _shortened(backup, suffix="-backup")
 
 
+def compaction_job(operation: str) -> str:
+    """Return the name of the Job of a BrokerOperation that compacts; shortened as a backup's."""
+    return _shortened(operation, suffix="-compaction")
+
+
 def recovery_job(group: str) -> str:
     """Return the name of the Job that restores the first volume of a group."""
     return f"{group}-recovery"
@@ -235,13 +250,18 @@ def scheduled_backup(group: str, minute: int) -> str:
     return f"{group}-{minute}"
 
 
+def scheduled_round(group: str, minute: int) -> str:
+    """Return the name of the BrokerOperation for a time of the schedule, in Unix minutes."""
+    return f"{group}-compaction-{minute}"
+
+
 def job_selector(group: str, component: str) -> dict[str, str]:
-    """Return the labels of a group's *backup* or *recovery* pods, executors included."""
+    """Return the labels of the pods of a group's Jobs of one kind, executors included."""
     return {**selector(group), COMPONENT_LABEL: component}
 
 
 def job_labels(group: str, component: str) -> dict[str, str]:
-    """Return the labels of a group's *backup* or *recovery* Jobs and of their own pods."""
+    """Return the labels of a group's Jobs of one kind and of their own pods."""
     return {**labels(group), COMPONENT_LABEL: component}
 
 

@@ -62,9 +62,11 @@ class Retention:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicCompaction:
-    """Keeping only the newest message of each key of one topic."""
+    """Keeping the newest message of each key of one topic for ever; chosen when it is made."""
 
     enabled: bool = False
+    min_lag_hours: int = 1
+    tombstone_hours: int = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from typing import Any, Final
 
-from dledger.client import AdminClient, Client
+from dledger.client import AdminClient, Client, Compaction, TopicInfo
 from dledger.common.status import CLOCK_APART_MS, NodeStatus, without_counters
 from dledger.errors import DledgerError, Overloaded, Refused, Unavailable
 from dledger.types import Member, NodeId
@@ -29,8 +29,9 @@ from dledger_operator.api.spec import Topic
 from dledger_operator.api.texts import GROUP_ID
 from dledger_operator.cluster.peer_channels import Credentials, PeerChannels
 from dledger_operator.cluster.status_streams import StatusStreams
-from dledger_operator.observed.observed import Pod, TopicSeen
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.decisions.compacting import asked_compaction
+from dledger_operator.observed.observed import CompactionSeen, Pod, TopicSeen
+from dledger_operator.resources.log_job import LogRange
 
 log: Final = logging.getLogger(__name__)
 
@@ -198,15 +199,14 @@ class Nodes:
         """Return all topics by name. Raises DledgerError."""
         async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
             found = await client.topics()
-            return {
-                one.name: TopicSeen(_cut(one.type), one.queues, one.retention_hours)
-                for one in found
-            }
+            return {one.name: _topic_seen(one) for one in found}
 
     async def create_topic(self, pod: Pod, topic: Topic) -> bool:
         """Create a topic; False if it existed. Raises DledgerError."""
         async with self._make_topics(_address(pod, names.CLIENT_PORT)) as client:
-            return await client.create_topic(topic.name, topic.type, topic.queues)
+            return await client.create_topic(
+                topic.name, topic.type, topic.queues, compaction=_to_compaction(topic)
+            )
 
     async def grow_topic(self, pod: Pod, name: str, queues: int) -> int:
         """Give a topic so many queues in all; return how many it had. Raises DledgerError."""
@@ -439,6 +439,17 @@ def _bounded(value: Any) -> Any:
 
 def _cut(text: str) -> str:
     return text[:LONGEST_TEXT]
+
+
+def _to_compaction(topic: Topic) -> Compaction | None:
+    asked = asked_compaction(topic)
+    return asked and Compaction(min_lag_ms=asked.min_lag_ms, tombstone_ms=asked.tombstone_ms)
+
+
+def _topic_seen(one: TopicInfo) -> TopicSeen:
+    said = one.compaction
+    compaction = CompactionSeen(said.min_lag_ms, said.tombstone_ms) if said else None
+    return TopicSeen(_cut(one.type), one.queues, one.retention_hours, compaction)
 
 
 def _address(pod: Pod, port: int) -> str:

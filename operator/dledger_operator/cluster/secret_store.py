@@ -6,7 +6,7 @@ Used by the certificate keeper.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,10 +18,23 @@ from dledger_operator.api.texts import SECRET_NAME
 from dledger_operator.cluster import issuing
 from dledger_operator.cluster.cluster import Cluster, owned
 from dledger_operator.cluster.issuing import Identity, Pair
-from dledger_operator.decisions.certificates import ADMIN, BACKUP, Authority, Held, Leaf
+from dledger_operator.decisions.certificates import (
+    ADMIN,
+    BACKUP,
+    COMPACTOR,
+    Authority,
+    Held,
+    Leaf,
+)
 from dledger_operator.resources.certificates import files_of, secret
 
 _AUTHORITY: Final = "authority-"
+_SECRETS: Final[Mapping[str, Callable[[str], str]]] = {
+    BACKUP: names.backup_tls,
+    COMPACTOR: names.compactor_tls,
+    ADMIN: names.admin_tls,
+}
+"""The Secret of each holder that is no member."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +93,7 @@ async def read(cluster: Cluster, group: BrokerGroup) -> Read:
 def identity_of(group: BrokerGroup, holder: str) -> Identity:
     """Return whom a holder's certificate is for."""
     bound = group_of(group)
-    if _is_client(holder):
+    if is_client(holder):
         return Identity(holder, group=bound)
     host = names.peer_host(group.namespace, group.name, holder)
     return Identity(f"member/{holder}", (holder, host), bound)
@@ -91,8 +104,9 @@ def group_of(group: BrokerGroup) -> str:
     return f"{group.uid}/{names.peer_domain(group.namespace, group.name)}"
 
 
-def _is_client(holder: str) -> bool:
-    return holder in (BACKUP, ADMIN)
+def is_client(holder: str) -> bool:
+    """Whether a holder only calls nodes, and is none."""
+    return holder in _SECRETS
 
 
 def contents(
@@ -152,10 +166,8 @@ def contents(
 
 def place_of(group: str, holder: str) -> tuple[str, str, str]:
     """Return the Secret of a holder's certificate, and the files of certificate and key."""
-    if holder == BACKUP:
-        return names.backup_tls(group), "tls.crt", "tls.key"
-    if holder == ADMIN:
-        return names.admin_tls(group), "tls.crt", "tls.key"
+    if (own := _SECRETS.get(holder)) is not None:
+        return own(group), "tls.crt", "tls.key"
     return names.peer_tls(group), f"{holder}.crt", f"{holder}.key"
 
 

@@ -31,6 +31,7 @@ from dledger_operator.cluster.secret_store import (
     contents,
     group_of,
     identity_of,
+    is_client,
     place_of,
     read,
 )
@@ -40,6 +41,7 @@ from dledger_operator.decisions.certificates import (
     AUTHORITY_S,
     BACKUP,
     BOTH,
+    COMPACTOR,
     REQUIRED,
     Course,
     Since,
@@ -421,7 +423,7 @@ def _wanted(facts: Facts, *, all_over_tls: bool) -> _Wanted:
     is_plain = built is not None and (not mounts_certificates(built) or bool(facts.older))
     secrets = names.own_secrets(group.name)
     refused = frozenset(name for name in secrets if ("Secret", name) in observed.refusals)
-    return _Wanted(group, (*members, BACKUP, ADMIN), is_plain, all_over_tls, refused)
+    return _Wanted(group, (*members, BACKUP, COMPACTOR, ADMIN), is_plain, all_over_tls, refused)
 
 
 def _bundle(held: Contents, step: Course) -> bytes:
@@ -453,7 +455,7 @@ def _mode_of(group: BrokerGroup, found: Read) -> str:
 
 
 def _is_member(holder: str) -> bool:
-    return holder not in (BACKUP, ADMIN)
+    return not is_client(holder)
 
 
 def _ends_s(held: Contents, signer: str) -> float:

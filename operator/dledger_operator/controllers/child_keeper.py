@@ -132,6 +132,8 @@ class ChildKeeper:
         kind, name = ref_of(manifest)
         if created and kind == names.BACKUP_KIND:
             await self._post(group, Event(EventReason.BACKUP_SCHEDULED, f"{name} was created"))
+        elif created and kind == names.OPERATION_KIND:
+            await self._post(group, Event(EventReason.ROUND_SCHEDULED, f"{name} was created"))
         elif created and kind == "Job":
             message = f"Job {name} restores {names.claim(group.name, 0)}"
             await self._post(group, Event(EventReason.RECOVERY_STARTED, message))

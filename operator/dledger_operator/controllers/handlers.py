@@ -1,4 +1,4 @@
-"""kopf's watches and indexes, and a loop for each BrokerGroup and for its BrokerBackups.
+"""kopf's watches and indexes, and loops for each BrokerGroup, its Jobs and its operations.
 
 No decision is made here. Only event and index handlers are registered: kopf's daemons would put a
 finalizer and an annotation on our objects, so a `GroupLoop` does their work. Built by `__main__`.
@@ -23,9 +23,11 @@ from dledger_operator.cluster.api import ApiConnection
 from dledger_operator.cluster.cluster import Cluster, is_of_group
 from dledger_operator.cluster.nodes import MOST_ASKED, Nodes, log_since
 from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.log_job_reconcile import LogJobReconciler
 from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Reconciler
-from dledger_operator.controllers.reconcile_loop import BackupLoop, GroupLoop, OperationLoop
+from dledger_operator.controllers.reconcile_loop import GroupLoop, LogJobLoop, OperationLoop
+from dledger_operator.controllers.round_reconcile import RoundReconciler
 from dledger_operator.decisions.drift import others_fields
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.turns import SETTLES_S, RolloutTurns
@@ -41,7 +43,7 @@ from dledger_operator.observed.parsers import (
     with_shared_texts,
 )
 from dledger_operator.resources import Platform, accepted
-from dledger_operator.resources.backup import LogRange
+from dledger_operator.resources.log_job import LogRange
 from dledger_operator.status.seen import seen_every_s
 
 log: Final = logging.getLogger(__name__)
@@ -130,7 +132,7 @@ class Manager:
         self._seen_all_s = monotonic_s() + SETTLES_S
         self._rollouts = RolloutTurns(monotonic_s, lambda key: self.wake(*key))
         self._loops: dict[tuple[str, str], GroupLoop] = {}
-        self._backup_loops: dict[tuple[str, str], BackupLoop] = {}
+        self._job_loops: dict[tuple[str, str], LogJobLoop] = {}
         self._operation_loops: dict[tuple[str, str], OperationLoop] = {}
 
     async def update_group(self, body: Manifest) -> None:
@@ -168,27 +170,29 @@ class Manager:
         """Drop the series of groups that were deleted while nobody watched."""
         self._metrics.keep(self._loops)
 
-    async def update_backups(self, namespace: str, group: str) -> None:
-        """Start, wake or end the loop of a group's BrokerBackups when one of them changes."""
-        key = namespace, group
-        if key not in self._backup_loops and self.indexes.backups(*key):
-            self._backup_loops[key] = BackupLoop(self._backup_reconciler(key))
-        elif key in self._backup_loops and not self.indexes.backups(*key):
-            await self._backup_loops.pop(key).close()
-        self.wake(*key)
+    async def update_others(self, namespace: str, group: str) -> None:
+        """Start, wake or end what looks after a group's BrokerBackups and BrokerOperations.
 
-    async def update_operations(self, namespace: str, group: str) -> None:
-        """Start, wake or end the loop of a group's BrokerOperations when one of them changes."""
+        Called when one of them changes.
+        """
         key = namespace, group
-        if key not in self._operation_loops and self.indexes.operations(*key):
+        operations = self.indexes.operations(*key)
+        rounds = [one for one in operations if one.is_round]
+        has_jobs = bool(rounds or self.indexes.backups(*key))
+        if has_jobs and key not in self._job_loops:
+            self._job_loops[key] = LogJobLoop(self._job_reconciler(key))
+        elif not has_jobs and key in self._job_loops:
+            await self._job_loops.pop(key).close()
+        has_operations = len(operations) > len(rounds)
+        if has_operations and key not in self._operation_loops:
             self._operation_loops[key] = OperationLoop(self._operation_reconciler(key))
-        elif key in self._operation_loops and not self.indexes.operations(*key):
+        elif not has_operations and key in self._operation_loops:
             await self._operation_loops.pop(key).close()
         self.wake(*key)
 
     def wake(self, namespace: str, name: str) -> None:
-        """Do a round of a group, of its backups and of its operations now."""
-        for loops in (self._loops, self._backup_loops, self._operation_loops):
+        """Do a round of a group, of its Jobs and of its operations now."""
+        for loops in (self._loops, self._job_loops, self._operation_loops):
             if loop := loops.get((namespace, name)):
                 loop.wake()
 
@@ -197,8 +201,8 @@ class Manager:
         while self._loops:
             await self._loops.popitem()[1].close()
         self._metrics.groups.set(0)
-        while self._backup_loops:
-            await self._backup_loops.popitem()[1].close()
+        while self._job_loops:
+            await self._job_loops.popitem()[1].close()
         while self._operation_loops:
             await self._operation_loops.popitem()[1].close()
 
@@ -216,8 +220,8 @@ class Manager:
             seen_every_s=lambda: seen_every_s(len(self._loops), body["metadata"]["uid"]),
         )
 
-    def _backup_reconciler(self, key: tuple[str, str]) -> BackupReconciler:
-        return BackupReconciler(
+    def _job_reconciler(self, key: tuple[str, str]) -> LogJobReconciler:
+        backups = BackupReconciler(
             key,
             group=partial(self._group, key),
             cluster=self._cluster,
@@ -226,6 +230,17 @@ class Manager:
             is_ours=partial(self._is_ours, key),
             ahead=partial(self._log_since, key),
         )
+        rounds = RoundReconciler(
+            key,
+            group=partial(self._group, key),
+            facts=partial(self._facts, key),
+            cluster=self._cluster,
+            watched=self.indexes,
+            metrics=self._metrics,
+            is_ours=partial(self._is_ours, key),
+            ahead=partial(self._log_since, key),
+        )
+        return LogJobReconciler(backups, rounds)
 
     async def _log_since(
         self, key: tuple[str, str], pods: Iterable[Pod], first_index: int
@@ -292,7 +307,7 @@ def registry(manager: Manager, api: ApiConnection) -> kopf.OperatorRegistry:
     @kopf.on.event(*_BACKUPS, registry=made)
     async def backup_changed(body: Any, **indexes: Any) -> None:
         manager.indexes.use(indexes)
-        await manager.update_backups(*_group_of(body))
+        await manager.update_others(*_group_of(body))
 
     _watch_operations(made, manager)
 
@@ -362,7 +377,7 @@ def _watch_operations(made: kopf.OperatorRegistry, manager: Manager) -> None:
     @kopf.on.event(*_OPERATIONS, registry=made)
     async def operation_changed(body: Any, **indexes: Any) -> None:
         manager.indexes.use(indexes)
-        await manager.update_operations(*_group_of(body))
+        await manager.update_others(*_group_of(body))
 
 
 def _index_job_pods(made: kopf.OperatorRegistry) -> None:

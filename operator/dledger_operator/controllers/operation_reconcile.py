@@ -7,14 +7,12 @@ operations also while there is no such group, to report that.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
-from typing import Final
 
-from dledger_operator.api.brokeroperation import FAILED, RUNNING, SUCCEEDED, BrokerOperation
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup
-from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster
+from dledger_operator.controllers.operation_reports import OperationReports
 from dledger_operator.controllers.reconcile import Clock, Watched
 from dledger_operator.decisions.facts import Facts
 from dledger_operator.decisions.operations import (
@@ -25,9 +23,7 @@ from dledger_operator.decisions.operations import (
     outcome,
 )
 from dledger_operator.metrics.metrics import Metrics
-from dledger_operator.status.operation_status import operation_events, operation_status
-
-log: Final = logging.getLogger(__name__)
+from dledger_operator.status.operation_status import operation_status
 
 
 class OperationReconciler:
@@ -58,9 +54,8 @@ class OperationReconciler:
         self._is_ours = is_ours
         self._cluster = cluster
         self._watched = watched
-        self._metrics = metrics
         self._clock = clock or Clock()
-        self._written: dict[str, BrokerOperation] = {}
+        self._reports = OperationReports(cluster, metrics, now=self._clock.now)
 
     @property
     def unfinished(self) -> bool:
@@ -88,7 +83,7 @@ class OperationReconciler:
             seen = OperationObserved(
                 there=group is not None, facts=self._facts(), predecessor=first
             )
-            await self._report(
+            await self._reports.tell(
                 operation,
                 operation_status(operation, outcome(operation, seen, now=now), now=now),
                 group,
@@ -103,38 +98,6 @@ class OperationReconciler:
         """Nothing is kept open."""
 
     def _operations(self) -> list[BrokerOperation]:
-        """Return them from the watch, or as written, where the watch has not caught up."""
-        watched = {one.uid: one for one in self._watched.operations(*self.key)}
-        for uid in self._written.keys() - watched.keys():
-            del self._written[uid]
-        return [_newer(one, self._written.get(uid)) for uid, one in watched.items()]
-
-    async def _report(
-        self, operation: BrokerOperation, after: dict[str, object], group: BrokerGroup | None
-    ) -> None:
-        """Write the status if it changed, then tell it to those who look at it or at the group."""
-        before = operation.status
-        if dict(before) == after:
-            return
-        try:
-            written = await self._cluster.write_status(operation, after, only_if=operation.version)
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise
-            return  # it was changed or deleted meanwhile, as the next round will see
-        self._written[operation.uid] = BrokerOperation.parse(written)
-        for event in operation_events(operation, before, after):
-            for subject in (operation, group):
-                if subject is not None:
-                    await self._cluster.post(subject, event, now=self._clock.now())
-        if after["phase"] in (SUCCEEDED, FAILED):
-            self._metrics.operated(operation.spec.kind or "Unknown", str(after["phase"]))
-        elif after["phase"] == RUNNING and before.get("phase") != RUNNING:
-            log.info("operation %s/%s: it begins", operation.namespace, operation.name)
-
-
-def _newer(watched: BrokerOperation, written: BrokerOperation | None) -> BrokerOperation:
-    """Return the later form of one object: its resourceVersion grows with each write."""
-    if written is None or not (watched.version.isdigit() and written.version.isdigit()):
-        return watched
-    return written if int(written.version) > int(watched.version) else watched
+        """Return them but rounds of compaction, which take their turns with backups."""
+        found = self._reports.of(self._watched.operations(*self.key))
+        return [one for one in found if not one.is_round]

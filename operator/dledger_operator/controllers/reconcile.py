@@ -22,7 +22,7 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.reasons import EventReason
-from dledger_operator.api.schedule import due
+from dledger_operator.api.schedule import due, round_due
 from dledger_operator.api.spec import BrokerGroup, Json, Manifest
 from dledger_operator.cluster.api import ApiError
 from dledger_operator.cluster.cluster import Cluster, owned
@@ -61,6 +61,7 @@ from dledger_operator.observed.parsers import with_shared_texts
 from dledger_operator.resources import Platform, desired
 from dledger_operator.resources.accepted import accepted_spec
 from dledger_operator.status.backup_history import too_old_from
+from dledger_operator.status.compaction_history import overdue_from
 from dledger_operator.status.departure import departure_event, last_status
 from dledger_operator.status.status import Event, events, rfc3339, status, worth_writing
 
@@ -365,11 +366,14 @@ class Reconciler:
             wanted=lambda: wanted_mounts(self._of(group, observed).group),
             afresh=self._memory.considered is not None,
         )
-        due_at = due(group, observed.backups, now=datetime.fromisoformat(self._clock.now()))
+        now = datetime.fromisoformat(self._clock.now())
+        due_at = due(group, observed.backups, now=now)
+        rounds = [one for one in observed.operations if one.is_round]
         return replace(
             observed,
             disbelieved=self._nodes.disbelieved,
             due=due_at,
+            round_due=round_due(group, rounds, backup_due=due_at, now=now),
             topics=await self._topics.seen(group, observed),
             certificates=await self._certificates.seen(observed),
         )
@@ -459,6 +463,8 @@ class Reconciler:
         self._metrics.show(group.namespace, group.name, after, asked=asked)
         too_old_at = too_old_from(facts.group, after.get("backup") or {})
         self._metrics.backups.show(group, after, too_old_at=too_old_at)
+        overdue_at = overdue_from(facts.group, after.get("compaction") or {})
+        self._metrics.compaction.show(group, after, overdue_at=overdue_at)
         seen = observed.certificates
         self._metrics.show_certificates(
             group.namespace, group.name, ca=seen.authority_ends_s, peers=seen.peers_end_s

@@ -1,7 +1,7 @@
-"""The reconcile loop of one group, and of its backups: a round when woken, or after a pause.
+"""The reconcile loops of one group, its Jobs and its operations: a round when woken, or in time.
 
 A round that fails is logged, counted and tried again after a longer pause. `handlers` starts, wakes
-and closes the loops; `reconcile` and `backup_reconcile` are what a round does.
+and closes the loops; `reconcile` and `log_job_reconcile` are what a round does.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final
 from dledger.common.backoff import Backoff
 from dledger_operator.api.spec import Json
 from dledger_operator.cluster.api import ApiError
-from dledger_operator.controllers.backup_reconcile import BackupReconciler
+from dledger_operator.controllers.log_job_reconcile import LogJobReconciler
 from dledger_operator.controllers.operation_reconcile import OperationReconciler
 from dledger_operator.controllers.reconcile import Reconciler
 from dledger_operator.metrics.metrics import RUNAWAY_ROUNDS, Metrics
@@ -31,8 +31,8 @@ such as a backup that is due, or a refusal that is over."""
 RETRY_S: Final = 2.0
 """A round that failed is tried again after this, then after twice as long, and so on."""
 RETRY_MAX_S: Final = 8.0
-BACKUP_RESYNC_S: Final = 5.0
-"""The same for its unfinished backups: a Job of minutes, whose pods are watched."""
+JOB_RESYNC_S: Final = 5.0
+"""The same for its unfinished backups and rounds: a Job of minutes, whose pods are watched."""
 EXPIRY_S: Final = 3600.0
 """The same for finished ones, which go by their age in days."""
 
@@ -40,7 +40,7 @@ EXPIRY_S: Final = 3600.0
 class ReconcileLoop:
     """Runs rounds until closed."""
 
-    def __init__(self, reconciler: Reconciler | BackupReconciler | OperationReconciler) -> None:
+    def __init__(self, reconciler: Reconciler | LogJobReconciler | OperationReconciler) -> None:
         self._rounds = reconciler
         self._woken = asyncio.Event()
         self._task = asyncio.create_task(self._run())
@@ -93,16 +93,18 @@ class ReconcileLoop:
                 await self._woken.wait()
 
 
-class BackupLoop(ReconcileLoop):
-    """Looks after the BrokerBackups that name one group."""
+class LogJobLoop(ReconcileLoop):
+    """Looks after the BrokerBackups and rounds of compaction that name one group."""
 
-    def __init__(self, reconciler: BackupReconciler) -> None:
+    def __init__(self, reconciler: LogJobReconciler) -> None:
         self._reconciler = reconciler
         super().__init__(reconciler)
 
     def pause_s(self) -> float:
         """Look again for what no watch tells: a group that answers, a lost result, mere age."""
-        return BACKUP_RESYNC_S if self._reconciler.unfinished else EXPIRY_S
+        if self._reconciler.has_unfinished:
+            return JOB_RESYNC_S
+        return min(EXPIRY_S, max(RESYNC_S, self._reconciler.soonest_s()))
 
 
 class OperationLoop(ReconcileLoop):

@@ -13,6 +13,7 @@ from dledger.errors import DledgerError, FeatureNotReady, Refused, UnknownTopic
 from dledger_operator.api.reasons import EventReason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.cluster.nodes import LONGEST_TEXT, Nodes
+from dledger_operator.decisions.compacting import asked_compaction
 from dledger_operator.decisions.topics import (
     CreateTopic,
     GrowTopic,
@@ -58,9 +59,9 @@ class TopicKeeper:
         self._read_at_s = float("-inf")
 
     async def seen(self, group: BrokerGroup, observed: Observed) -> Mapping[str, TopicSeen] | None:
-        """Return all topics by name, read only if the spec has or had some; None while unknown."""
+        """Return all topics by name, read only if they matter; None while unknown."""
         now_s = self._monotonic_s()
-        if not (group.spec.topics or group.recorded_topics) or observed.leader is None:
+        if not _matter(group, observed) or observed.leader is None:
             return self._known
         pending = any(("Topic", name) not in observed.refusals for name in self._pending(group))
         if now_s - self._read_at_s >= (MISSING_TOPICS_S if pending else TOPICS_S):
@@ -121,9 +122,12 @@ class TopicKeeper:
     ) -> None:
         topic = action.topic
         created = await self._nodes.create_topic(observed.pods[leader], topic)
-        self._learn(topic.name, TopicSeen(topic.type, topic.queues))
+        compaction = asked_compaction(topic)
+        seen = TopicSeen(topic.type, topic.queues, compaction=compaction)
+        self._learn(topic.name, seen)
         if created:
-            message = f"topic {topic.name} with {topic.queues} queues"
+            kind = "compacted topic" if compaction else "topic"
+            message = f"{kind} {topic.name} with {topic.queues} queues"
             await self._post(group, Event(EventReason.TOPIC_CREATED, message))
 
     async def _grow(
@@ -154,6 +158,13 @@ class TopicKeeper:
 
     def _learn(self, name: str, seen: TopicSeen) -> None:
         self._known = {**(self._known or {}), name: seen}
+
+
+def _matter(group: BrokerGroup, observed: Observed) -> bool:
+    """Whether the spec has or had topics, or rounds of compaction are to be made for any."""
+    rounds = (one for one in observed.operations if one.is_round and not one.finished)
+    scheduled = bool(group.spec.compaction.schedule)
+    return bool(group.spec.topics or group.recorded_topics) or scheduled or any(rounds)
 
 
 def _in_words(hours: int | None) -> str:

@@ -6,15 +6,14 @@ that replaces a failed one writes the same objects.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import COMPLETED, BrokerBackup
 from dledger_operator.api.reasons import Reason
-from dledger_operator.api.schedule import unix_minute
-from dledger_operator.api.spec import BrokerGroup, Manifest, Store
+from dledger_operator.api.schedule_times import unix_minute
+from dledger_operator.api.spec import BrokerGroup, Store
 from dledger_operator.decisions.actions import Apply, Create
 from dledger_operator.decisions.checks import (
     replicas_problems,
@@ -22,13 +21,17 @@ from dledger_operator.decisions.checks import (
     spark_problems,
     store_problems,
 )
-from dledger_operator.decisions.plan import differs
-from dledger_operator.observed.job_status import JobStatus, seconds_between
-from dledger_operator.observed.observed import Ref, ref_of
-from dledger_operator.resources.backup import LogRange, job, runs_locally
+from dledger_operator.decisions.log_jobs import (
+    BlockedReason,
+    LogJobObserved,
+    blocked_by_group,
+    blocked_by_moment,
+    job_actions,
+)
+from dledger_operator.observed.job_status import seconds_between
+from dledger_operator.resources.backup import backup_work
 from dledger_operator.resources.job_egress import store_rules
 from dledger_operator.resources.networkpolicy import store_policy
-from dledger_operator.resources.spark import access, executor_template
 
 KEPT_COMPLETED: Final = 10
 KEPT_FAILED: Final = 3
@@ -36,65 +39,21 @@ KEPT_FAILED: Final = 3
 _DAY_S: Final = 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackupObserved:
-    """Everything observed of one BrokerBackup in one round.
-
-    Attributes:
-        group: Its group; None if no BrokerGroup has that name.
-        children: Children of the group and of the backup, by kind and name.
-        job: The status of its Job; None without a Job.
-        predecessor: Another backup of the group that goes first; empty if none does.
-        log: How much there is to copy; None if no node said.
-        unavailable: Why none did.
-        refusals: What failed lately and is not tried yet: child to error.
-    """
-
-    group: BrokerGroup | None = None
-    children: Mapping[Ref, Manifest] = field(default_factory=dict)
-    job: JobStatus | None = None
-    predecessor: str = ""
-    log: LogRange | None = None
-    unavailable: str = ""
-    refusals: Mapping[Ref, str] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class BlockedReason:
-    """Why no Job is made; *final* if only another BrokerBackup can help."""
-
-    reason: Reason
-    message: str
-    final: bool = False
-
-
-def blocked_reason(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason | None:
+def blocked_reason(backup: BrokerBackup, observed: LogJobObserved) -> BlockedReason | None:
     """Return why a backup without a Job does not get one; None if it does."""
-    return _own_fault(backup) or _of_group(backup, observed) or _of_moment(observed)
+    return _own_fault(backup) or _of_group(backup, observed) or blocked_by_moment(observed)
 
 
-def plan_backup(backup: BrokerBackup, observed: BackupObserved) -> tuple[Apply | Create, ...]:
-    """Return the next actions for a backup; none once it has a Job, or while it is blocked.
-
-    The Job is made only after everything its pod relies on was observed as ours: a pod that runs as
-    someone else's account would have the rights of that account.
-    """
+def plan_backup(backup: BrokerBackup, observed: LogJobObserved) -> tuple[Apply | Create, ...]:
+    """Return the next actions for a backup; none once it has a Job, or while it is blocked."""
     group, log = observed.group, observed.log
     if group is None or log is None or backup.finished or observed.job:
         return ()
     if blocked_reason(backup, observed):
         return ()
-    store = store_of(backup, group)
-    made = job(backup, group, store=store, log=log)
-    files = [store_policy(backup, group)] if store_rules(backup.spec.store) else []
-    rights: tuple[Manifest, ...] = ()
-    if not runs_locally(group, store, log):
-        files.append(executor_template(backup, group, store=store))
-        rights = access(group)
-    return (
-        *(Apply(m) for m in rights if differs(observed.children.get(ref_of(m)), m)),
-        *(Create(m) for m in files if ref_of(m) not in observed.children),
-    ) or (Create(made),)
+    work = backup_work(backup, group, store=store_of(backup, group), log=log)
+    policies = [store_policy(backup, group)] if store_rules(backup.spec.store) else []
+    return job_actions(group, work, observed.children, policies=policies)
 
 
 def store_of(backup: BrokerBackup, group: BrokerGroup) -> Store:
@@ -163,18 +122,11 @@ def _own_fault(backup: BrokerBackup) -> BlockedReason | None:
     return None
 
 
-def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason | None:
+def _of_group(backup: BrokerBackup, observed: LogJobObserved) -> BlockedReason | None:
     group = observed.group
-    if group is None:
-        name = backup.spec.group
-        return BlockedReason(
-            Reason.GROUP_MISSING,
-            f"there is no BrokerGroup {name} in this namespace, or it is being deleted",
-        )
-    if group.spec.paused:
-        return BlockedReason(Reason.PAUSED_BY_USER, f"BrokerGroup {group.name} is paused")
-    if group.unreadable:
-        return BlockedReason(Reason.GROUP_SPEC_INVALID, group.unreadable)
+    held = blocked_by_group(group, backup.spec.group)
+    if group is None or held:
+        return held
     store = store_of(backup, group)
     if not store.url:
         message = f"neither spec.store nor spec.backup.store of BrokerGroup {group.name} has a url"
@@ -188,19 +140,4 @@ def _of_group(backup: BrokerBackup, observed: BackupObserved) -> BlockedReason |
     if wrong:
         message = "; ".join(problem.message for problem in wrong)
         return BlockedReason(Reason.GROUP_SPEC_INVALID, f"BrokerGroup {group.name}: {message}")
-    return None
-
-
-def _of_moment(observed: BackupObserved) -> BlockedReason | None:
-    if observed.predecessor:
-        return BlockedReason(
-            Reason.WAITING_FOR_TURN, f"{observed.predecessor} of the same group goes first"
-        )
-    if observed.refusals:
-        errors = (f"{kind} {name}: {why}" for (kind, name), why in observed.refusals.items())
-        return BlockedReason(Reason.APPLY_REFUSED, "; ".join(errors))
-    if observed.log is None:
-        return BlockedReason(
-            Reason.WAITING_FOR_GROUP, observed.unavailable or "no node of the group answers"
-        )
     return None

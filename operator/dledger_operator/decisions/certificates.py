@@ -36,6 +36,7 @@ URGENT_S: Final = 120.0
 """The same where somebody waits for a certificate: a kubelet that works takes 90 s at most."""
 
 BACKUP: Final = "backup"
+COMPACTOR: Final = "compactor"
 ADMIN: Final = "admin"
 """Holders of certificates besides the members, and their roles."""
 

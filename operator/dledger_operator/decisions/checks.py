@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,8 +33,9 @@ from dledger_operator.api.texts import (
     IMAGE,
     SECRET_NAME,
     STORE_URL,
-    Shape,
 )
+from dledger_operator.decisions.problem import Problem, invalid, misshapen
+from dledger_operator.decisions.topic_checks import topic_contradictions
 from dledger_operator.observed.observed import Observed
 from dledger_operator.resources.statefulset import pods_asked
 
@@ -55,6 +56,7 @@ ACTED_ON: Final = frozenset(
         *("backup.baseEveryHours", "backup.retention.keepDays", "backup.retention.keepLast"),
         *("backup.schedule", "spark.image", "spark.localThreshold"),
         *("spark.executors.max", "spark.executors.cores", "spark.executors.memory"),
+        "compaction.schedule",
         *("bootstrap.recovery.store.url", "bootstrap.recovery.store.secretName"),
         *("bootstrap.recovery.store.endpoint", "bootstrap.recovery.groupId"),
         *("bootstrap.recovery.store.allowHttp", "bootstrap.recovery.store.claimName"),
@@ -73,25 +75,18 @@ _GRAVITY: Final = (Reason.INVALID_SPEC, Reason.NOT_ALLOWED, Reason.NOT_IMPLEMENT
 """Of several reasons, SpecValid shows the first of these."""
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """Why a spec is not acted on, in a sentence that names the field."""
-
-    reason: Reason
-    message: str
-
-
 def problems(group: BrokerGroup, observed: Observed) -> tuple[Problem, ...]:
     """Return everything that keeps the spec from being acted on; empty when it is valid."""
     return (
         *_contradictions(group),
         *(Problem(Reason.NOT_ALLOWED, said) for said in _not_allowed(group)),
         *backup_problems(group),
+        *_cron_problems("spec.compaction.schedule", group.spec.compaction.schedule),
         *_recovery_problems(group),
         *_tls_problems(group),
         *_volume_contradictions(group, observed),
         *_small_storage(group, observed),
-        *_topic_contradictions(group, observed),
+        *topic_contradictions(group, observed),
         *_not_built_yet(group),
         *_too_early(group, observed),
     )
@@ -104,16 +99,31 @@ def backup_problems(group: BrokerGroup) -> tuple[Problem, ...]:
         *store_problems(backup.store, "spec.backup.store", group.name),
         *_schedule_problems(group),
         *retention_problems(group),
-        *spark_problems(group, needed=bool(backup.store.url) or group.recovers),
+        *spark_problems(group, needed=_needs_spark(group)),
     )
+
+
+def round_problems(group: BrokerGroup) -> tuple[Problem, ...]:
+    """Return what keeps rounds of compaction from being made; what else is wrong does not."""
+    return (
+        *replicas_problems(group),
+        *store_problems(group.spec.backup.store, "spec.backup.store", group.name),
+        *_cron_problems("spec.compaction.schedule", group.spec.compaction.schedule),
+        *spark_problems(group),
+    )
+
+
+def _needs_spark(group: BrokerGroup) -> bool:
+    spec = group.spec
+    return bool(spec.backup.store.url or spec.compaction.schedule) or group.recovers
 
 
 def store_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
     """Yield why a store cannot be used by *group*; one that says nothing at all is fine."""
     if not store.url and store != Store():
-        yield _invalid(f"{path}.url is required where anything else of the store is set")
+        yield invalid(f"{path}.url is required where anything else of the store is set")
     elif not STORE_URL.fits(store.url):
-        yield _misshapen(f"{path}.url", store.url, STORE_URL)
+        yield misshapen(f"{path}.url", store.url, STORE_URL)
     elif store.url.startswith(FILE_SCHEME):
         yield from _claim_problems(store, path, group)
     elif store.url and not store.url.startswith("s3://"):
@@ -122,68 +132,68 @@ def store_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
             f"{path}.url={store.url}: only s3:// and file:// are reached from pods so far",
         )
     elif store.claim_name:
-        yield _invalid(f"{path}.claimName is for file:// alone, and {path}.url is {store.url}")
+        yield invalid(f"{path}.claimName is for file:// alone, and {path}.url is {store.url}")
     if not CLAIM_NAME.fits(store.claim_name):
-        yield _misshapen(f"{path}.claimName", store.claim_name, CLAIM_NAME)
+        yield misshapen(f"{path}.claimName", store.claim_name, CLAIM_NAME)
     if not ENDPOINT.fits(store.endpoint):
-        yield _misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
+        yield misshapen(f"{path}.endpoint", store.endpoint, ENDPOINT)
     if store.endpoint.startswith("http://") and not store.allow_http:
-        yield _invalid(
+        yield invalid(
             f"{path}.endpoint is http://, which is not encrypted, without allowHttp: true"
         )
     if not SECRET_NAME.fits(store.secret_name):
-        yield _misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
+        yield misshapen(f"{path}.secretName", store.secret_name, SECRET_NAME)
 
 
 def _claim_problems(store: Store, path: str, group: str) -> Iterator[Problem]:
     """Yield why a store on a claim cannot be used."""
     if not FILE_URL.fits(store.url):
-        yield _misshapen(f"{path}.url", store.url, FILE_URL)
+        yield misshapen(f"{path}.url", store.url, FILE_URL)
     if not store.claim_name:
-        yield _invalid(
+        yield invalid(
             f"{path}.url={store.url} needs {path}.claimName: what a pod writes elsewhere than to "
             "the volume of a claim goes with the pod"
         )
     if names.is_claim_of(group, store.claim_name):
-        yield _invalid(
+        yield invalid(
             f"{path}.claimName={store.claim_name} is the volume of a node: a backup there would be "
             "lost with what it is a backup of"
         )
     elif names.is_claim_of_any(store.claim_name):
-        yield _invalid(
+        yield invalid(
             f"{path}.claimName={store.claim_name} may be the volume of another group's node: "
             "claims of stores are not called data-NAME-0 and so on"
         )
     if store.endpoint:
-        yield _invalid(f"{path}.endpoint is for s3:// alone, and {path}.url is {store.url}")
+        yield invalid(f"{path}.endpoint is for s3:// alone, and {path}.url is {store.url}")
 
 
 def retention_problems(group: BrokerGroup) -> Iterator[Problem]:
     """Yield why the pipeline would not take what a group says of keeping backups."""
     backup = group.spec.backup
     if backup.base_every_hours < 1:
-        yield _invalid("spec.backup.baseEveryHours must be at least 1")
+        yield invalid("spec.backup.baseEveryHours must be at least 1")
     if backup.retention.keep_days < 1 or backup.retention.keep_last < 0:
-        yield _invalid("spec.backup.retention: keepDays must be at least 1, keepLast at least 0")
+        yield invalid("spec.backup.retention: keepDays must be at least 1, keepLast at least 0")
 
 
 def replicas_problems(group: BrokerGroup) -> Iterator[Problem]:
     """Yield why a group cannot have so many nodes; asked before anything is made for each."""
     replicas = group.spec.replicas
     if replicas % 2 == 0 or not 1 <= replicas <= 9:
-        yield _invalid(f"spec.replicas must be odd, from 1 to 9, not {replicas}")
+        yield invalid(f"spec.replicas must be odd, from 1 to 9, not {replicas}")
 
 
 def spark_problems(group: BrokerGroup, *, needed: bool = True) -> Iterator[Problem]:
     """Yield why no Spark job can be made; without an image only if one is *needed*."""
     spark = group.spec.spark
     if needed and not spark.image:
-        yield _invalid("spec.spark.image is required: this operator has no default (--spark-image)")
+        yield invalid("spec.spark.image is required: this operator has no default (--spark-image)")
     if not IMAGE.fits(spark.image):
-        yield _misshapen("spec.spark.image", spark.image, IMAGE)
+        yield misshapen("spec.spark.image", spark.image, IMAGE)
     yield from (Problem(Reason.NOT_ALLOWED, said) for said in _spark_not_allowed(group))
     if spark.executors.max < 1 or spark.executors.cores < 1:
-        yield _invalid("spec.spark.executors.max and .cores must be at least 1")
+        yield invalid("spec.spark.executors.max and .cores must be at least 1")
     yield from _at_least("spec.spark.executors.memory", spark.executors.memory, _LEAST_MEMORY)
     yield from _at_least("spec.spark.localThreshold", spark.local_threshold, "0")
 
@@ -211,30 +221,30 @@ def leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 _DEFAULTS: Final = dict(leaves(Spec()))
 _TOPIC_DEFAULTS: Final = dict(leaves(Topic()))
-_TOPIC_ACTED_ON: Final = ("name", "queues", "retention.hours")
+_TOPIC_ACTED_ON: Final = frozenset(_TOPIC_DEFAULTS) - {"type"}
 
 
 def _contradictions(group: BrokerGroup) -> Iterator[Problem]:
     spec = group.spec
     if group.unreadable:
-        yield _invalid(group.unreadable)
+        yield invalid(group.unreadable)
     if not _NAME.fullmatch(group.name) or len(group.name) > 50:
-        yield _invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
+        yield invalid("metadata.name must be at most 50 of a-z, 0-9 and '-', letter first")
     yield from replicas_problems(group)
     if not IMAGE.fits(spec.image):
-        yield _misshapen("spec.image", spec.image, IMAGE)
+        yield misshapen("spec.image", spec.image, IMAGE)
     for name, keys in (("podLabels", spec.pod_labels), ("podAnnotations", spec.pod_annotations)):
         for key in keys:
             if key.startswith(f"{names.API_GROUP}/"):
-                yield _invalid(
+                yield invalid(
                     f"spec.{name}[{key}]: keys of {names.API_GROUP}/ are the operator's own: it "
                     "tells pods apart by them"
                 )
     try:
         if quantity.parse(spec.storage.size) <= 0:
-            yield _invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
+            yield invalid(f"spec.storage.size must be above zero, not {spec.storage.size}")
     except ValueError as error:
-        yield _invalid(f"spec.storage.size: {error}")
+        yield invalid(f"spec.storage.size: {error}")
 
 
 def _not_allowed(group: BrokerGroup) -> Iterator[str]:
@@ -283,14 +293,16 @@ def _loosened(group: BrokerGroup) -> Iterator[str]:
         )
 
 
+def _cron_problems(path: str, schedule: str) -> Iterator[Problem]:
+    if schedule and (wrong := fault(schedule)):
+        yield invalid(f"{path}: {wrong}")
+
+
 def _schedule_problems(group: BrokerGroup) -> Iterator[Problem]:
     backup = group.spec.backup
-    if not backup.schedule:
-        return
-    if wrong := fault(backup.schedule):
-        yield _invalid(f"spec.backup.schedule: {wrong}")
-    if not backup.store.url:
-        yield _invalid("spec.backup.schedule needs spec.backup.store.url")
+    yield from _cron_problems("spec.backup.schedule", backup.schedule)
+    if backup.schedule and not backup.store.url:
+        yield invalid("spec.backup.schedule needs spec.backup.store.url")
 
 
 def _recovery_problems(group: BrokerGroup) -> Iterator[Problem]:
@@ -304,17 +316,17 @@ def _recovery_faults(group: BrokerGroup) -> Iterator[Problem]:
     recovery = group.spec.bootstrap.recovery
     yield from store_problems(recovery.store, "spec.bootstrap.recovery.store", group.name)
     if recovery != Recovery() and recovery.store == Store():
-        yield _invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
+        yield invalid("spec.bootstrap.recovery needs spec.bootstrap.recovery.store.url")
     if not GROUP_ID.fits(recovery.group_id):
-        yield _misshapen("spec.bootstrap.recovery.groupId", recovery.group_id, GROUP_ID)
+        yield misshapen("spec.bootstrap.recovery.groupId", recovery.group_id, GROUP_ID)
     target = recovery.target
     if target.index and target.time:
-        yield _invalid("spec.bootstrap.recovery.target takes index or time, not both")
+        yield invalid("spec.bootstrap.recovery.target takes index or time, not both")
     if target.index < 0:
-        yield _invalid(f"spec.bootstrap.recovery.target.index must be above 0, not {target.index}")
+        yield invalid(f"spec.bootstrap.recovery.target.index must be above 0, not {target.index}")
     if target.time and not _has_zone(target.time):
         wanted = "a time such as 2031-05-06T07:08:09Z"
-        yield _invalid(f"spec.bootstrap.recovery.target.time must be {wanted}, not {target.time}")
+        yield invalid(f"spec.bootstrap.recovery.target.time must be {wanted}, not {target.time}")
 
 
 def _tls_problems(group: BrokerGroup) -> Iterator[Problem]:
@@ -328,14 +340,14 @@ def _tls_problems(group: BrokerGroup) -> Iterator[Problem]:
             "then has a certificate of each node's own",
         )
     if tls.secret_name and not tls.enabled:
-        yield _invalid("spec.tls.secretName needs spec.tls.enabled: true")
+        yield invalid("spec.tls.secretName needs spec.tls.enabled: true")
     for path, name in (("tls.secretName", tls.secret_name), ("peerTls.caSecretName", authority)):
         if not SECRET_NAME.fits(name):
-            yield _misshapen(f"spec.{path}", name, SECRET_NAME)
+            yield misshapen(f"spec.{path}", name, SECRET_NAME)
         if name in names.own_secrets(group.name):
-            yield _invalid(f"spec.{path}={name} is a Secret of the operator's own")
+            yield invalid(f"spec.{path}={name} is a Secret of the operator's own")
     if authority and not group.has_peer_tls:
-        yield _invalid(
+        yield invalid(
             "spec.peerTls.caSecretName: this operator gives nodes no certificates (--peer-tls)"
         )
 
@@ -343,9 +355,9 @@ def _tls_problems(group: BrokerGroup) -> Iterator[Problem]:
 def _at_least(path: str, value: str, least: str) -> Iterator[Problem]:
     try:
         if quantity.parse(value) < quantity.parse(least):
-            yield _invalid(f"{path} must be at least {least}, not {value}")
+            yield invalid(f"{path} must be at least {least}, not {value}")
     except ValueError as error:
-        yield _invalid(f"{path}: {error}")
+        yield invalid(f"{path}: {error}")
 
 
 def _has_zone(text: str) -> bool:
@@ -359,38 +371,16 @@ def _volume_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[P
     wanted = group.spec.storage
     for name, size, storage_class in _claims(group, observed):
         if _compare(wanted.size, size) < 0:
-            yield _invalid(
+            yield invalid(
                 f"spec.storage.size={wanted.size}: volumes cannot shrink; set it back to {size}, "
                 f"which {name} has"
             )
         if wanted.storage_class_name not in ("", storage_class):
-            yield _invalid(
+            yield invalid(
                 f"spec.storage.storageClassName={wanted.storage_class_name}: {name} has "
                 f"{_text(storage_class)}, and a volume cannot change its class; delete the "
                 "BrokerGroup, which leaves its volumes, and create it again with "
                 f"{_text(storage_class)}"
-            )
-
-
-def _topic_contradictions(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
-    """Yield what topics that exist cannot become, and what none can be."""
-    for topic in group.spec.topics:
-        seen, path = (observed.topics or {}).get(topic.name), f"spec.topics[{topic.name}]"
-        hours, least = topic.retention.hours, group.spec.retention.hours
-        if hours and hours < least:
-            yield _invalid(
-                f"{path}.retention.hours={hours}: the group keeps all messages for {least} hours "
-                "(retention.hours), in one log; set that lower, and more for other topics"
-            )
-        if seen is not None and topic.queues < seen.queues:
-            yield _invalid(
-                f"{path}.queues={topic.queues}: the topic has {seen.queues} queues, and its "
-                f"messages are in them; set it back to {seen.queues}"
-            )
-        if seen is not None and topic.type != seen.type:
-            yield _invalid(
-                f"{path}.type={topic.type}: the topic is {seen.type}, and so are its messages; "
-                f"set it back to {seen.type}"
             )
 
 
@@ -409,7 +399,7 @@ def _small_storage(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
     """Yield that a new group's volumes are too small; one that exists goes on, and is told so."""
     exists = group.bootstrapped or ("StatefulSet", group.name) in observed.children
     if not exists and (said := too_little_storage(group)):
-        yield _invalid(said)
+        yield invalid(said)
 
 
 def _not_built_yet(group: BrokerGroup) -> Iterator[Problem]:
@@ -434,7 +424,7 @@ def _too_early(group: BrokerGroup, observed: Observed) -> Iterator[Problem]:
         return
     asked = pods_asked(built)
     if group.spec.replicas < asked:
-        yield _invalid(
+        yield invalid(
             f"spec.replicas={group.spec.replicas}: the group is not founded yet, and may be about "
             f"to be, with {asked} members; set it back to {asked} until it is, or delete it"
         )
@@ -461,14 +451,6 @@ def _compare(wanted: str, present: str) -> int:
     except ValueError:
         return 0
     return (left > right) - (left < right)
-
-
-def _invalid(message: str) -> Problem:
-    return Problem(Reason.INVALID_SPEC, message)
-
-
-def _misshapen(path: str, text: str, shape: Shape) -> Problem:
-    return _invalid(f"{path} {shape.words}, not {text!r}")
 
 
 def _not_yet(path: str, value: object, instead: object) -> Problem:

@@ -16,8 +16,9 @@ from dledger_operator.decisions.bootstrap_state import (
     BootstrapState,
     bootstrap_state,
 )
-from dledger_operator.decisions.checks import Problem, problems
+from dledger_operator.decisions.checks import problems
 from dledger_operator.decisions.extent import entering, leaving, pods_now
+from dledger_operator.decisions.problem import Problem
 from dledger_operator.decisions.recovery import Recovery, recovery
 from dledger_operator.decisions.starts import find_stalled
 from dledger_operator.observed.observed import Observed

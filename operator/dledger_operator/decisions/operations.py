@@ -115,8 +115,11 @@ def _held_up(observed: OperationObserved, facts: Facts) -> Waits | None:
 
 
 def in_turn(operations: Iterable[BrokerOperation]) -> list[BrokerOperation]:
-    """Return the unfinished operations of a group: one that runs first, then by age."""
-    left = (one for one in operations if not one.finished)
+    """Return the unfinished operations of a group: one that runs first, then by age.
+
+    Rounds of compaction take their turns with backups, not with what disturbs nodes.
+    """
+    left = (one for one in operations if not one.finished and not one.is_round)
     return sorted(left, key=lambda one: (one.phase != RUNNING, one.created_at, one.name))
 
 
@@ -295,4 +298,4 @@ _ACTS: Final[Mapping[Kind, _Act]] = {
 
 def record_of(found: Outcome) -> Manifest:
     """Return what an outcome adds to the status."""
-    return dict(found.record) if isinstance(found, Begun | Waits | Rejected) else {}
+    return dict(found.record) if isinstance(found, Begun | Waits | Done | Rejected) else {}

@@ -33,9 +33,10 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """It is done."""
+    """It is done; *record* is what it did."""
 
     message: str
+    record: Json = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

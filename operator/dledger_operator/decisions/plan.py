@@ -32,7 +32,8 @@ from dledger_operator.decisions.bootstrap_state import (
     NotRestored,
     Waiting,
 )
-from dledger_operator.decisions.checks import backup_problems
+from dledger_operator.decisions.checks import backup_problems, round_problems
+from dledger_operator.decisions.compacting import compacted_topics
 from dledger_operator.decisions.disruptions import (
     NO_FOOTING,
     Disruption,
@@ -64,6 +65,7 @@ from dledger_operator.observed.observed import Observed, ref_of
 from dledger_operator.resources import accepted
 from dledger_operator.resources.backup import scheduled_backup
 from dledger_operator.resources.common import hash_of
+from dledger_operator.resources.compaction import scheduled_round
 from dledger_operator.resources.configmap import configured_group_id
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
 from dledger_operator.resources.statefulset import pods_asked
@@ -88,9 +90,9 @@ def plan(
     if group.spec.paused:
         return ()
     roles = tuple(_roles(observed))
-    backups = tuple(_scheduled(group, observed))
+    scheduled = (*_scheduled_backup(group, observed), *_scheduled_round(group, observed))
     if facts.problems and not facts.is_kept:
-        return (*roles, *backups)
+        return (*roles, *scheduled)
     blocked = _blocked_kinds(facts)
     wanted = (manifest for manifest in desired if manifest["kind"] not in blocked)
     return (
@@ -101,7 +103,7 @@ def plan(
         *_found(facts, fresh_id),
         *roles,
         *topics(facts),
-        *backups,
+        *scheduled,
         *growth(group, observed),
         *_disruptive(facts, footing),
     )
@@ -256,10 +258,17 @@ def _recover(facts: Facts) -> Iterator[Action]:
             assert_never(unknown)
 
 
-def _scheduled(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
+def _scheduled_backup(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
     """Make the backup that is due, even if something else is wrong with the spec."""
     if observed.due and group.bootstrapped and not backup_problems(group):
         yield Create(scheduled_backup(group, observed.due))
+
+
+def _scheduled_round(group: BrokerGroup, observed: Observed) -> Iterator[Create]:
+    """Make the round of compaction that is due; without a compacted topic there is none to make."""
+    wanted = observed.round_due and compacted_topics(observed.topics)
+    if wanted and group.bootstrapped and not round_problems(group):
+        yield Create(scheduled_round(group, observed.round_due))
 
 
 def _found(facts: Facts, fresh_id: str) -> Iterator[Action]:

@@ -1,4 +1,4 @@
-"""The operator's metrics: `dledger_operator_*` and `dledger_backup_*`; see docs/monitoring.md.
+"""The operator's metrics, of backups and compaction, too; see docs/monitoring.md.
 
 Labels are bounded by the number of groups; the series of a group that was deleted are removed, and
 so are all of them when another process looks after the groups. They stay while the API server does
@@ -18,6 +18,7 @@ from typing import Final
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 
 from dledger_operator.api.spec import BrokerGroup, Json
+from dledger_operator.metrics.compaction_metrics import CompactionMetrics
 
 _GROUP: Final = ("namespace", "group")
 _VALUES: Final = {"True": 1.0, "False": 0.0, "Unknown": -1.0}
@@ -193,6 +194,7 @@ class Metrics:
             registry=registry,
         )
         self.backups = BackupMetrics(registry)
+        self.compaction = CompactionMetrics(registry)
         ProcessCollector(registry=registry)
         self._certificates: set[tuple[str, str, str]] = set()
         self._shown: dict[tuple[str, str], dict[str, str]] = {}
@@ -263,12 +265,14 @@ class Metrics:
     def keep(self, groups: Collection[tuple[str, str]]) -> None:
         """Drop the series of all groups but these."""
         known = {*self._paces, *self._shown, *self._foreign, *self.backups.shown}
+        known |= self.compaction.shown
         for key in known - {*groups}:
             self.forget(*key)
 
     def forget(self, namespace: str, group: str) -> None:
         """Drop the series of a group that is gone."""
         self.backups.forget(namespace, group)
+        self.compaction.forget(namespace, group)
         self.show_elsewhere(namespace, group, is_elsewhere=False)
         for key in [key for key in self._certificates if key[:2] == (namespace, group)]:
             self._certificates.remove(key)

@@ -98,15 +98,23 @@ class Volume:
     removed: str = ""
 
 
+class CompactionSeen(NamedTuple):
+    """How a compacted topic keeps its messages, in milliseconds."""
+
+    min_lag_ms: int
+    tombstone_ms: int
+
+
 class TopicSeen(NamedTuple):
     """What a topic is: the type of its messages, its queues, and its own retention, if it has one.
 
-    Its retention is in hours; 0: for ever.
+    Its retention is in hours; 0: for ever. *compaction* is None for a topic that is not compacted.
     """
 
     type: str
     queues: int
     retention_hours: int | None = None
+    compaction: CompactionSeen | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +138,7 @@ class Observed:
         backups: The BrokerBackups of the group.
         operations: The BrokerOperations of the group.
         due: The time that a scheduled backup is to be made for now, RFC 3339; empty if none is.
+        round_due: The same of a scheduled round of compaction.
         certificates: What is known of the peers' certificates.
     """
 
@@ -149,6 +158,7 @@ class Observed:
     backups: tuple[BrokerBackup, ...] = ()
     operations: tuple[BrokerOperation, ...] = ()
     due: str = ""
+    round_due: str = ""
     certificates: Certificates = field(default_factory=Certificates)
 
     def of_group(self, group_id: str) -> Observed:

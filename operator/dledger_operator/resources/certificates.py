@@ -65,12 +65,17 @@ def node_mounts(group: BrokerGroup) -> list[Manifest]:
 
 
 def backup_volumes(group: BrokerGroup) -> list[Manifest]:
-    """Return the volume with the certificate that backups show nodes."""
+    """Return the volume with the certificate that backups, and all executors, show nodes."""
     return [_volume(PEER_VOLUME, names.backup_tls(group.name))] if group.has_peer_tls else []
 
 
-def backup_mounts(group: BrokerGroup) -> list[Manifest]:
-    """Return where a pod of a backup has it."""
+def compactor_volumes(group: BrokerGroup) -> list[Manifest]:
+    """Return the volume with the certificate of who may tell nodes what to let go of."""
+    return [_volume(PEER_VOLUME, names.compactor_tls(group.name))] if group.has_peer_tls else []
+
+
+def job_mounts(group: BrokerGroup) -> list[Manifest]:
+    """Return where a pod of a Job has its certificate for the nodes."""
     return [_mount(PEER_VOLUME, PEER_TLS_DIR)] if group.has_peer_tls else []
 
 

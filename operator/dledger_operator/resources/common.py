@@ -7,7 +7,11 @@ import json
 
 from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import BrokerBackup
+from dledger_operator.api.brokeroperation import BrokerOperation
 from dledger_operator.api.spec import BrokerGroup, Manifest
+
+Owner = BrokerGroup | BrokerBackup | BrokerOperation
+"""Whose children there are."""
 
 
 def metadata(group: BrokerGroup, name: str) -> Manifest:
@@ -19,7 +23,7 @@ def metadata(group: BrokerGroup, name: str) -> Manifest:
     return owned_by(group, name, names.labels(group.name))
 
 
-def owned_by(owner: BrokerGroup | BrokerBackup, name: str, labels: dict[str, str]) -> Manifest:
+def owned_by(owner: Owner, name: str, labels: dict[str, str]) -> Manifest:
     """Return the metadata of an object that is deleted with its *owner*."""
     return {
         "name": name,

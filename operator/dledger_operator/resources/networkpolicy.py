@@ -21,17 +21,20 @@ _NODE_PORTS: Final = (
     names.REPLICATION_PORT,
 )
 
+_READERS: Final = (names.BACKUP_JOBS, names.COMPACTION_JOBS)
+"""Jobs whose pods read the nodes' logs, by themselves or with executors."""
+
 
 def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
     """Return the policy of the nodes.
 
-    The peer port carries Admin too, so only the group's own pods, its backups' and the operator
-    reach it; the replication port only the first. With an empty *operator_namespace* (an operator
+    The peer port carries Admin too, so only the group's own pods, its Jobs' and the operator reach
+    it; the replication port only the first. With an empty *operator_namespace* (an operator
     outside the cluster) no pod of another namespace does. Nodes reach each other, DNS, and what the
     spec names.
     """
     spec = group.spec.network_policy
-    peers = [_nodes(group), _workers(group, "backup")]
+    peers = [_nodes(group), *(_workers(group, each) for each in _READERS)]
     if operator_namespace:
         peers.append(_operator(operator_namespace))
     clients = (names.CLIENT_PORT, names.CLIENT_TLS_PORT)
@@ -55,14 +58,14 @@ def network_policy(group: BrokerGroup, *, operator_namespace: str) -> Manifest:
 
 
 def job_policy(group: BrokerGroup) -> Manifest:
-    """Return the policy of the pods of backups and recoveries.
+    """Return the policy of the pods of Jobs.
 
     They are reached by scrapes alone, and reach DNS, the nodes, the group's stores, and what the
     spec names.
     """
     labels = names.selector(group.name)
     del labels[names.COMPONENT_LABEL]
-    components = ["backup", "recovery"]
+    components = [*_READERS, names.RECOVERY_JOBS]
     only = {"key": names.COMPONENT_LABEL, "operator": "In", "values": components}
     spec = group.spec.network_policy
     stores = (group.spec.backup.store, group.spec.bootstrap.recovery.store)
@@ -87,10 +90,10 @@ def store_policy(backup: BrokerBackup, group: BrokerGroup) -> Manifest:
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": owned_by(
-            backup, names.backup_job(backup.name), names.job_labels(group.name, "backup")
+            backup, names.backup_job(backup.name), names.job_labels(group.name, names.BACKUP_JOBS)
         ),
         "spec": {
-            **_workers(group, "backup"),
+            **_workers(group, names.BACKUP_JOBS),
             "policyTypes": ["Egress"],
             "egress": store_rules(backup.spec.store),
         },
@@ -103,7 +106,10 @@ def driver_policy(group: BrokerGroup, name: str) -> Manifest:
     They connect to each other, and to the API server: executors, which have no token, cannot be
     told from their driver by a label that they may not have.
     """
-    workers = _workers(group, "backup")
+    labels = names.selector(group.name)
+    del labels[names.COMPONENT_LABEL]
+    only = {"key": names.COMPONENT_LABEL, "operator": "In", "values": [*_READERS]}
+    workers = {"podSelector": {"matchLabels": labels, "matchExpressions": [only]}}
     spark = (names.DRIVER_PORT, names.BLOCK_MANAGER_PORT)
     return _policy(
         group,

@@ -1,4 +1,4 @@
-"""What backup and recovery Jobs share: the pipeline's container, and how often it is tried. Pure.
+"""What all Jobs share: the pipeline's container, and how often it is tried. Pure.
 
 The pipeline serves metrics while it runs, and writes its result, or its error, to the file that
 becomes the container's termination message; `job_status` reads it.
@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from dledger_operator.api import names, quantity
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
-from dledger_operator.resources.certificates import DIRECTORY_ENV, backup_mounts
+from dledger_operator.resources.certificates import DIRECTORY_ENV, job_mounts
 from dledger_operator.resources.pods import (
     CONTAINER_SECURITY,
     TMP_DIR,
@@ -75,10 +75,10 @@ def container(
     """Return the container that runs the pipeline with *args* on a store.
 
     Its pod needs `store_volumes`; one that *reads_only* cannot write there if it is on a claim.
-    One that *reads_nodes* needs `certificates.backup_volumes`.
+    One that *reads_nodes* needs a volume with its certificate (`resources.certificates`).
     """
     spark = group.spec.spark
-    peer_mounts = backup_mounts(group) if reads_nodes else []
+    peer_mounts = job_mounts(group) if reads_nodes else []
     return {
         "name": "driver",
         "image": spark.image,
@@ -143,7 +143,9 @@ def _store_mounts(store: Store, *, reads_only: bool) -> list[Manifest]:
 
 
 def store_args(store: Store) -> list[str]:
-    """Return the options that name a store."""
+    """Return the options that name a store; none for work without one."""
+    if not store.url:
+        return []
     endpoint = ("--store-endpoint", verbatim(store.endpoint)) if store.endpoint else ()
     plain = ("--allow-http",) if store.allow_http else ()
     return ["--store", verbatim(store.url), *endpoint, *plain]

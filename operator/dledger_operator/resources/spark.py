@@ -11,14 +11,13 @@ import json
 from typing import Any, Final
 
 from dledger_operator.api import names
-from dledger_operator.api.brokerbackup import BrokerBackup
 from dledger_operator.api.spec import BrokerGroup, Manifest, Store
 from dledger_operator.resources.certificates import (
     DIRECTORY_ENV,
-    backup_mounts,
     backup_volumes,
+    job_mounts,
 )
-from dledger_operator.resources.common import hashed, metadata, owned_by
+from dledger_operator.resources.common import Owner, hashed, metadata, owned_by
 from dledger_operator.resources.networkpolicy import driver_policy
 from dledger_operator.resources.pipeline import KEYS, REGION, heap_mib, memory_mib, verbatim
 from dledger_operator.resources.pods import (
@@ -60,14 +59,18 @@ def access(group: BrokerGroup) -> tuple[Manifest, ...]:
     return tuple(hashed(manifest) for manifest in manifests)
 
 
-def executor_template(backup: BrokerBackup, group: BrokerGroup, *, store: Store) -> Manifest:
-    """Return the ConfigMap with the pod that Spark makes executors from."""
-    pod = {"apiVersion": "v1", "kind": "Pod", **_executor(group, store)}
-    name = names.backup_job(backup.name)
+def executor_template(
+    owner: Owner, group: BrokerGroup, *, name: str, component: str, store: Store
+) -> Manifest:
+    """Return the ConfigMap with the pod that Spark makes executors from.
+
+    Executors only read: those of a round of compaction, too, show nodes a backup's certificate.
+    """
+    pod = {"apiVersion": "v1", "kind": "Pod", **_executor(group, component, store)}
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": owned_by(backup, name, names.job_labels(group.name, "backup")),
+        "metadata": owned_by(owner, name, names.job_labels(group.name, component)),
         "immutable": True,
         "data": {_TEMPLATE: json.dumps(pod, indent=1, sort_keys=True)},
     }
@@ -117,7 +120,7 @@ def _executors(group: BrokerGroup, store: Store, count: int, heap: int) -> dict[
     return found
 
 
-def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
+def _executor(group: BrokerGroup, component: str, store: Store) -> dict[str, Any]:
     """Return metadata and spec of an executor; Spark adds image, resources, command and more."""
     named = named_user(group)
     region = [from_secret(REGION, store.secret_name, optional=True)] if store.secret_name else []
@@ -126,7 +129,7 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         "env": [*region, *(DIRECTORY_ENV if group.has_peer_tls else ())],
         "securityContext": CONTAINER_SECURITY,
         "workingDir": TMP_DIR,
-        "volumeMounts": [TMP_MOUNT, *named["mounts"], *backup_mounts(group)],
+        "volumeMounts": [TMP_MOUNT, *named["mounts"], *job_mounts(group)],
     }
     spec = {
         "serviceAccountName": names.backup_access(group.uid),
@@ -134,6 +137,6 @@ def _executor(group: BrokerGroup, store: Store) -> dict[str, Any]:
         "volumes": [TMP_VOLUME, *named["volumes"], *backup_volumes(group)],
     }
     # Without the label of what the operator watches: Spark looks after executors.
-    labels = names.job_selector(group.name, "backup")
+    labels = names.job_selector(group.name, component)
     said = named["annotations"]
     return pod_template(group, Place.JOBS, labels=labels, annotations=said, spec=spec)

@@ -10,7 +10,8 @@ from dledger_operator.api import names
 from dledger_operator.api.brokerbackup import COMPLETED, FAILED, PENDING, RUNNING, BrokerBackup
 from dledger_operator.api.reasons import EventReason, Reason
 from dledger_operator.api.spec import Json, Manifest
-from dledger_operator.decisions.backups import BackupObserved, blocked_reason
+from dledger_operator.decisions.backups import blocked_reason
+from dledger_operator.decisions.log_jobs import LogJobObserved
 from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.status.status import Event, dated
 
@@ -31,7 +32,7 @@ _Row = tuple[str, str, Reason, str]
 """Phase, status of the condition, reason and message."""
 
 
-def backup_status(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
+def backup_status(backup: BrokerBackup, observed: LogJobObserved, *, now: str) -> Manifest:
     """Return the whole status to be applied; a final one is never changed.
 
     Args:
@@ -78,7 +79,7 @@ def changed(before: Json, after: Json) -> bool:
     return dict(before) != after
 
 
-def _row(backup: BrokerBackup, observed: BackupObserved) -> _Row:
+def _row(backup: BrokerBackup, observed: LogJobObserved) -> _Row:
     match observed.job:
         case JobSucceeded(result=result):
             return COMPLETED, "True", Reason.BACKUP_COMPLETED, _sentence(result)
@@ -94,7 +95,7 @@ def _row(backup: BrokerBackup, observed: BackupObserved) -> _Row:
     return PENDING, "Unknown", held.reason, held.message
 
 
-def _of_job(backup: BrokerBackup, observed: BackupObserved, *, now: str) -> Manifest:
+def _of_job(backup: BrokerBackup, observed: LogJobObserved, *, now: str) -> Manifest:
     if observed.job is None:
         return {}
     found: Manifest = {"job": names.backup_job(backup.name)}

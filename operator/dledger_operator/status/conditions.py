@@ -26,6 +26,7 @@ from dledger_operator.decisions.recovery import RestoreFailed, blocks_nodes
 from dledger_operator.decisions.rollout import coming_up, halted, healing, is_rolling, rollout
 from dledger_operator.decisions.topics import dropped_topics, unlike
 from dledger_operator.status.backup_history import backup_ready
+from dledger_operator.status.compaction_history import compaction_ready
 from dledger_operator.status.degraded import degraded, late_sentence
 from dledger_operator.status.findings import (
     Finding,
@@ -49,6 +50,7 @@ def conditions(facts: Facts, *, now: str) -> list[Manifest]:
             ("GroupIDConsistent", _group_id_consistent(facts)),
             ("StorageHealthy", _storage_healthy(facts)),
             ("BackupReady", backup_ready(facts.group, facts.observed, now=now)),
+            ("CompactionReady", compaction_ready(facts.group, facts.observed, now=now)),
             ("Paused", _paused(facts)),
             ("SpecValid", _spec_valid(facts)),
         )

@@ -51,8 +51,10 @@ def operation_status(operation: BrokerOperation, found: Outcome, *, now: str) ->
         **kept,
         **record_of(found),
     }
-    if phase == RUNNING or "startedAt" in before:
-        after["startedAt"] = before.get("startedAt") or now
+    if "startedAt" in before:
+        after["startedAt"] = before["startedAt"]
+    elif phase == RUNNING:
+        after["startedAt"] = now
     if phase in (SUCCEEDED, FAILED):
         after["finishedAt"] = now
     return after

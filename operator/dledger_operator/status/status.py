@@ -16,6 +16,7 @@ from dledger_operator.decisions.topics import recorded_topics
 from dledger_operator.decisions.turns import ONE_AT_A_TIME
 from dledger_operator.observed.observed import Observed
 from dledger_operator.status.backup_history import last_backup
+from dledger_operator.status.compaction_history import last_round
 from dledger_operator.status.conditions import conditions
 from dledger_operator.status.seen import is_due
 
@@ -72,6 +73,8 @@ def status(facts: Facts, *, now: str) -> Manifest:
         result["topics"] = list(recorded)
     if backup := last_backup(group, observed, now=now):
         result["backup"] = backup
+    if compaction := last_round(group, observed, now=now):
+        result["compaction"] = compaction
     if failover := _last_failover(observed) or before.get("lastFailover"):
         result["lastFailover"] = failover
     return result
