@@ -1,10 +1,10 @@
 """``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
-running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
-messages. Which objects of a backup may have such messages follows from the manifest (`planning`);
-elsewhere queue offsets are found in one pass over the log while Spark plans (`queue_offsets`). The
-tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
+running nodes (`entry_ranges`), and shows entries, or messages as consumers saw them. Which objects
+of a backup may have such messages follows from the manifest (`planning`); elsewhere queue offsets
+are found in one pass over the log while Spark plans (`queue_offsets`). The tasks then read in
+parallel. Spark finds the format by `pyspark_dledger`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from pyspark.sql.types import StructType
 
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument
-from dledger_pipeline.archive import catalog, compacted
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.bases import state_of_node, state_on_disk
-from dledger_pipeline.archive.compacted import CompactedRange
 from dledger_pipeline.archive.entry_ranges import (
     EntryRange,
     ExportedRange,
@@ -57,7 +56,7 @@ _PATH: Final = "path"
 """What Spark makes of ``load(url)``: the store's URL."""
 _OPTIONS: Final = (
     *_SOURCES,
-    *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "topics", "columns"),
+    *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "columns"),
     *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
 )
 READ_ONCE: Final = "readOnce"
@@ -98,13 +97,11 @@ class View(StrEnum):
 
     ENTRIES = "entries"
     MESSAGES = "messages"
-    COMPACTED = "compacted"
 
 
 _PUSHED: Final = {
     View.ENTRIES: pushdown.OF_ENTRIES,
     View.MESSAGES: pushdown.OF_MESSAGES,
-    View.COMPACTED: pushdown.OF_COMPACTED,
 }
 
 
@@ -116,8 +113,7 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         number: Which backup; None: the newest.
-        topics: Of a compaction: which one.
-            columns: Which columns of the view, in which order.
+        columns: Which columns of the view, in which order.
         selection: Which rows.
         read_once: Whether Spark may narrow the selection by a query's conditions: `READ_ONCE`.
     """
@@ -130,7 +126,6 @@ class ReadOptions:
     group_id: str | None
     number: int | None
     view: View
-    topics: tuple[str, ...]
     columns: tuple[str, ...]
     selection: Selection
     read_once: bool
@@ -155,7 +150,6 @@ class ReadOptions:
             group_id=given.get("groupid"),
             number=_number("manifest", given, 0, low=1) if "manifest" in given else None,
             view=view,
-            topics=_list(given.get("topics", "")),
             columns=_columns(given, view),
             selection=_selection(given),
             read_once=read_once,
@@ -193,12 +187,8 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
             f"exactly one of the options {', '.join(_SOURCES)} must say where to read; "
             f"given: {', '.join(sources) or 'none'}"
         )
-    if (view is View.COMPACTED) != ("topics" in given):
-        raise InvalidArgument("view compacted needs the option topics, and no other view has it")
-    if view is View.COMPACTED and sources != ["store"]:
-        raise InvalidArgument("view compacted needs the option store")
-    if "manifest" in given and (sources != ["store"] or view is View.COMPACTED):
-        raise InvalidArgument("option manifest says which backup of a store, but not for compacted")
+    if "manifest" in given and sources != ["store"]:
+        raise InvalidArgument("option manifest says which backup of a store")
     of_messages = [name for name in _OF_MESSAGES if name in given]
     if view is View.ENTRIES and of_messages:
         raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
@@ -266,7 +256,7 @@ def _time(name: str, given: Mapping[str, str], *, up: bool = False) -> int | Non
 class Part(InputPartition):
     """One task's share of the rows."""
 
-    share: EntryRange | MessageRange | CompactedRange
+    share: EntryRange | MessageRange
 
 
 class LedgerDataSource(DataSource):
@@ -351,9 +341,7 @@ class PushdownReader(LedgerReader):
         return rest
 
 
-def _rows(
-    share: EntryRange | MessageRange | CompactedRange, options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
+def _rows(share: EntryRange | MessageRange, options: ReadOptions) -> Iterator[pa.RecordBatch]:
     if isinstance(share, MessageRange):
         yield from share.read(options.columns)
         return
@@ -371,14 +359,13 @@ def _bounds(options: ReadOptions) -> Bounds:
     return selection.of_entries() if is_entries else selection.of_messages()
 
 
-def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
+def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange]:
     """Yield what may have rows that are asked for."""
     if options.view is View.MESSAGES:
         yield from (each for each in _messages(options) if each.may_have_rows)
         return
-    ranges = _compacted(options) if options.view is View.COMPACTED else _ranges(options)
     bounds = _bounds(options)
-    yield from (each for each in ranges if overlap(each.bounds, bounds))
+    yield from (each for each in _ranges(options) if overlap(each.bounds, bounds))
 
 
 def _messages(options: ReadOptions) -> Iterator[MessageRange]:
@@ -403,13 +390,6 @@ def _state_before(
     if isinstance(first, ExportedRange):
         return state_of_node(first.addresses[0], first.group_id)
     return state_on_disk(first.path.parent.parent)
-
-
-def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
-    store = options.opened()
-    group_id = options.group_id or catalog.load(store).group_id
-    for file in compacted.load(store, group_id, options.topics).files:
-        yield CompactedRange(store=store, group_id=group_id, file=file)
 
 
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
