@@ -44,8 +44,6 @@ tombstone that may go is said to be beaten by itself."""
 
 _PAIR: Final = np.dtype("<i8")
 _CELL_PAIRS: Final = 1 << 20
-RANGE_OFFSETS: Final = 1 << 18
-"""What one call decides: a bitmap of 32 KiB, and some seconds of the leader's at most."""
 
 
 def decided(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
@@ -146,8 +144,10 @@ class QueueDecision:
     offsets: _Ints
     by: _Ints
 
-    def parts(self, range_offsets: int = RANGE_OFFSETS) -> Iterator[Part]:
+    def parts(self, range_offsets: int) -> Iterator[Part]:
         """Yield the ranges that have messages that may go, ascending; each has at its ends one.
+
+        None has more than *range_offsets*.
 
         Offsets that nobody read stay.
         """

@@ -121,7 +121,7 @@ def kept_log(
     with ExportClient(nodes.addresses[0]) as exporter:
         seen = _caught_up(exporter, nodes.group_id, nodes.leader_commit_index)
         last, first = seen.commit_index, max(seen.kept_from, seen.first_available)
-        manifest = catalog.newest(store, nodes.group_id) if store is not None else None
+        manifest = catalog.load(store, nodes.group_id) if store is not None else None
         files: Sequence[ManifestRow] = ()
         if manifest is not None and manifest.last_index >= first:
             _check_continues(exporter, manifest, last)

@@ -78,11 +78,11 @@ def told_places(
     What was copied elsewhere by `applied_index`, or has been let go, is not among them.
 
     Raises:
-        NodeUnavailable: None of *addresses* tells.
+        RangeNotAvailable: None of *addresses* tells, such as when all have dropped the entries.
     """
     found = _asked(addresses, lambda each: each.places(group_id, first_index, last_index))
     if found is None:
-        raise NodeUnavailable(
+        raise RangeNotAvailable(
             f"no node tells where the messages of entries [{first_index}, {last_index}] are: "
             f"{', '.join(addresses)} were asked"
         )

@@ -40,6 +40,8 @@ from dledger_pipeline.log.leader_client import (
 )
 from dledger_pipeline.object_store.store import Store
 
+RANGE_OFFSETS: Final = 1 << 18
+"""What one call decides: a bitmap of 32 KiB, and some seconds of the leader's at most."""
 _ATTEMPTS: Final = 3
 """To read the log: each further one means that retention dropped what was still to be read."""
 
@@ -207,7 +209,7 @@ class _Telling:
 
     def of_queue(self, topic: str, decision: QueueDecision) -> Iterator[Compacted]:
         """Tell it all parts of what was decided about a queue; yield what came of each."""
-        for part in decision.parts():
+        for part in decision.parts(RANGE_OFFSETS):
             call = CompactCall(
                 as_of_index=self.log.as_of_index,
                 as_of_chain=self.log.as_of_chain,

@@ -84,14 +84,14 @@ def key_rows(
     has_one = np.asarray(single.to_numpy(zero_copy_only=False), np.bool_)
     row = row[has_one]
     tombstone = _is_tombstone(found.column("properties"))[has_one]
-    columns = (
+    columns = [
         pa.array(generation[row]),
         pa.array(queue_id[row].astype(np.int32)),
         pc.list_flatten(keys.filter(single)),
         pa.array(offsets[row]),
         pa.array(tombstone),
         pa.array(stored_at_ms[row]),
-    )
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=KEY_SCHEMA)
 
 
@@ -107,7 +107,7 @@ def _of_produce(
     places = places.filter(asked)
     index, start, end = (values(places.column(name)) for name in ("index", "start", "end"))
     indexes = values(entries.column("index"))
-    entry = np.searchsorted(indexes, index)
+    entry = np.minimum(np.searchsorted(indexes, index), len(indexes) - 1)
     inside = (indexes[entry] == index) & (start > 0) & (end <= np.diff(starts)[entry])
     if not inside.all():
         raise MalformedMessage(int(index[np.argmin(inside)]), "a place is outside of the entry")
