@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,7 +19,7 @@ import grpc.aio
 import numpy as np
 from crc32c import crc32c
 
-from dledger.broker.commands import CreateTopic, DeleteTopic, Retain, SetRetention
+from dledger.broker.commands import CreateTopic, DeleteTopic, Leap, Retain, SetRetention
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.rekeep import REKEPT, origins
@@ -39,8 +39,11 @@ from dledger.replica.rolling import next_roll, rekeep_of
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin import AdminServicer
 from dledger.services.admin_port import admin_service
+from dledger.services.export import CommittedLog
 from dledger.store.commit_log import CommitLog
+from dledger.store.format import Base
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
+from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.export_server import LogBackend
@@ -136,6 +139,16 @@ class CompactingGroup:
         ]
         self.commit(produced(*messages, topic=topic, queue_id=queue_id))
         self.now_ms += 1000
+
+    def sleep(self, hours: int) -> None:
+        """Let the whole group be away for some hours, which nobody lives through."""
+        before, self.now_ms = self.now_ms, self.now_ms + hours * HOUR_MS
+        self.commit(Leap(from_ms=before, to_ms=self.now_ms).encode())
+
+    def live(self, hours: int) -> None:
+        """Let some hours pass under a leader."""
+        self.now_ms += hours * HOUR_MS
+        self.commit()
 
     def copy(self, before: int) -> None:
         """Copy what is to be kept of the entries before one."""
@@ -251,8 +264,9 @@ class CompactingGroup:
     def _check_proof(self, there: dict[int, Told], offset: int, by: int) -> None:
         told, newer = there[offset], there.get(by)
         if by == offset:
-            limit = self.now_ms - 24 * HOUR_MS
-            if not told.tombstone or told.stored_at_ms > limit:
+            lived = self.state.time
+            age_ms = lived.lived_ms - lived.lived_at(told.stored_at_ms)
+            if not told.tombstone or age_ms < 24 * HOUR_MS:
                 raise InvalidArgument(f"offset {offset} is no tombstone that may go")
         elif by < offset or newer is None or newer.key != told.key:
             raise InvalidArgument(f"offset {offset} is not beaten by {by}: keys differ")
@@ -279,9 +293,17 @@ class _Node(LogBackend):
         super().__init__(group.log, GROUP_ID, 0, "", group.state)
         self.group, self.number = group, number
 
-    def committed_log(self) -> Any:
+    def committed_log(self) -> CommittedLog:
         self.committed = self.group.log.last_index
-        return super().committed_log()
+        return replace(super().committed_log(), snapshot=self._snapshot)
+
+    async def snapshot(self) -> int:
+        return self.group.state.applied_index
+
+    async def _snapshot(self) -> AsyncGenerator[bytes, None]:
+        at = Base(index=self.group.state.applied_index, term=1, chain=0)
+        head = Snapshot(group_id=GROUP_ID, applied=at, base=at, memberships=(), body=b"")
+        yield b"".join(encode_snapshot(head, self.group.state.freeze().pieces()))
 
     def status(self) -> NodeStatus:
         self.committed = self.group.log.last_index

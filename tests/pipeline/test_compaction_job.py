@@ -33,7 +33,7 @@ from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.log import leader_client
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline import logs
-from tests.pipeline.compacting_group import HOUR_MS, CompactingGroup, compacting_group, dropped
+from tests.pipeline.compacting_group import CompactingGroup, compacting_group, dropped
 from tests.pipeline.logs import GROUP_ID
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Compactin
                 made.send("prices", queue_id, *(f"{n}/{queue_id}" for n in range(1 + round_ % 4)))
         made.send("prices", 0, "-0/0", "-once")
         made.send("stock", 1, "s", "s", "t")
-        made.now_ms += 25 * HOUR_MS
+        made.live(hours=25)
         yield made
 
 
@@ -106,12 +106,14 @@ def test_of_each_key_the_newest_is_left(group: CompactingGroup, inline_tasks: No
 def test_a_tombstone_stays_as_long_as_the_topic_says(
     group: CompactingGroup, inline_tasks: None
 ) -> None:
-    """By the leader's clock; the leader would call an earlier one a lie."""
+    """In hours that the group has lived: the leader would call an earlier one a lie."""
     group.send("stock", 0, "-young")
+    group.live(hours=20)
+    group.sleep(hours=100)
 
     _compact(group)
     young = _left(group)[2]
-    group.now_ms += 24 * HOUR_MS + 1
+    group.live(hours=4)
     _compact(group)
 
     assert (young, _left(group)) == (1, DONE)
@@ -280,7 +282,7 @@ def test_what_is_copied_while_places_are_told_is_not_missed(
 def test_all_proofs_that_are_asked_for_are_right(
     group: CompactingGroup, inline_tasks: None
 ) -> None:
-    """The leader checks each; it is told the generation, when the next job comes, and as of when."""
+    """The leader checks each; told the generation, as of when, and when the next job comes."""
     _compact(group, again_in_ms=5)
 
     proved = {each.offset: each.by for call in group.calls for each in call.proofs}

@@ -13,6 +13,7 @@ or in Spark's tasks, each with all rows of its keys.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -22,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger.broker.lived_time import LivedTime
 from dledger_pipeline.log.records import schema, values
 
 Queue: TypeAlias = tuple[int, int]
@@ -110,6 +112,15 @@ def _coded(column: _Ints) -> tuple[_Ints, _Ints]:
 def _by_queue(queue: _Ints, pairs: _Ints, queues: int) -> list[_Ints]:
     order = np.argsort(queue, kind="stable")
     return np.split(pairs[order], np.cumsum(np.bincount(queue, minlength=queues))[:-1])
+
+
+def stored_before_ms(time: LivedTime, age_ms: int) -> int:
+    """Return from when on messages are younger than *age_ms*, as the leader counts: in lived time.
+
+    At a moment after that of *time*, where they are only older.
+    """
+    lived_ms = time.lived_ms - age_ms
+    return bisect_right(range(time.log_ms + 1), lived_ms, key=time.lived_at)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.errors import UnknownTopic
-from dledger_pipeline.archive.compaction import QueueDecision
+from dledger_pipeline.archive.bases import state_of_node
+from dledger_pipeline.archive.compaction import QueueDecision, stored_before_ms
 from dledger_pipeline.archive.kept_log import KeptLog, kept_log
 from dledger_pipeline.errors import (
     ExportError,
@@ -194,7 +195,8 @@ def _read_once(
         size_bytes=log.size_bytes,
         threshold_bytes=request.local_threshold_bytes,
     )
-    limits = {topic.generation: nodes.leader_ms - topic.tombstone_ms for topic in topics}
+    lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
+    limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
     return log, [*decide(log, limits, runner, request, progress).values()]
 
 
