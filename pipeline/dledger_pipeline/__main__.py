@@ -285,6 +285,17 @@ def _add_endpoint(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        default=_RATE_MB_S,
+        metavar="MB_PER_S",
+        help="how fast nodes are read by all workers together, in 10^6 bytes a second, so that "
+        f"clients do not wait; 0: no limit ({_RATE_MB_S:g})",
+    )
+
+
 def _runner(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "runner": RunnerName(args.runner),
@@ -310,14 +321,7 @@ def _add_backup(commands: Any) -> None:
     )
     _add_retention(parser)
     _add_runner(parser)
-    parser.add_argument(
-        "--rate",
-        type=_rate,
-        default=_RATE_MB_S,
-        metavar="MB_PER_S",
-        help="how fast nodes are read by all workers together, in 10^6 bytes a second, so that "
-        f"clients do not wait; 0: no limit ({_RATE_MB_S:g})",
-    )
+    _add_rate(parser)
     _add_spark_arguments(parser)
 
 
@@ -496,6 +500,7 @@ def _add_compact(commands: Any) -> None:
         "--dry-run", action="store_true", help="only say what may go; the group is not told"
     )
     _add_runner(parser)
+    _add_rate(parser)
     _add_spark_arguments(parser)
 
 
@@ -506,6 +511,7 @@ def _compact(args: argparse.Namespace) -> Result:
         topics=args.topics,
         again_in_ms=args.again_in,
         dry_run=args.dry_run,
+        bytes_per_s=args.rate * 1e6,
         **_runner(args),
         **_spark_request(args),
     )

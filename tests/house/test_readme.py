@@ -85,7 +85,7 @@ EVIDENCE = {
     "Backups by Spark": (
         "e2e/stories/test_backup_and_restore.py::test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time",
         "tests/pipeline/test_verify.py::test_a_whole_backup_is_proven",
-        "tests/pipeline/test_compaction_job.py::test_superseded_messages_of_the_topics_asked_for_are_gone",
+        "tests/pipeline/test_compaction_job.py::test_of_each_key_the_newest_is_left",
     ),
     "Metrics": (
         "tests/system/test_dashboards.py::test_every_query_of_the_dashboards_returns_data_through_a_failover",

@@ -12,6 +12,7 @@ import zlib
 from collections.abc import AsyncGenerator, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ class CompactingGroup:
 
     def delete(self, name: str) -> None:
         """Delete a topic."""
-        topic = self.state.topics.get(name)
+        topic = self.state.topics.named(name)
         self.commit(DeleteTopic(name=name, generation=topic.generation).encode())
 
     def send(self, topic: str, queue_id: int, *keys: str) -> None:
@@ -191,7 +192,7 @@ class CompactingGroup:
         """Return the offset of the newest message of each key, without deleted keys."""
         rows = [
             (queue_id, offset, told)
-            for queue_id in range(self.state.topics.get(topic).queues)
+            for queue_id in range(self.state.topics.named(topic).queues)
             for offset, told in sorted(self.visible(topic, queue_id).items())
         ]
         newest = {(queue_id, told.key): (offset, told) for queue_id, offset, told in rows}
@@ -199,7 +200,7 @@ class CompactingGroup:
 
     # -- the leader ----------------------------------------------------------------------------
 
-    async def compact(self, request: pb.CompactRequest, node: int) -> pb.CompactResponse:
+    async def compact(self, node: int, request: pb.CompactRequest, _: float) -> pb.CompactResponse:
         """Do what a leader does, or fail."""
         if node != self.leading:
             raise NotLeader(None)
@@ -231,7 +232,7 @@ class CompactingGroup:
         if not goes:
             return pb.CompactResponse()
         roll = next_roll(
-            self.state.topics.get(request.topic), request.queue_id, queue, len(self.entries) + 1
+            self.state.topics.named(request.topic), request.queue_id, queue, len(self.entries) + 1
         )
         assert roll is not None
         to = max(request.to, queue.log_first)
@@ -250,7 +251,7 @@ class CompactingGroup:
     def _check(self, request: pb.CompactRequest) -> None:
         if request.topic not in {topic.name for topic in self.state.topics.all()}:
             raise UnknownTopic(request.topic)
-        topic = self.state.topics.get(request.topic)
+        topic = self.state.topics.named(request.topic)
         if topic.generation != request.generation:
             raise TopicMadeAnew(request.topic)
         if request.group_id != GROUP_ID or self.log.chain(request.as_of_index) != (
@@ -280,9 +281,11 @@ class CompactingGroup:
     def _topic(self, name: str) -> pb.Topic:
         return pb.Topic(name=name, type="NORMAL", queues=2, compaction=self.compacted.get(name))
 
-    async def describe(self, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
+    async def describe(
+        self, request: pb.DescribeTopicRequest, _: float
+    ) -> pb.DescribeTopicResponse:
         """Return what DescribeTopic answers."""
-        generation = self.state.topics.get(request.name).generation
+        generation = self.state.topics.named(request.name).generation
         return pb.DescribeTopicResponse(topic=self._topic(request.name), generation=generation)
 
 
@@ -339,8 +342,8 @@ async def _serve(group: CompactingGroup, servers: list[grpc.aio.Server]) -> tupl
         server = grpc.aio.server()
         calls = admin_service(
             {
-                "Compact": (pb.CompactRequest, lambda r, _, n=number: group.compact(r, n)),
-                "DescribeTopic": (pb.DescribeTopicRequest, lambda r, _: group.describe(r)),
+                "Compact": (pb.CompactRequest, partial(group.compact, number)),
+                "DescribeTopic": (pb.DescribeTopicRequest, group.describe),
             }
         )
         listing = grpc.method_handlers_generic_handler(

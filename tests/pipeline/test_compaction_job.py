@@ -17,6 +17,7 @@ from dledger.broker.commands import CreateTopic
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused
 from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog, kept_log
+from dledger_pipeline.archive.places_objects import told_places
 from dledger_pipeline.errors import (
     BrokenBackup,
     ForeignGroup,
@@ -261,13 +262,13 @@ def test_what_is_copied_while_places_are_told_is_not_missed(
     group: CompactingGroup, inline_tasks: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Nodes tell where messages lie now; a REKEEP that came since the log was planned is read."""
-    told, moved = kept_log.told_places, list[bool]()
+    moved: list[bool] = []
 
     def while_told(*asked: Any) -> Any:
         if not moved:
             moved.append(True)
             group.copy(20)
-        return told(*asked)
+        return told_places(*asked)
 
     monkeypatch.setattr(kept_log, "told_places", while_told)
     before = group.table("prices")
@@ -290,7 +291,7 @@ def test_all_proofs_that_are_asked_for_are_right(
     for call in group.calls:
         assert (call.group_id, call.again_in_ms) == (GROUP_ID, 5)
         assert call.as_of_chain == group.log.chain(call.as_of_index)
-        assert call.generation == group.state.topics.get(call.topic).generation
+        assert call.generation == group.state.topics.named(call.topic).generation
         assert call.to - call.first <= 8
 
 

@@ -134,7 +134,7 @@ LINES: Final = (
     ),
     Line(
         name="compaction",
-        what="Spark SQL's window function / what the job compact decides, 10 rows a KiB, by the clock",
+        what="Spark SQL's window function / what the job compact decides, seconds by the clock",
         measure=compacting.window_function,
         least=1.5,
     ),

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Final
 
@@ -19,7 +19,12 @@ import pyarrow.compute as pc
 
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.archive import ManifestRow
-from dledger_pipeline.archive.entry_ranges import EntryRange, archived, exported
+from dledger_pipeline.archive.entry_ranges import (
+    EntryRange,
+    ExportedRange,
+    archived,
+    exported,
+)
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.message_ranges import StoredPlaces, between
 from dledger_pipeline.archive.places_objects import told_places
@@ -92,6 +97,16 @@ class KeptLog:
     def size_bytes(self) -> int:
         """What the entries take as records."""
         return sum(each.size_bytes for each in self.ranges)
+
+    def paced(self, bytes_per_s: float) -> KeptLog:
+        """Return it with ranges each of which reads nodes at so many bytes of records a second."""
+        return replace(self, ranges=tuple(_paced(each, bytes_per_s) for each in self.ranges))
+
+
+def _paced(each: KeyRange, bytes_per_s: float) -> KeyRange:
+    if not isinstance(each.entries, ExportedRange):
+        return each
+    return replace(each, entries=replace(each.entries, bytes_per_s=bytes_per_s))
 
 
 def kept_log(

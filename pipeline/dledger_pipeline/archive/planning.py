@@ -1,8 +1,7 @@
 """Which objects of a backup a query for messages reads; nothing but the manifest is read for that.
 
 Where a manifest does not say where the messages of some entries are, or whether a topic still
-existed at the last index, the log is replayed (`queue_offsets`). Called by the data source and by
-`compact`.
+existed at the last index, the log is replayed (`queue_offsets`). Called by the data source.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from dledger_pipeline.jobs.deciding import decide
 from dledger_pipeline.jobs.progress import Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
-from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName, chosen
+from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName, chosen, workers
 from dledger_pipeline.log.export_client import Nodes, choose_nodes
 from dledger_pipeline.log.leader_client import (
     PATIENCE_S,
@@ -60,6 +60,7 @@ class CompactRequest(SparkRequest):
         dry_run: Whether to decide only, and tell the leader nothing.
         runner: See `runner`.
         local_threshold_bytes: Below so many bytes of records AUTO does without Spark.
+        bytes_per_s: How fast nodes are read by all workers together; 0: as fast as they can.
         patience_s: How long to repeat a call that no leader answers.
     """
 
@@ -70,6 +71,7 @@ class CompactRequest(SparkRequest):
     dry_run: bool = False
     runner: RunnerName = RunnerName.AUTO
     local_threshold_bytes: int = THRESHOLD_BYTES
+    bytes_per_s: float = 0.0
     patience_s: float = PATIENCE_S
 
 
@@ -195,9 +197,12 @@ def _read_once(
         size_bytes=log.size_bytes,
         threshold_bytes=request.local_threshold_bytes,
     )
+    at_once = workers(runner, request.master, request.conf, tasks=len(log.ranges))
+    log = log.paced(request.bytes_per_s / at_once)
     lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
     limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
-    return log, [*decide(log, limits, runner, request, progress).values()]
+    processes = at_once if runner is RunnerName.PLAIN else 0
+    return log, [*decide(log, limits, request, progress, processes=processes).values()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.jobs.progress import Done, Progress
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import count
-from dledger_pipeline.jobs.runner import RunnerName, workers
 from dledger_pipeline.log.keys import KEY_SCHEMA
 
 if TYPE_CHECKING:
@@ -36,18 +35,19 @@ if TYPE_CHECKING:
 def decide(
     log: KeptLog,
     tombstones_before_ms: Mapping[int, int],
-    runner: RunnerName,
     request: SparkRequest,
     progress: Progress,
+    *,
+    processes: int,
 ) -> dict[Queue, QueueDecision]:
     """Return what is decided about each queue of which *log* has keys.
 
     Args:
         log: All that the group keeps.
         tombstones_before_ms: See `compaction.decided`.
-        runner: SPARK or PLAIN.
         request: By which Spark.
         progress: Told each range.
+        processes: How many local ones do it instead; 0: Spark does.
 
     Raises:
         RangeNotAvailable: Nodes have dropped entries meanwhile.
@@ -55,21 +55,20 @@ def decide(
         SparkFailed, WorkerFailed: Tasks were not run.
     """
     progress.working(len(log.ranges))
-    if runner is RunnerName.PLAIN:
-        at_once = workers(runner, request.master, tasks=len(log.ranges))
-        progress(f"reading keys by {count(at_once, 'local worker')}")
-        return _plain(log, tombstones_before_ms, at_once, progress)
+    if processes:
+        progress(f"reading keys by {count(processes, 'local worker')}")
+        return _plain(log, tombstones_before_ms, processes, progress)
     progress(f"reading keys by Spark on {request.master}")
     return _by_spark(log, tombstones_before_ms, request, progress)
 
 
 def _plain(
-    log: KeptLog, tombstones_before_ms: Mapping[int, int], at_once: int, progress: Progress
+    log: KeptLog, tombstones_before_ms: Mapping[int, int], processes: int, progress: Progress
 ) -> dict[Queue, QueueDecision]:
     found = process_pool.run(
         log.ranges,
         _rows,
-        workers=at_once,
+        workers=processes,
         done=lambda task, _: progress.finished(Done(task.size_bytes, 0)),
     )
     return by_queue([decided(pa.concat_tables(found), tombstones_before_ms)])
