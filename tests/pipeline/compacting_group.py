@@ -46,6 +46,11 @@ from dledger.store.format import Base
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
+from dledger_pipeline.jobs.backup import BackupRequest, backup
+from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.progress import Progress
+from dledger_pipeline.jobs.runner import RunnerName
+from dledger_pipeline.object_store.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.export_server import LogBackend
 from tests.pipeline.logs import GROUP_ID
@@ -375,6 +380,45 @@ class _First(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
         """Return the first handler's that there is."""
         found = (each.service(details) for each in self._handlers)
         return next((each for each in found if each is not None), None)
+
+
+def tables(group: CompactingGroup) -> None:
+    """Fill two tables: of prices, whose tombstone of 0/0 is old by the end, and of stock."""
+    group.create("prices")
+    group.create("stock")
+    for round_ in range(12):
+        for queue_id in range(2):
+            group.send("prices", queue_id, *(f"{n}/{queue_id}" for n in range(1 + round_ % 4)))
+    group.send("prices", 0, "-0/0", "-once")
+    group.send("stock", 1, "s", "s", "t")
+    group.live(hours=25)
+
+
+def request_of(group: CompactingGroup, **more: Any) -> CompactRequest:
+    plain = {"endpoints": group.addresses, "runner": RunnerName.PLAIN, "patience_s": 5.0}
+    return CompactRequest(**{**plain, **more})
+
+
+def compacted(group: CompactingGroup, **more: Any) -> dict[str, Any]:
+    return compact(request_of(group, **more), Progress("compact"))
+
+
+def backed_up(group: CompactingGroup, directory: Path) -> Store:
+    store = Store.open(f"file://{directory}/store")
+    request = BackupRequest(
+        endpoints=group.addresses,
+        store=store,
+        base_every_hours=1e9,
+        target_bytes=1000,
+        runner=RunnerName.PLAIN,
+    )
+    backup(request, Progress("backup"))
+    return store
+
+
+def left_in(group: CompactingGroup) -> list[int]:
+    """Return how many messages of the topics are left."""
+    return [len(group.visible(name, queue)) for name in ("prices", "stock") for queue in range(2)]
 
 
 def dropped(_: int) -> DledgerError:
