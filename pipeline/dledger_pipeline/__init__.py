@@ -1,4 +1,4 @@
-"""Back up, compact, verify and restore the committed log of a broker group."""
+"""Back up, verify and restore the committed log of a broker group, and compact its topics."""
 
 from __future__ import annotations
 

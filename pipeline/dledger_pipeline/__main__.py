@@ -60,6 +60,7 @@ _MAY_PASS: Final = (
     RangeNotAvailable,  # at a follower that lags, while the others are down
 )
 """What may go well the next time; the operator's Jobs are tried again for nothing else."""
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
 
 _EPILOG: Final = """\
@@ -71,7 +72,9 @@ examples:
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
   dledger-pipeline list --store file:///backups
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
-  dledger-pipeline compact --store file:///backups --topics prices,positions
+  dledger-pipeline compact --endpoint 127.0.0.1:18281,127.0.0.1:18282 --again-in 24h
+  dledger-pipeline compact --endpoint 127.0.0.1:18281 --store file:///backups --topics prices \\
+      --dry-run --json
   dledger-pipeline query --store file:///backups 'SELECT topic, count(*) FROM messages GROUP BY 1'
   dledger-pipeline export --store file:///backups --to file:///lake/messages
   dledger-pipeline export --store file:///backups --to s3://lake/orders --format delta \\
@@ -166,7 +169,13 @@ def _tell(args: argparse.Namespace, result: Result) -> None:
         print(json.dumps(result))
     elif "error" not in result:
         for name, value in result.items():
-            print(f"{name:16} {', '.join(value) if isinstance(value, list) else value}")
+            print(f"{name:16} {_in_words(value)}")
+
+
+def _in_words(value: object) -> object:
+    if isinstance(value, dict):
+        return json.dumps(value)
+    return ", ".join(value) if isinstance(value, list) else value
 
 
 def _write_result(args: argparse.Namespace, result: Result) -> None:
@@ -181,7 +190,7 @@ def _say(line: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="dledger-pipeline",
-        description="Back up, verify, restore and compact the log of a broker group.",
+        description="Back up, verify and restore a broker group's log, and compact its topics.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -201,7 +210,12 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _command(
-    commands: Any, name: str, help_text: str, run: Callable[[argparse.Namespace], Result]
+    commands: Any,
+    name: str,
+    help_text: str,
+    run: Callable[[argparse.Namespace], Result],
+    *,
+    needs_store: bool = True,
 ) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(
         name,
@@ -211,7 +225,7 @@ def _command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.set_defaults(run=run, shows_result=True, progress=Progress(name, _say))
-    parser.add_argument("--store", required=True, metavar="URL", help="where backups are")
+    parser.add_argument("--store", required=needs_store, metavar="URL", help="where backups are")
     parser.add_argument("--store-endpoint", metavar="URL", help="an S3 server other than Amazon's")
     parser.add_argument(
         "--allow-http", action="store_true", help="allow http://, which is not encrypted"
@@ -269,6 +283,27 @@ def _add_runner(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_endpoint(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--endpoint",
+        required=True,
+        type=_items,
+        metavar="HOST:PORT,...",
+        help="peer ports (20911) of the group's nodes; a follower is preferred for reading",
+    )
+
+
+def _add_rate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        default=_RATE_MB_S,
+        metavar="MB_PER_S",
+        help="how fast nodes are read by all workers together, in 10^6 bytes a second, so that "
+        f"clients do not wait; 0: no limit ({_RATE_MB_S:g})",
+    )
+
+
 def _runner(args: argparse.Namespace) -> dict[str, Any]:
     return {
         "runner": RunnerName(args.runner),
@@ -278,13 +313,7 @@ def _runner(args: argparse.Namespace) -> dict[str, Any]:
 
 def _add_backup(commands: Any) -> None:
     parser = _command(commands, "backup", "add what is new in a group's log to its backup", _backup)
-    parser.add_argument(
-        "--endpoint",
-        required=True,
-        type=_items,
-        metavar="HOST:PORT,...",
-        help="peer ports (20911) of the group's nodes; a follower is preferred",
-    )
+    _add_endpoint(parser)
     parser.add_argument(
         "--last-index", type=_positive, default=0, metavar="N", help="the last entry (default: all)"
     )
@@ -300,14 +329,7 @@ def _add_backup(commands: Any) -> None:
     )
     _add_retention(parser)
     _add_runner(parser)
-    parser.add_argument(
-        "--rate",
-        type=_rate,
-        default=_RATE_MB_S,
-        metavar="MB_PER_S",
-        help="how fast nodes are read by all workers together, in 10^6 bytes a second, so that "
-        f"clients do not wait; 0: no limit ({_RATE_MB_S:g})",
-    )
+    _add_rate(parser)
     _add_spark_arguments(parser)
 
 
@@ -319,6 +341,7 @@ def _backup(args: argparse.Namespace) -> Result:
         base_every_hours=args.base_every,
         retention=_retention(args),
         bytes_per_s=args.rate * 1e6,
+        store=_store(args),
         **_runner(args),
         **_spark_request(args),
     )
@@ -466,23 +489,40 @@ def _sign(args: argparse.Namespace) -> Result:
 
 
 def _add_compact(commands: Any) -> None:
-    parser = _command(commands, "compact", "keep the newest message for each key", _compact)
+    help_text = "let a group's compacted topics keep only the newest message of each key"
+    parser = _command(commands, "compact", help_text, _compact, needs_store=False)
+    _add_endpoint(parser)
     parser.add_argument(
-        "--topics", required=True, type=_items, metavar="A,B", help="the topics to compact"
+        "--topics",
+        type=_items,
+        default=(),
+        metavar="A,B",
+        help="the topics to compact (all that are compacted)",
     )
     parser.add_argument(
-        "--allow-gaps",
-        action="store_true",
-        help="compact a backup in which entries are missing, with the messages that there are",
+        "--again-in",
+        type=_duration_ms,
+        default=0,
+        metavar="TIME",
+        help="when it will be run next, such as 24h: what retention drops until then is copied "
+        "now, without what may go (default: nobody knows, nothing is copied ahead)",
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say what may go; the group is not told"
     )
     _add_runner(parser)
+    _add_rate(parser)
     _add_spark_arguments(parser)
 
 
 def _compact(args: argparse.Namespace) -> Result:
     request = CompactRequest(
+        endpoints=args.endpoint,
+        store=_store(args) if args.store else None,
         topics=args.topics,
-        allow_gaps=args.allow_gaps,
+        again_in_ms=args.again_in,
+        dry_run=args.dry_run,
+        bytes_per_s=args.rate * 1e6,
         **_runner(args),
         **_spark_request(args),
     )
@@ -492,7 +532,6 @@ def _compact(args: argparse.Namespace) -> Result:
 def _spark_request(args: argparse.Namespace) -> dict[str, Any]:
     """Return the fields of a `SparkRequest`."""
     return {
-        "store": _store(args),
         "group_id": args.group_id,
         "master": args.master,
         "conf": dict(args.conf),
@@ -527,6 +566,7 @@ def _query(args: argparse.Namespace) -> Result:
         number=args.manifest,
         to_time_ms=args.to_time,
         allow_http=args.allow_http,
+        store=_store(args),
         **_spark_request(args),
     )
     return query(request, print, args.progress)
@@ -644,6 +684,13 @@ def _port(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) >= 1 << 16:
         raise argparse.ArgumentTypeError(f"{text!r} is not a port")
     return int(text)
+
+
+def _duration_ms(text: str) -> int:
+    unit_s = _UNITS_S.get(text[-1:], 0)
+    if not unit_s or not text[:-1].isascii() or not text[:-1].isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration, such as 90m, 24h or 7d")
+    return int(text[:-1]) * unit_s * 1000
 
 
 def _rate(text: str) -> float:

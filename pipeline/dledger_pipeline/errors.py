@@ -22,7 +22,7 @@
         │   ├── NotSigned           there is a key, and a manifest is not signed with it
         │   ├── ForeignManifest     it belongs to another group
         │   ├── BrokenBackup        files that do not join: a gap, an overlap, or another history
-        │   └── GapInBackup         entries are missing that nodes had dropped before a backup
+        │   └── GapInBackup         it lacks entries in which the group keeps messages
         ├── ExportError         the node that is read from
         │   ├── NodeUnavailable     not reachable or not in a group yet; try again, or another node
         │   ├── RangeNotAvailable   past the commit index, or below the oldest entry kept
@@ -34,6 +34,9 @@
         │   ├── MalformedMessage    a stored payload that cannot be read; names the entry
         │   └── LogIncomplete       entries are missing that decide where later messages are
         ├── TableError              a table that messages are exported to; its library's own words
+        ├── TopicError          topics that were asked for by name
+        │   ├── NoSuchTopic         the group has none of this name
+        │   └── NotCompacted        it is not compacted
         ├── SparkFailed         Spark itself, or a program error in one of its tasks
         └── WorkerFailed        a worker process ended before its work did
 """
@@ -184,13 +187,13 @@ class BrokenBackup(BackupError):
 
 
 class GapInBackup(BackupError):
-    """What is asked needs all entries, and nodes had dropped *gaps* before they were backed up."""
+    """What is asked needs all that the group keeps, and a backup lacks *gaps* of that."""
 
     def __init__(self, name: str, *gaps: tuple[int, int]) -> None:
         told = ", ".join(f"[{first}, {last}]" for first, last in gaps)
         super().__init__(
-            f"{name} lacks the entries {told}, which nodes had dropped before that backup: the "
-            "newest message of a key may have been among them; --allow-gaps compacts what there is"
+            f"{name} lacks the entries {told}, in which the group keeps messages: the newest of a "
+            "key may be among them; make a backup, or go without --store: nodes have all of them"
         )
         self.name, self.gaps = name, gaps
 
@@ -252,6 +255,28 @@ class LogIncomplete(MessageError):
 
 class TableError(PipelineError):
     """The library of a table's format failed, or the catalogue; the message has its own words."""
+
+
+class TopicError(PipelineError):
+    """Topics that were asked for by name cannot be compacted; nothing was."""
+
+
+class NoSuchTopic(TopicError):
+    """The group has none of these topics."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(f"the group has no topic {', '.join(names)}; `dledger topic list` has all")
+        self.names = names
+
+
+class NotCompacted(TopicError):
+    """Topics keep all their messages: they were not made to be compacted."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__(
+            f"not compacted: {', '.join(names)}; that is chosen when a topic is made, and only then"
+        )
+        self.names = names
 
 
 class SparkFailed(PipelineError):

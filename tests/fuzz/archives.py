@@ -23,11 +23,10 @@ from dledger.errors import CorruptRecord, NewerCommand, NewerFormat
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive import catalog, compacted, manifest
+from dledger_pipeline.archive import catalog, manifest
 from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.message_ranges import StoredPlaces
-from dledger_pipeline.archive.parquet_sizes import inflated_bytes
 from dledger_pipeline.archive.places import PlacesRow, places_name, spans_of
 from dledger_pipeline.archive.places_objects import describe_places
 from dledger_pipeline.archive.queue_offsets import QueueOffsets
@@ -43,7 +42,7 @@ from dledger_pipeline.errors import (
     TargetNotAvailable,
 )
 from dledger_pipeline.log.export_client import ExportClient, _exported_places
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA, QUEUE_SLICE_SCHEMA, decode
+from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
 from dledger_pipeline.log.places import flaw
 from dledger_pipeline.log.records import RecordBytes, encode, parse
 from dledger_pipeline.object_store.store import Objects, Store
@@ -336,62 +335,6 @@ def _range_of(kind: pa.DataType) -> tuple[int, int]:
     signed = pa.types.is_signed_integer(kind)
     bits = kind.bit_width
     return (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
-
-
-class Compactions(Target):
-    """The manifest of a compaction, and one of its objects: read, or named as damaged."""
-
-    name = "compactions"
-    refuses = (BackupError, StoreError)
-
-    def __init__(self) -> None:
-        table = pa.Table.from_batches([pa.RecordBatch.from_pylist([], schema=MESSAGE_SCHEMA)])
-        self._object = compacted._parquet(table).to_pybytes()
-        self._inflated = inflated_bytes(pa.py_buffer(self._object))
-        self._seed = compacted.Compaction(group_id=GROUP_ID, last_index=9, topics=("t",))
-
-    def draw(self, rng: Random) -> bytes:
-        data = mutated(rng, self._object, 3) if rng.random() < 0.6 else self._object
-        sha = hashlib.sha256(data).hexdigest()
-        file = compacted.CompactedFile(
-            name=f"{self._seed.folder}/x.parquet", first_index=1, last_index=9, messages=0,
-            dropped=3, object_bytes=len(data), inflated_bytes=self._inflated, sha256=sha,
-        )  # fmt: skip
-        fields = asdict(replace(self._seed, files=(file,)))
-        made = spoil(rng, fields, 2) if rng.random() < 0.6 else fields
-        if rng.random() < 0.02:
-            made = nested(rng)
-        return json_bytes([made, data.hex()])
-
-    def mutate(self, rng: Random, data: bytes) -> bytes:
-        try:
-            fields, content = json.loads(data)
-            return json_bytes([spoil(rng, fields, 2), content])
-        except (ValueError, TypeError, RecursionError):
-            return self.draw(rng)
-
-    def feed(self, data: bytes) -> Hashable:
-        try:
-            fields, content = json.loads(data)
-            raw = fields.encode() if isinstance(fields, str) else encode_hashed(fields)
-            objects = bytes.fromhex(content)
-        except (ValueError, TypeError, AttributeError, RecursionError):
-            return "no compaction"
-        name = f"{GROUP_ID}/{self._seed.folder}"
-        store = store_of(**{f"{name}.json": raw, f"{name}/x.parquet": objects})
-        found = compacted.load(store, GROUP_ID, ["t"])
-        if found.messages < 0 or found.dropped < 0 or not isinstance(found.name, str):
-            raise Broken(f"it counts {found.messages} messages and {found.dropped} dropped ones")
-        encode_hashed(asdict(found))
-        rows = 0
-        for file in found.files:
-            for batch in _range(store, file).read():
-                rows += batch.num_rows
-        return len(found.files), rows
-
-
-def _range(store: Store, file: compacted.CompactedFile) -> compacted.CompactedRange:
-    return compacted.CompactedRange(store=store, group_id=GROUP_ID, file=file)
 
 
 class Exports(Target):

@@ -29,7 +29,7 @@ _CLASSES: Final[tuple[type[Target], ...]] = (
     *(clients.Telemetry, clients.Filters, clients.Headers),
     *(disks.States, disks.Snapshots, disks.Memberships, disks.StateFiles, disks.JsonFiles),
     *(disks.Segments, spools.SpoolFiles, spools.SpoolMessages),
-    *(archives.Manifests, archives.ArchiveObjects, archives.Compactions, archives.Exports),
+    *(archives.Manifests, archives.ArchiveObjects, archives.Exports),
     *(archives.Places, archives.PlacesObjects),
     *(archives.ArchivedMessages, archives.Records),
     *(operators.GroupSpecs, operators.BackupSpecs, operators.JobWords, operators.NodeWords),

@@ -85,6 +85,7 @@ EVIDENCE = {
     "Compacted topics": (
         "e2e/stories/test_compaction.py::test_a_table_outlives_its_log_its_nodes_and_its_group",
         "tests/operator/test_round_reconcile.py::test_a_round_becomes_a_job_and_tells_what_it_did",
+        "tests/pipeline/test_compaction_job.py::test_of_each_key_the_newest_is_left",
     ),
     "Backups by Spark": (
         "e2e/stories/test_backup_and_restore.py::test_a_group_behind_retention_comes_back_as_it_was_at_a_chosen_time",

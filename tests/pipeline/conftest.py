@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from dledger_pipeline.jobs import process_pool
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.session import spark_session
+from tests.pipeline.compacting_group import CompactingGroup, compacting_group, tables
 from tests.pipeline.live_group import LiveGroup, live_group
 from tests.pipeline.s3_server import S3Server, s3_server
 
@@ -71,3 +72,13 @@ def group(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LiveGroup]:
     """Return a running group of three nodes with messages in its log."""
     with live_group(tmp_path_factory.mktemp("group")) as running:
         yield running
+
+
+@pytest.fixture
+def compacting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[CompactingGroup]:
+    """Return a group with compacted topics (`tables`), whose leader is a model."""
+    monkeypatch.setattr("dledger_pipeline.log.leader_client._FIRST_PAUSE_S", 0.01)
+    monkeypatch.setattr("dledger_pipeline.jobs.compact.RANGE_OFFSETS", 8)
+    with compacting_group(tmp_path / "group") as made:
+        tables(made)
+        yield made

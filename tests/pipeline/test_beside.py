@@ -313,6 +313,7 @@ class Beside(RuleBasedStateMachine):
         return Nodes(
             addresses=("node",),
             group_id=GROUP_ID,
+            leader="node",
             leader_ms=self.group.now_ms,
             leader_commit_index=self.group.last_index,
         )

@@ -123,7 +123,8 @@ _AT_77 = "1970-01-01T01:00:00.775+01:00"
         (["restore", "--store", "file:///x", "--name", "g/p"], "--data"),
         (["restore", "--to-time", "yesterday"], "not an RFC 3339 time"),
         (["restore", "--to-time", "2026-01-31T12:00:00"], "has no time zone"),
-        (["compact", "--store", "file:///x"], "--topics"),
+        (["compact", "--store", "file:///x"], "--endpoint"),
+        (["compact", "--endpoint", "a:1", "--again-in", "soon"], "not a duration"),
     ],
 )
 def test_wrong_usage_is_exit_2(
@@ -140,7 +141,7 @@ def test_wrong_usage_is_exit_2(
 def test_a_flipped_object_is_named(
     spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Whoever reads it: verify, restore, compact; and nothing is changed or restored."""
+    """Whoever reads it: verify, restore; and nothing is changed or restored."""
     damaged = catalog.load(archive).files[1].name
     flip(archive, f"{GROUP_ID}/{damaged}")
     before, data = contents(archive), tmp_path / "data"
@@ -149,7 +150,6 @@ def test_a_flipped_object_is_named(
     for command in (
         ("verify", *store),
         ("restore", *store, "--data", str(data), "--name", "orders/orders-0"),
-        ("compact", *store, "--topics", "orders"),
     ):
         assert damaged in refused(*command)
 
@@ -160,7 +160,7 @@ def test_a_flipped_object_is_named(
 def test_a_missing_object_is_named(
     spark: SparkSession, archive: Store, refused: Callable[..., str], tmp_path: Path
 ) -> None:
-    """Whoever looks for it: verify, restore, compact."""
+    """Whoever looks for it: verify, restore."""
     missing = catalog.load(archive).files[2].name
     (tmp_path / "store" / GROUP_ID / missing).unlink()
     store = ("--store", archive.url)
@@ -168,7 +168,6 @@ def test_a_missing_object_is_named(
     for command in (
         ("verify", *store),
         ("restore", *store, "--data", str(tmp_path / "data"), "--name", "orders/orders-0"),
-        ("compact", *store, "--topics", "orders"),
     ):
         assert f"{missing} is missing" in refused(*command)
 

@@ -1,133 +1,167 @@
-"""Compaction: the newest message for each key stays, as a dict would have it; the rest is left."""
+"""Compaction: what a dict says has been beaten may go, by whom is told, and nothing else."""
 
 from __future__ import annotations
 
 import pickle
+import zlib
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger_pipeline.archive.compaction import (
-    NEWEST_SCHEMA,
-    SLIM_COLUMNS,
-    Winners,
-    merged,
-    newest,
-    winners,
+from dledger_pipeline.archive import compaction
+from dledger_pipeline.archive.compaction import QueueDecision, by_queue, decided
+from dledger_pipeline.log.keys import KEY_SCHEMA
+
+_OLD, _YOUNG, _LIMIT = 100, 200, 150
+_ROW = st.tuples(
+    st.sampled_from([1, 2, 7]),
+    st.integers(0, 2),
+    st.sampled_from(["", "a", "b", "ü", "c" * 40]),
+    st.booleans(),
+    st.sampled_from([_OLD, _LIMIT, _YOUNG]),
 )
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA
-
-_TOPICS = ("compacted", "also", "other")
-_ASKED = frozenset(_TOPICS[:2])
-_MESSAGE = st.tuples(
-    st.sampled_from(_TOPICS),
-    st.integers(0, 1),
-    st.lists(st.sampled_from(["", "a", "b", "c"]), max_size=3),
-)
-_BATCHES = st.lists(st.lists(_MESSAGE, max_size=8), max_size=4)
+_Row = tuple[int, int, str, bool, int]
+_Numbered = tuple[int, int, str, int, bool, int]
 
 
-def _messages(batches: list[list[tuple[str, int, list[str]]]]) -> list[pa.RecordBatch]:
-    """Give each message the next offset of its queue and the next index, as a broker does."""
-    ends: dict[tuple[str, int], int] = {}
-    index, found = 0, []
-    for batch in batches:
-        rows = []
-        for topic, queue_id, keys in batch:
-            index, offset = index + 1, ends.get((topic, queue_id), 0)
-            ends[topic, queue_id] = offset + 1
-            rows.append(_row(topic, queue_id, offset, keys, index))
-        found.append(pa.RecordBatch.from_pylist(rows, schema=MESSAGE_SCHEMA))
+def _numbered(rows: list[_Row]) -> list[_Numbered]:
+    """Give each message the next offset of its queue, with gaps, as a broker does."""
+    ends: dict[tuple[int, int], int] = {}
+    found = []
+    for number, (generation, queue_id, key, tombstone, stored_at_ms) in enumerate(rows):
+        offset = ends.get((generation, queue_id), 0) + number % 3
+        ends[generation, queue_id] = offset + 1
+        found.append((generation, queue_id, key, offset, tombstone, stored_at_ms))
     return found
 
 
-def _row(topic: str, queue_id: int, offset: int, keys: list[str], index: int) -> dict[str, Any]:
-    empty = dict.fromkeys(("message_id", "tag", "client_id", "born_host", "trace_context"), "")
-    zero = dict.fromkeys(("born_at_ms", "stored_at_ms", "term"), 0)
-    place = {"topic": topic, "queue_id": queue_id, "queue_offset": offset, "index": index}
-    return empty | zero | place | {"keys": keys, "properties": [], "body": b"x", "encoding": 1}
+def _table(rows: list[_Numbered]) -> pa.Table:
+    return pa.Table.from_pylist(
+        [dict(zip(KEY_SCHEMA.names, row, strict=True)) for row in rows], KEY_SCHEMA
+    )
 
 
-def _by_dict(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Compact slowly and obviously: the last one to write a dict's entry is the newest."""
-    last: dict[tuple[str, int, str], int] = {}
-    for row in rows:
-        for key in row["keys"]:
-            last[row["topic"], row["queue_id"], key] = row["index"]
-    stays = set(last.values())
-    return [
-        row
-        for row in rows
-        if row["topic"] not in _ASKED or not row["keys"] or row["index"] in stays
-    ]
+def _limits() -> dict[int, int]:
+    return dict.fromkeys((1, 2), _LIMIT)  # of 7 no tombstone may go
 
 
-@given(_BATCHES)
-def test_what_stays_is_what_a_dict_says(
-    batches: list[list[tuple[str, int, list[str]]]],
-) -> None:
-    """The newest of each key, messages without keys and other topics stay, and indexes ascend."""
-    messages = _messages(batches)
-    slim = [batch.select(SLIM_COLUMNS) for batch in messages]
-
-    stay = Winners(winners(merged(newest([batch], _ASKED) for batch in slim)), _ASKED)
-    found = [row for batch in messages for row in stay.filter(batch).to_pylist()]
-
-    assert found == _by_dict([row for batch in messages for row in batch.to_pylist()])
-    assert [row["index"] for row in found] == sorted(row["index"] for row in found)
-
-
-@given(_BATCHES)
-def test_the_newest_of_parts_are_the_newest_of_the_whole(
-    batches: list[list[tuple[str, int, list[str]]]],
-) -> None:
-    """Ranges can be looked at apart, in any number of tasks, and their answers merged."""
-    messages = _messages(batches)
-
-    apart = merged(newest([batch], _ASKED) for batch in reversed(messages))
-
-    whole = newest(messages, _ASKED)
-    order = [("topic", "ascending"), ("queue_id", "ascending"), ("key", "ascending")]
-    assert apart.sort_by(order).equals(whole.sort_by(order))
+def _by_dict(rows: list[_Numbered]) -> dict[tuple[int, int], dict[int, int]]:
+    """Decide slowly and obviously: by which offset each of a queue's messages is beaten."""
+    of_key: dict[tuple[int, int, str], dict[int, tuple[bool, int]]] = {}
+    for generation, queue_id, key, offset, tombstone, stored_at_ms in rows:
+        same = of_key.setdefault((generation, queue_id, key), {})
+        same[offset] = tombstone, stored_at_ms
+    found: dict[tuple[int, int], dict[int, int]] = {}
+    for (generation, queue_id, _), same in of_key.items():
+        goes = found.setdefault((generation, queue_id), {})
+        winner = max(same)
+        goes |= {offset: winner for offset in same if offset != winner}
+        tombstone, stored_at_ms = same[winner]
+        if tombstone and len(same) == 1 and stored_at_ms < _limits().get(generation, 0):
+            goes[winner] = winner
+    return found
 
 
-def test_what_stays_takes_eight_bytes_a_message_whatever_its_keys_are() -> None:
-    """As docs/pipeline.md promises of the driver: what it is sent, and what it sends to tasks."""
-    count = 100_000
-    columns = {
-        "topic": ["a topic with a long name"] * count,
-        "queue_id": [n % 3 for n in range(count)],
-        "key": ["a key that is longer than the message it is of " + str(n) for n in range(count)],
-        "queue_offset": range(count),
+def _told(decisions: dict[tuple[int, int], QueueDecision]) -> dict[tuple[int, int], dict[int, int]]:
+    return {
+        queue: dict(zip(each.offsets.tolist(), each.by.tolist(), strict=True))
+        for queue, each in decisions.items()
     }
-    places = winners(pa.table(columns, schema=NEWEST_SCHEMA))
-
-    stay = Winners(places, ["a topic with a long name"])
-
-    assert 8 * count <= places.nbytes < 8 * count + 1000
-    assert 8 * count <= len(pickle.dumps(stay)) < 8 * count + 1000
-    assert winners(pa.table(columns, schema=NEWEST_SCHEMA).slice(0, 0)).num_rows == 0
 
 
-def test_winners_that_come_in_parts_are_the_same_winners() -> None:
-    """In any order, and some of them twice: a message may be the newest of keys in two parts."""
-    rows = [("t", 0, "a", 5), ("t", 0, "b", 1), ("t", 1, "a", 5), ("t", 0, "c", 5)]
-    table = pa.Table.from_pylist(
-        [dict(zip(NEWEST_SCHEMA.names, row, strict=True)) for row in rows], NEWEST_SCHEMA
+@given(st.lists(_ROW, max_size=30), st.data())
+def test_what_may_go_is_what_a_dict_says(rows: list[_Row], data: st.DataObject) -> None:
+    """Several topics, queues and tombstones, in any order, some twice; keys apart or together."""
+    numbered = _numbered(rows)
+    again = data.draw(st.lists(st.sampled_from(numbered), max_size=9)) if numbered else []
+    mixed = data.draw(st.permutations([*numbered, *again]))
+
+    whole = by_queue([decided(_table(mixed), _limits())])
+    shares = [[row for row in mixed if len(row[2]) % 3 == share] for share in range(3)]
+    apart = by_queue(decided(_table(share), _limits()) for share in shares)
+
+    assert _told(whole) == _told(apart) == _by_dict(numbered)
+    keys = {row[:3] for row in numbered}
+    for found in (whole, apart):
+        assert sum(each.keys for each in found.values()) == len(keys)
+        assert sum(each.messages for each in found.values()) == len(mixed)
+
+
+def test_a_tombstone_goes_only_where_it_was_all_that_was_read_of_its_key() -> None:
+    """With the value it deletes still there, whose turn may come later, the key would be back."""
+    alone, deleting = (1, 0, "gone", 4, True, _OLD), (1, 0, "a", 3, True, _OLD)
+    young, in_another = (1, 0, "b", 5, True, _YOUNG), (1, 1, "a", 9, True, _OLD)
+
+    found = by_queue(
+        [decided(_table([(1, 0, "a", 1, False, _OLD), alone, deleting, young]), _limits())]
     )
-    parts = pa.concat_tables([winners(table.slice(2, 2)), winners(table.slice(0, 2))])
-    offsets = [(0, 0), (0, 1), (0, 4), (0, 5), (0, 6), (1, 1), (1, 5), (2, 5)]
-    messages = pa.RecordBatch.from_pylist(
-        [_row("t", queue_id, offset, ["k"], offset) for queue_id, offset in offsets],
-        schema=MESSAGE_SCHEMA,
+    others = by_queue([decided(_table([in_another]), _limits())])
+
+    assert _told(found) == {(1, 0): {1: 3, 4: 4}}
+    assert _told(others) == {(1, 1): {9: 9}}
+
+
+def _decision(goes: dict[int, int]) -> QueueDecision:
+    return QueueDecision(
+        generation=1,
+        queue_id=0,
+        keys=1,
+        messages=len(goes),
+        offsets=np.array(sorted(goes), np.int64),
+        by=np.array([goes[each] for each in sorted(goes)], np.int64),
     )
 
-    kept = Winners(parts, ["t"]).filter(messages)
 
-    assert list(zip(*(kept.column(n).to_pylist() for n in SLIM_COLUMNS[1:3]), strict=True)) == [
-        (0, 1),
-        (0, 5),
-        (1, 5),
+@given(st.sets(st.integers(0, 60)), st.integers(1, 20))
+def test_a_call_names_just_those_that_may_go_within_what_was_read(
+    goes: set[int], range_offsets: int
+) -> None:
+    """Whatever the bounds of ranges: no offset twice, none beyond, none that nobody read."""
+    decision, named = _decision(dict.fromkeys(goes, 99)), list[int]()
+
+    for part in decision.parts(range_offsets):
+        raw = np.frombuffer(zlib.decompress(part.stays), np.uint8)
+        stays = np.unpackbits(raw, count=part.to - part.first, bitorder="little")
+        gone = [part.first + at for at in np.flatnonzero(stays == 0).tolist()]
+        named += gone
+        assert part.goes == len(gone)
+        assert (gone[0], gone[-1]) == (part.first, part.to - 1)
+        assert part.to - part.first <= range_offsets
+
+    assert named == sorted(goes)
+
+
+def test_a_proof_is_the_newest_of_the_key() -> None:
+    """Of a tombstone that may go its own; of what stays there is none."""
+    decision = _decision({3: 8, 5: 5, 7: 8})
+
+    assert [decision.beaten_by(offset) for offset in (2, 3, 4, 5, 7, 8)] == [
+        *(None, 8, None, 5, 8, None)
     ]
+
+
+def test_a_decision_takes_sixteen_bytes_a_message_that_may_go(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As docs/pipeline.md promises of the driver, whatever keys are; in cells that have room."""
+    monkeypatch.setattr(compaction, "_CELL_PAIRS", 1000)
+    count = 30_000
+    columns: dict[str, Any] = {
+        "generation": [1] * count,
+        "queue_id": [n % 3 for n in range(count)],
+        "key": [f"a key that is longer than its message {n % 30}" for n in range(count)],
+        "queue_offset": list(range(count)),
+        "tombstone": [False] * count,
+        "stored_at_ms": [0] * count,
+    }
+
+    table = decided(pa.table(columns, schema=KEY_SCHEMA), {})
+
+    assert 16 * (count - 30) <= table.nbytes < 16 * count + 2000
+    (first, *_) = by_queue([table]).values()
+    assert len(pickle.dumps(first)) < 16 * count / 3 + 1000
+    assert (first.keys, first.messages, len(first.offsets)) == (10, 10_000, 9_990)

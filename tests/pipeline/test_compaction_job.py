@@ -1,256 +1,327 @@
-"""The compaction job: a backup's messages without the superseded ones, as objects of their own."""
+"""The job compact against a group whose leader is a model: what it is told, what comes of it."""
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from dledger.broker.commands import CreateTopic
-from dledger.broker.message import Message
-from dledger_pipeline.archive import catalog, compacted
-from dledger_pipeline.archive.manifest import Manifest
-from dledger_pipeline.archive.message_ranges import MessageRange
-from dledger_pipeline.archive.planning import archived_messages
+from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused
+from dledger_pipeline.__main__ import main
+from dledger_pipeline.archive import catalog, kept_log
+from dledger_pipeline.archive.places_objects import told_places
 from dledger_pipeline.errors import (
-    CorruptManifest,
-    CorruptObject,
+    BrokenBackup,
+    ForeignGroup,
+    GapInBackup,
     NoBackup,
-    ObjectMissing,
-    SparkFailed,
+    NodeUnavailable,
+    NoSuchTopic,
+    NotCompacted,
 )
-from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.compact import compact
 from dledger_pipeline.jobs.progress import Progress
-from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
-from tests.broker.log import Log
-from tests.pipeline.entry_batches import produced
-from tests.pipeline.logs import GROUP_ID, backup, contents, flip
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    """Return a store with a backup of `message_log` in three objects."""
-    return _backed_up(tmp_path, message_log())
-
-
-def _backed_up(directory: Path, log: Any) -> Store:
-    store = Store.open(f"file://{directory}/store")
-    backup(store, checked_entries(log), (10, 20, len(log.entries) - 30))
-    return store
-
+from tests.pipeline import logs
+from tests.pipeline.compacting_group import (
+    CompactingGroup,
+    backed_up,
+    compacted,
+    dropped,
+    left_in,
+    request_of,
+)
+from tests.pipeline.logs import GROUP_ID
 
 ROOT = Path(__file__).parents[2]
-BOTH = pytest.mark.parametrize("runner", [RunnerName.SPARK, RunnerName.PLAIN])
+DONE = [3, 4, 0, 2]
+"""Messages that are left in each queue once nothing more may go."""
 
 
-def _compact(store: Store, *topics: str, runner: RunnerName = RunnerName.AUTO) -> dict[str, Any]:
-    request = CompactRequest(store=store, topics=topics, runner=runner)
-    return compact(request, Progress("compact"))
+def test_of_each_key_the_newest_isleft_in(compacting: CompactingGroup, inline_tasks: None) -> None:
+    """The table is what it was. A tombstone stays until the value that it deletes is gone."""
+    before = compacting.table("prices"), compacting.table("stock")
+
+    result = compacted(compacting)
+    left = left_in(compacting)
+    again = compacted(compacting)
+    third = compacted(compacting)
+
+    assert (compacting.table("prices"), compacting.table("stock")) == before
+    assert left == [4, 4, 0, 2], "`once` is gone, which had no value"
+    assert left_in(compacting) == DONE
+    assert result["topics"]["prices"]["letGo"] == 62 - 8
+    stock = result["topics"]["stock"]
+    assert [stock[name] for name in ("keys", "messages", "mayGo", "letGo")] == [2, 3, 1, 1]
+    assert (again["letGo"], third["letGo"]) == (1, 0)
 
 
-def _read(spark: SparkSession, store: Store, **options: str) -> list[dict[str, Any]]:
-    frame = spark.read.format("dledger").options(store=store.url, **options).load()
-    rows = [row.asDict() | {"body": bytes(row["body"])} for row in frame.collect()]
-    return sorted(rows, key=place)
-
-
-def _by_dict(topic: str) -> list[dict[str, Any]]:
-    """Compact slowly and obviously: the last one to write a dict's entry is the newest."""
-    rows = consumed(message_log())
-    last: dict[tuple[int, str], Any] = {}
-    for row in rows:
-        if row["topic"] == topic:
-            last |= {(row["queue_id"], key): place(row) for key in row["keys"]}
-    stays = set(last.values())
-    return [row for row in rows if row["topic"] != topic or not row["keys"] or place(row) in stays]
-
-
-def test_superseded_messages_of_the_topics_asked_for_are_gone(
-    spark: SparkSession, store: Store
+def test_a_tombstone_stays_as_long_as_the_topic_says(
+    compacting: CompactingGroup, inline_tasks: None
 ) -> None:
-    """Others are untouched, so is the backup; a second run finds the same objects."""
-    before = contents(store)
+    """In hours that the group has lived: the leader would call an earlier one a lie."""
+    compacting.send("stock", 0, "-young")
+    compacting.live(hours=20)
+    compacting.sleep(hours=100)
 
-    result = _compact(store, "prices", runner=RunnerName.SPARK)
-    after = contents(store)
-    again = _compact(store, "prices", "prices", runner=RunnerName.SPARK)
+    compacted(compacting)
+    young = left_in(compacting)[2]
+    compacting.live(hours=4)
+    compacted(compacting)
 
-    expected = _by_dict("prices")
-    assert 0 < len(expected) < len(consumed(message_log()))
-    assert _read(spark, store, view="compacted", topics="prices") == expected
-    assert result["messages"] == len(expected)
-    assert result["dropped"] == len(consumed(message_log())) - len(expected)
-    assert result["objects"] == 3
-    assert before.items() <= after.items()
-    assert (again, contents(store)) == (result, after)
+    assert (young, left_in(compacting)) == (1, DONE)
 
 
-def test_a_backup_is_read_as_messages(spark: SparkSession, store: Store) -> None:
-    """The source shows of a store what it shows of a disk: what consumers saw."""
-    assert _read(spark, store, groupId=GROUP_ID) == consumed(message_log())
-
-
-@BOTH
-def test_a_flipped_object_of_the_backup_is_named(
-    spark: SparkSession, store: Store, runner: RunnerName
+@pytest.mark.parametrize("where", ["nodes", "store", "store and nodes", "behind retention"])
+def test_it_reads_from_the_backup_and_the_rest_from_nodes(
+    compacting: CompactingGroup, tmp_path: Path, inline_tasks: None, where: str
 ) -> None:
-    """Its hash is checked, and nothing is written or published."""
-    damaged = catalog.load(store).files[1].name
-    flip(store, f"{GROUP_ID}/{damaged}")
-    before = contents(store)
+    """Whatever is where, the leader is told the same."""
+    store = backed_up(compacting, tmp_path) if "store" in where else None
+    if where == "behind retention":
+        compacting.retain(30)
+    compacting.send("prices", 0, "1/0", "new")
+    before = compacting.table("prices")
 
-    with pytest.raises(CorruptObject, match=damaged):
-        _compact(store, "prices", runner=runner)
+    result = compacted(compacting, store=store)
 
-    assert contents(store) == before
+    assert compacting.table("prices") == before
+    assert left_in(compacting) == [5, 4, 0, 2]
+    assert result["letGo"] == 67 - 11
 
 
-@BOTH
-def test_an_error_in_a_task_is_what_the_task_raised(
-    spark: SparkSession,
-    store: Store,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    runner: RunnerName,
+@pytest.mark.usefixtures("inline_tasks")
+@pytest.mark.parametrize("fails", ["before", "after"])
+def test_a_job_that_dies_at_any_call_is_finished_by_the_next(
+    compacting: CompactingGroup, fails: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Not a stack trace of Spark's; and nothing is published."""
+    """Killed before a call is made, or once the leader has done it: the same is left."""
+    before, at = compacting.table("prices"), 0
+    name = "fail" if fails == "before" else "after"
+    while True:
+        at += 1
+        compacting.calls.clear()
+        setattr(compacting, name, lambda call, at=at: Refused("killed") if call == at else None)
+        try:
+            compacted(compacting)
+        except Refused:
+            assert compacting.table("prices") == before
+            continue
+        break
 
-    def then_damaged(store: Store, manifest: Manifest) -> list[MessageRange]:
-        ranges = list(archived_messages(store, manifest))
-        for each in (tmp_path / "store").rglob("*.parquet"):
-            each.unlink()
-        return ranges
+    compacted(compacting)
 
-    monkeypatch.setattr("dledger_pipeline.jobs.compact.archived_messages", then_damaged)
-
-    with pytest.raises(ObjectMissing, match=r"^object .*parquet is missing"):
-        _compact(store, "orders", runner=runner)
-
-    assert not list(store.list(f"{GROUP_ID}/compacted"))
-
-
-@pytest.mark.found
-def test_a_message_that_cannot_be_told_fails_no_reader(spark: SparkSession, tmp_path: Path) -> None:
-    """Neither the table that Spark shows nor the compaction has it; found: S7, p02."""
-    log = message_log()
-    expected = len(consumed(log))
-    command = produced(*(Message(message_id=i, body=b"x") for i in ("abc", "d")), topic="orders")
-    log.append(command.replace(b"abc", b"\xff\xfe\xfd"))
-    store = _backed_up(tmp_path, log)
-
-    rows = _read(spark, store)
-    result = _compact(store, "prices")
-
-    assert len(rows) == expected + 1
-    assert result["messages"] + result["dropped"] == len(rows)
+    assert at > 3
+    assert (compacting.table("prices"), left_in(compacting)) == (before, DONE)
 
 
-def test_a_compaction_is_whole_or_an_error_names_what_is_not(
-    spark: SparkSession, store: Store
+@pytest.mark.usefixtures("inline_tasks")
+@pytest.mark.parametrize("call", [1, 2, 5, 8])
+@pytest.mark.parametrize("done", [False, True])
+def test_a_leader_that_is_lost_at_any_call_is_followed(
+    compacting: CompactingGroup, call: int, done: bool
 ) -> None:
-    """A compaction that was never made, a flipped object, a damaged manifest."""
-    result = _compact(store, "orders")
-    found = compacted.load(store, GROUP_ID, ("orders",))
-    part = compacted.CompactedRange(store=store, group_id=GROUP_ID, file=found.files[0])
-    flip(store, f"{GROUP_ID}/{found.files[0].name}")
-    store.put(f"{GROUP_ID}/{result['manifest']}", b'{"format": 1}')
+    """The new one asks for other proofs, and finds done what the old one did."""
 
-    with pytest.raises(NoBackup, match="no compaction of the topics prices"):
-        compacted.load(store, GROUP_ID, ("prices",))
-    with pytest.raises(CorruptObject, match=found.files[0].name):
-        list(part.read())
-    with pytest.raises(CorruptManifest, match=str(result["manifest"])):
-        compacted.load(store, GROUP_ID, ("orders",))
+    def lost(number: int) -> DledgerError | None:
+        if number != call:
+            return None
+        compacting.leading, compacting.secret = 1, 2
+        return dropped(number) if done else NotLeader(None)
+
+    setattr(compacting, "after" if done else "fail", lost)
+    before = compacting.table("prices")
+
+    compacted(compacting)
+
+    assert compacting.leading == 1
+    assert (compacting.table("prices"), left_in(compacting)) == (before, [4, 4, 0, 2])
 
 
-@pytest.mark.usefixtures("spark")
-def test_a_topic_without_keys_is_told(store: Store) -> None:
-    """A misspelt name would be compacted to no effect, in silence."""
+def test_two_jobs_at_once_do_no_harm(
+    compacting: CompactingGroup, inline_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One has read the log, then another does all of it, then the first one tells the leader."""
+    before = compacting.table("prices")
+    other: list[dict[str, Any]] = []
+
+    def meanwhile(number: int) -> None:
+        if number == 1:
+            compacting.fail = lambda _: None
+            thread = threading.Thread(target=lambda: other.append(compacted(compacting)))
+            started.append(thread)
+            thread.start()
+
+    started: list[threading.Thread] = []
+    compacting.fail = meanwhile
+
+    first = compacted(compacting)
+    started[0].join(30)
+
+    assert first["letGo"] + other[0]["letGo"] >= 55
+    compacted(compacting)
+    assert (compacting.table("prices"), left_in(compacting)) == (before, DONE)
+
+
+def test_a_late_job_takes_nothing_that_came_later(
+    compacting: CompactingGroup, inline_tasks: None
+) -> None:
+    """Newer values, a topic made anew, entries dropped: what it says is of what it has read."""
+
+    def meanwhile(number: int) -> None:
+        if number == 1:
+            compacting.fail = lambda _: None
+            compacting.send("prices", 0, "1/0", "-2/0", "new")
+            compacting.retain(compacting.log.last_index - 3)
+            compacting.delete("stock")
+            compacting.create("stock")
+            compacting.send("stock", 1, "s", "s")
+
+    compacting.fail = meanwhile
+
     said: list[str] = []
+    compact(request_of(compacting), Progress("compact", said.append))
 
-    compact(
-        CompactRequest(store=store, topics=("prices", "prizes")), Progress("compact", said.append)
-    )
-
-    assert "topic 'prizes' has no message with a key in this backup: all its messages stay" in said
-    assert not any("'prices'" in line for line in said)
-
-
-def test_both_runners_write_the_same_objects(spark: SparkSession, tmp_path: Path) -> None:
-    """Byte for byte, the manifest too, and both say after each range of both runs how far it is."""
-    written, said = {}, {}
-    for runner in (RunnerName.SPARK, RunnerName.PLAIN):
-        store = _backed_up(tmp_path / runner, message_log())
-        said[runner] = list[str]()
-        topics = ("orders", "prices")
-        compact(
-            CompactRequest(store=store, topics=topics, runner=runner),
-            Progress("compact", said[runner].append),
-        )
-        written[runner] = contents(store)
-
-    assert written[RunnerName.PLAIN] == written[RunnerName.SPARK]
-    assert sum("/compacted/" in name for name in written[RunnerName.PLAIN]) == 4
-    for lines in said.values():
-        steps = [line.split(" of 6 ranges: ")[0] for line in lines if " of 6 ranges: " in line]
-        assert steps == [str(n) for n in range(1, 7)]
+    assert {key for _, key in compacting.table("prices")} == {"1/0", "3/0", "new"} | {
+        f"{n}/1" for n in range(4)
+    }
+    assert len(compacting.visible("stock", 1)) == 2
+    assert any(line.startswith("topic stock was deleted meanwhile: ") for line in said)
 
 
-def test_a_plain_compaction_needs_neither_spark_nor_java(store: Store, tmp_path: Path) -> None:
-    """A small one, with no option that says so, where Spark is not installed."""
-    program = (
-        "import sys\n"
-        "sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
-        "from dledger_pipeline.__main__ import main\n"
-        "sys.exit(main(sys.argv[1:]))"
-    )
-    path = os.pathsep.join(str(ROOT / folder) for folder in ("node", "pipeline"))
+def test_what_is_copied_while_places_are_told_is_not_missed(
+    compacting: CompactingGroup, inline_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes tell where messages lie now; a REKEEP that came since the log was planned is read."""
+    moved: list[bool] = []
 
-    done = subprocess.run(
-        [sys.executable, "-c", program, "compact", "--store", store.url, "--topics", "prices"],
-        env={**os.environ, "PYTHONPATH": path, "PATH": str(tmp_path), "JAVA_HOME": ""},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    def while_told(*asked: Any) -> Any:
+        if not moved:
+            moved.append(True)
+            compacting.copy(20)
+        return told_places(*asked)
 
-    assert done.returncode == 0, done.stderr
-    assert "local worker" in done.stderr
-    assert compacted.load(store, GROUP_ID, ("prices",)).messages == len(_by_dict("prices"))
+    monkeypatch.setattr(kept_log, "told_places", while_told)
+    before = compacting.table("prices")
+    last = compacting.log.last_index
+
+    result = compacted(compacting)
+
+    assert result["asOfIndex"] == last
+    assert (compacting.table("prices"), left_in(compacting)) == (before, [4, 4, 0, 2])
 
 
-def test_the_driver_is_sent_places_not_keys(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys of 20 MB in all need not fit its maxResultSize, 8 bytes each must; if not, it is named.
+def test_all_proofs_that_are_asked_for_are_right(
+    compacting: CompactingGroup, inline_tasks: None
+) -> None:
+    """The leader checks each; told the generation, as of when, and when the next job comes."""
+    compacted(compacting, again_in_ms=5)
 
-    Spark reads the setting before each run of tasks, so that a test may change it.
-    """
-    log = Log()
-    log.append(CreateTopic(name="prices", type="NORMAL", queues=1).encode())
-    for n in range(40):
-        messages = [
-            Message(message_id=f"{n}-{row}", body=b"x", keys=(f"{n}-{row} ".ljust(1000, "k"),))
-            for row in range(500)
-        ]
-        log.append(produced(*messages, topic="prices", queue_id=0))
-    store = Store.open(f"file://{tmp_path}/many")
-    backup(store, checked_entries(log), (20, 21))
-    conf = spark.sparkContext._jsc.sc().conf()
-    setting = "spark.driver.maxResultSize"
-    before = conf.get(setting, "1g")
-    try:
-        conf.set(setting, "1m")
-        result = _compact(store, "prices", runner=RunnerName.SPARK)
-        conf.set(setting, "64k")
-        with pytest.raises(SparkFailed, match=r"spark\.driver\.maxResultSize \(64\.0 KiB\)"):
-            _compact(store, "prices", runner=RunnerName.SPARK)
-    finally:
-        conf.set(setting, before)
+    proved = {each.offset: each.by for call in compacting.calls for each in call.proofs}
+    assert proved
+    for call in compacting.calls:
+        assert (call.group_id, call.again_in_ms) == (GROUP_ID, 5)
+        assert call.as_of_chain == compacting.log.chain(call.as_of_index)
+        assert call.generation == compacting.state.topics.named(call.topic).generation
+        assert call.to - call.first <= 8
 
-    assert (result["messages"], result["dropped"]) == (20_000, 0)
+
+def test_a_lie_ends_the_job_with_the_leaders_words(
+    compacting: CompactingGroup, inline_tasks: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit code 1, and what was told later is not told."""
+    words = "offset 3 is not beaten by 9: keys differ"
+    compacting.fail = lambda number: InvalidArgument(words) if number == 2 else None
+
+    code = main(["compact", "--endpoint", ",".join(compacting.addresses), "--runner", "plain"])
+
+    assert code == 1
+    assert words in capsys.readouterr().err
+    assert len(compacting.calls) == 2
+
+
+def test_nobody_who_leads_is_waited_for_and_worth_another_try(
+    compacting: CompactingGroup, inline_tasks: None
+) -> None:
+    """Exit code 4, once the patience is at its end."""
+    compacting.fail = dropped
+
+    with pytest.raises(NodeUnavailable, match="the connection was lost"):
+        compacted(compacting, patience_s=0.2)
+    compacting.leading = 7
+    with pytest.raises(NodeUnavailable, match="leads its group"):
+        compacted(compacting, patience_s=0.2)
+
+
+def test_topics_that_cannot_be_compacted_are_named(
+    compacting: CompactingGroup, inline_tasks: None
+) -> None:
+    """A misspelt one would be left in silence; without names those that can be are."""
+    compacting.commit(CreateTopic(name="plain", type="NORMAL", queues=1).encode())
+
+    with pytest.raises(NoSuchTopic, match="no topic prizes, x; `dledger topic list`"):
+        compacted(compacting, topics=("prices", "prizes", "x"))
+    with pytest.raises(NotCompacted, match="not compacted: plain"):
+        compacted(compacting, topics=("prices", "plain"))
+    assert compacting.calls == []
+    assert set(compacted(compacting, topics=("stock",))["topics"]) == {"stock"}
+    assert set(compacted(compacting)["topics"]) == {"prices", "stock"}
+
+
+def test_a_dry_run_tells_the_leader_nothing(
+    compacting: CompactingGroup, inline_tasks: None
+) -> None:
+    """And says what may go."""
+    last = compacting.log.last_index
+
+    result = compacted(compacting, dry_run=True)
+
+    assert (compacting.calls, compacting.log.last_index) == ([], last)
+    assert result["topics"]["prices"]["mayGo"] == 54
+    assert result["dryRun"] is True
+
+
+def test_a_backup_that_lacks_kept_entries_is_refused_by_name(
+    compacting: CompactingGroup, tmp_path: Path, inline_tasks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest message of a key may be among them; nothing is told to the leader."""
+    store = backed_up(compacting, tmp_path)
+    whole = catalog.load(store)
+    rows = (*whole.files[:2], *whole.files[3:])
+    gap = whole.files[2]
+    holed = logs.manifest(rows)
+    monkeypatch.setattr(catalog, "load", lambda *_: holed)
+
+    expected = rf"lacks the entries \[{gap.first_index}, {gap.last_index}\].*without --store"
+    with pytest.raises(GapInBackup, match=expected):
+        compacted(compacting, store=store)
+    late = logs.manifest(whole.files[2:])
+    monkeypatch.setattr(catalog, "load", lambda *_: late)
+    with pytest.raises(GapInBackup, match=rf"\[1, {whole.files[2].first_index - 1}\]"):
+        compacted(compacting, store=store)
+    assert compacting.calls == []
+
+
+def test_a_store_of_another_group_or_history_is_refused(
+    compacting: CompactingGroup, tmp_path: Path, inline_tasks: None
+) -> None:
+    """No backup of this group; one of what `force` has cut off; a group that is not the asked."""
+    other = Store.open(f"file://{tmp_path}/other")
+    logs.backup(other, logs.entries(30), (30,), "another")
+    cut_off = Store.open(f"file://{tmp_path}/cut-off")
+    logs.backup(cut_off, logs.entries(30), (30,))
+    ahead = Store.open(f"file://{tmp_path}/ahead")
+    logs.backup(ahead, logs.entries(90), (90,))
+
+    with pytest.raises(NoBackup, match=f"no backup of group {GROUP_ID}"):
+        compacted(compacting, store=other)
+    with pytest.raises(BrokenBackup, match="does not have its entry 30"):
+        compacted(compacting, store=cut_off)
+    with pytest.raises(BrokenBackup, match="does not have its entry 90"):
+        compacted(compacting, store=ahead)
+    with pytest.raises(ForeignGroup, match="not to another"):
+        compacted(compacting, group_id="another")
+    assert compacting.calls == []

@@ -14,11 +14,10 @@ from dledger.errors import InvalidArgument
 from dledger.store.format import Base
 from dledger.store.snapshot_file import Snapshot, encode_snapshot
 from dledger.types import Entry, EntryKind
-from dledger_pipeline.archive import catalog, compacted
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import load, newest, publish
-from dledger_pipeline.archive.compacted import Compaction
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import (
     BaseRow,
@@ -38,7 +37,6 @@ from dledger_pipeline.errors import (
     TargetNotAvailable,
     VersionConflict,
 )
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.object_store.stored import Removal
 from tests.pipeline.logs import DAY_S, GROUP_ID, age, backup, batches, contents, entries, flip
@@ -407,42 +405,3 @@ def test_copies_go_and_all_times_stay(played: Played, tmp_path: Path) -> None:
     assert verify(played.store).records == before.last_index
     with pytest.raises(InvalidArgument, match="without --keep-days"):
         Retention(drop_copies=True, keep_days=3)
-
-
-def _compacted(store: Store, last: int, topics: tuple[str, ...], dropped: int) -> Compaction:
-    made = Compaction(group_id=GROUP_ID, last_index=last, topics=topics)
-    messages = MESSAGE_SCHEMA.empty_table()
-    file = compacted.write(store, made, messages, dropped=dropped, span=(1, last))
-    made = replace(made, files=(file,))
-    compacted.publish(store, made)
-    return made
-
-
-@pytest.mark.found
-def test_compactions_that_newer_ones_replaced_go_after_a_day(
-    played: Played, tmp_path: Path
-) -> None:
-    """Of each choice of topics the newest stays, with its objects; those of killed runs go."""
-    played.backup()
-    old = _compacted(played.store, 3, ("a",), 1)
-    other = _compacted(played.store, 3, ("a", "b"), 1)
-    age(tmp_path / "store", 2)
-    new = _compacted(played.store, 6, ("a",), 1)
-    left = f"{GROUP_ID}/{new.folder}/left.parquet"
-    played.store.put(left, b"x")
-    unreadable = f"{GROUP_ID}/compacted/{'9' * 20}-{'0' * 16}"
-    for name in (f"{unreadable}.json", f"{unreadable}/x.parquet"):
-        played.store.put(name, b"{}")
-    young = contents(played.store)
-    expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
-    assert contents(played.store) == young
-
-    age(tmp_path / "store", 2)
-    dry = expire(played.store, GROUP_ID, Retention(), dry_run=True, told=_quiet)
-    found = expire(played.store, GROUP_ID, Retention(), dry_run=False, told=_quiet)
-
-    gone = {f"{GROUP_ID}/{old.name}", f"{GROUP_ID}/{old.files[0].name}", left}
-    assert set(young) - set(contents(played.store)) == gone
-    assert dry.objects == found.objects == 3
-    for made in (new, other):
-        assert compacted.load(played.store, GROUP_ID, made.topics) == made

@@ -11,23 +11,16 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.catalog import load, publish
-from dledger_pipeline.archive.compacted import CompactedRange
-from dledger_pipeline.archive.compacted import load as load_compaction
 from dledger_pipeline.archive.manifest import Chunk, Manifest
 from dledger_pipeline.archive.planning import entries_left_out, left_out
 from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.topics import Topics
-from dledger_pipeline.errors import GapInBackup
-from dledger_pipeline.jobs.compact import CompactRequest, compact
-from dledger_pipeline.jobs.progress import Progress
 from dledger_pipeline.jobs.query import QueryRequest, query
-from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.object_store.store import Store
-from tests.pipeline.logs import GROUP_ID, based_backup
-from tests.pipeline.message_logs import checked_entries, consumed, message_log, place, rows
+from tests.pipeline.logs import based_backup
+from tests.pipeline.message_logs import checked_entries, consumed, message_log, rows
 from tests.pipeline.placing import Run, placed_backup, state_at
 
 LOG = message_log()
@@ -89,37 +82,6 @@ def test_what_nobody_told_before_a_gap_is_left_out_and_said(store: Store) -> Non
     assert left_out(topics) == [(1, 20)]
 
 
-@pytest.mark.found
-def test_a_backup_with_a_gap_is_compacted_only_if_one_says_so(
-    store: Store, inline_tasks: None
-) -> None:
-    """The newest message of a key may be in the gap; those of both sides are compared."""
-    said: list[str] = []
-    request = CompactRequest(store=store, topics=("orders",), runner=RunnerName.PLAIN)
-
-    with pytest.raises(GapInBackup, match=r"entries \[21, 30\].*--allow-gaps"):
-        compact(request, Progress("compact"))
-    result = compact(replace(request, allow_gaps=True), Progress("compact", said.append))
-
-    here = in_entries((1, 20), (31, LAST))
-    orders = [row for row in here if row["topic"] == "orders"]
-    newest = {(row["queue_id"], key): place(row) for row in orders for key in row["keys"]}
-    stays = [
-        row
-        for row in here
-        if row["topic"] != "orders" or not row["keys"] or place(row) in set(newest.values())
-    ]
-    found = [
-        row["message_id"]
-        for file in load_compaction(store, GROUP_ID, ("orders",)).files
-        for batch in CompactedRange(store=store, group_id=GROUP_ID, file=file).read()
-        for row in batch.to_pylist()
-    ]
-    assert sorted(found) == sorted(row["message_id"] for row in stays)
-    assert result["entriesNotShown"] == 0
-    assert "entries [21, 30] are not in this backup: nodes had dropped them before it" in said
-
-
 def test_a_query_says_what_it_does_not_show(spark: SparkSession, store: Store) -> None:
     """A line for the gap, one for what is not shown before it, and a count in the result."""
     manifest = without_places(load(store), 11)
@@ -137,11 +99,3 @@ def test_a_query_says_what_it_does_not_show(spark: SparkSession, store: Store) -
         "messages in entries [11, 20] are not shown",
     ]
     assert result["entriesNotShown"] == 10
-
-
-def test_the_command_refuses_a_gap_with_exit_code_1(
-    store: Store, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """One sentence that says what to do."""
-    assert main(["compact", "--store", store.url, "--topics", "orders"]) == 1
-    assert "--allow-gaps compacts what there is" in capsys.readouterr().err

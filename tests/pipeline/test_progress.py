@@ -16,7 +16,6 @@ from pyspark.sql import SparkSession
 
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.jobs.backup import BackupRequest, backup
-from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.progress import Done, Phase, Progress, registry, served
 from dledger_pipeline.jobs.runner import RunnerName
 from dledger_pipeline.jobs.without_spark import gc, restore, verify
@@ -151,11 +150,10 @@ Job = Callable[[Store, Path, Progress], object]
     [
         ("verify", lambda s, _, p: verify(s, None, p, number=None, deep=False, scratch=None), 2),
         ("restore", _restored, 2),
-        ("compact", lambda s, _, p: compact(CompactRequest(store=s, topics=("prices",)), p), 4),
     ],
 )
 def test_every_job_counts_its_ranges(tmp_path: Path, command: str, job: Job, ranges: int) -> None:
-    """Records and objects that were read; a compaction reads twice, and counts what it writes."""
+    """Records and objects that were read."""
     store, said = _archived(tmp_path), list[str]()
     progress = Progress(command, said.append)
 

@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.selection import MAX_INDEX, Selection, rows_within
 from dledger_pipeline.object_store.store import Store
-from dledger_pipeline.spark.pushdown import OF_COMPACTED, OF_ENTRIES, OF_MESSAGES, pushed
+from dledger_pipeline.spark.pushdown import OF_ENTRIES, OF_MESSAGES, pushed
 from dledger_pipeline.spark.source import ReadOptions
 from tests.pipeline.logs import based_backup
 from tests.pipeline.message_logs import checked_entries, consumed, message_log
@@ -72,7 +72,8 @@ def test_what_is_pushed_and_what_is_left_are_all_conditions(filters: list[Filter
     """The rows that are selected, and pass what Spark checks, are those that pass everything."""
     batch = pa.RecordBatch.from_pylist(_ROWS)
 
-    selection, rest = pushed(Selection(), filters, OF_COMPACTED)
+    fields = {**OF_MESSAGES, "index": ("first_index", "last_index")}
+    selection, rest = pushed(Selection(), filters, fields)
 
     found = rows_within(batch, selection.of_messages()).to_pylist()
     assert [row for row in found if all(_keeps(each, row) for each in rest)] == [

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger.errors import InvalidArgument
-from dledger_pipeline.archive import archive, compacted
-from dledger_pipeline.archive.compacted import Compaction
+from dledger_pipeline.archive import archive
 from dledger_pipeline.archive.manifest import time_ms, told_time
 from dledger_pipeline.archive.selection import overlap, rows_within
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 from dledger_pipeline.spark.source import LedgerDataSource, ReadOptions
-from tests.pipeline.logs import GROUP_ID, based_backup
+from tests.pipeline.logs import based_backup
 from tests.pipeline.message_logs import checked_entries, consumed, message_log, place
 from tests.pipeline.test_based_messages import state
 
@@ -205,26 +202,6 @@ def test_row_groups_without_such_rows_are_not_read(
     assert {row["index"] for row in found} <= {*range(20, 26)}
     assert found
     assert 0 < len(groups) < len(log) / 4
-
-
-def test_compacted_messages_are_chosen_alike(
-    store: Store, groups: list[int], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """By the same options, and by the statistics of their objects."""
-    monkeypatch.setattr(compacted, "_ROW_GROUP_ROWS", 8)
-    made = Compaction(group_id=GROUP_ID, last_index=len(LOG.entries), topics=("prices",))
-    table = pa.Table.from_pylist(MESSAGES, MESSAGE_SCHEMA)
-    span = (1, len(LOG.entries))
-    file = compacted.write(store, made, table, dropped=0, span=span)
-    compacted.publish(store, replace(made, files=(file,)))
-    view = {"view": "compacted", "topics": "prices"}
-
-    found = rows(store, **view, topic="orders", queue="1", **TIMES)
-
-    assert found == rows(store, topic="orders", queue="1", **TIMES)
-    assert found
-    assert len(groups) < len(MESSAGES) / 8
-    assert rows(store, **view, lastIndex="1") == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from dledger_pipeline.__main__ import main
-from dledger_pipeline.archive import compacted
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.catalog import load, publish
 from dledger_pipeline.archive.hashed_json import Signature
@@ -26,11 +25,9 @@ from tests.pipeline.logs import (
     batches,
     entries,
     file_rows,
-    flip,
     manifest,
     rewrite,
 )
-from tests.pipeline.message_logs import checked_entries, message_log
 
 pytestmark = pytest.mark.found
 
@@ -194,50 +191,3 @@ def test_an_object_larger_than_any_of_ours_is_not_read(url: str, tmp_path: Path)
 
     with pytest.raises(CorruptObject, match="it may have"):
         load(store)
-
-
-@pytest.mark.found
-def test_a_compaction_older_than_the_key_is_signed_or_made_again(
-    url: str, monkeypatch: pytest.MonkeyPatch, inline_tasks: None
-) -> None:
-    """While nothing is written to the group, too: its name is that of the one before."""
-    backup(Store.open(url), checked_entries(message_log()), (30, 100))
-    request = ["compact", "--store", url, "--runner", "plain", "--topics"]
-    for topics in ("orders", "prices"):
-        assert main([*request, topics]) == 0
-    monkeypatch.setenv("DLEDGER_MANIFEST_KEY", KEY)
-    store = Store.open(url)
-    before = compacted.load(store.trusted(), GROUP_ID, ("orders",))
-
-    assert main([*request, "orders"]) == 1, "the backup itself is not signed yet"
-    assert main(["sign", "--store", url]) == 0
-    assert compacted.load(store, GROUP_ID, ("orders",)) == before
-    for name in store.list(f"{GROUP_ID}/compacted"):
-        if name.endswith(".json"):
-            content = json.loads(store.get(name).to_pybytes())
-            store.put(name, json.dumps(content | {"hmac_sha256": "0"}).encode())
-    with pytest.raises(NotSigned, match="dledger-pipeline sign"):
-        compacted.load(store, GROUP_ID, ("orders",))
-    assert main([*request, "orders"]) == 0
-    assert compacted.load(store, GROUP_ID, ("orders",)) == before
-
-
-def test_a_damaged_compaction_is_not_signed(
-    url: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    inline_tasks: None,
-) -> None:
-    """Its objects are read first."""
-    backup(Store.open(url), checked_entries(message_log()), (30, 100))
-    assert main(["compact", "--store", url, "--runner", "plain", "--topics", "orders"]) == 0
-    monkeypatch.setenv("DLEDGER_MANIFEST_KEY", KEY)
-    store = Store.open(url)
-    (file, *_) = compacted.load(store.trusted(), GROUP_ID, ("orders",)).files
-    flip(store, f"{GROUP_ID}/{file.name}")
-
-    assert main(["sign", "--store", url]) == 1
-
-    assert "corrupt object" in capsys.readouterr().err
-    with pytest.raises(NotSigned):
-        compacted.load(store, GROUP_ID, ("orders",))

@@ -111,13 +111,9 @@ def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_pa
         ({"data": "x", "view": "rows"}, "option view must be one of"),
         ({"data": "x", "firstIndex": "0"}, "option firstIndex must be a number, 1 or more"),
         ({"data": "x", "lastIndex": "²"}, "option lastIndex must be a number"),
-        ({"data": "x", "topics": "a"}, "option topics is for the views compacted and current"),
+        ({"data": "x", "topics": "a"}, "option topics is for view current only"),
         ({"data": "x", "asOf": "2026-01-31T12:00:00Z"}, "asOf is for view current only"),
         ({"data": "x", "view": "current", "columns": "keg"}, "has no column 'keg'"),
-        (
-            {"data": "x", "view": "compacted", "topics": "a"},
-            "view compacted needs the option store",
-        ),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, str], reason: str) -> None:
@@ -214,7 +210,7 @@ def test_without_its_snapshots_such_a_node_cannot_be_read(
 
 
 def test_an_older_backup_is_read_by_its_number(spark: SparkSession, tmp_path: Path) -> None:
-    """As `list` shows them; there is no such number of nodes or of compactions."""
+    """As `list` shows them; there is no such number of nodes."""
     store, log = Store.open(f"file://{tmp_path}/store"), checked_entries(message_log())
     for count in (30, len(log)):
         backup(store, log, (count,))
@@ -224,9 +220,8 @@ def test_an_older_backup_is_read_by_its_number(spark: SparkSession, tmp_path: Pa
 
     assert (older, entries) == ([row for row in consumed(message_log()) if row["index"] <= 30], 30)
     assert len(_rows(_read(spark, store=store.url))) > len(older)
-    for wrong in ({"data": "/d"}, {"store": "file:///s", "view": "compacted", "topics": "t"}):
-        with pytest.raises(InvalidArgument, match="option manifest"):
-            ReadOptions.of({**wrong, "manifest": "1"})
+    with pytest.raises(InvalidArgument, match="option manifest"):
+        ReadOptions.of({"data": "/d", "manifest": "1"})
 
 
 def test_a_write_is_refused_by_name(spark: SparkSession) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from e2e.bench.pipeline import keeping, reading, restoring, writing
+from e2e.bench.pipeline import compacting, keeping, reading, restoring, writing
 from e2e.bench.pipeline.measuring import Figure
 from e2e.bench.pipeline.subject import Bench
 
@@ -131,6 +131,12 @@ LINES: Final = (
         what="reading everything / reading a topic that few objects hold, CPU seconds",
         measure=reading.rare_topic,
         least=5,
+    ),
+    Line(
+        name="compaction",
+        what="Spark SQL's window function / what the job compact decides, seconds by the clock",
+        measure=compacting.window_function,
+        least=1.5,
     ),
     Line(
         name="new-plain",

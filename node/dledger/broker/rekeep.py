@@ -120,7 +120,8 @@ class Rekeep:
 
     Attributes:
         queue_id, generation, first, to, offsets: See `Kept`.
-        newest_ms: When the newest of the rows was stored; 0 if there is none.
+        stored_at_ms: When each of the rows was stored.
+        newest_ms: When the newest of them was stored; 0 if there is none.
         inner: Where the inner PRODUCE payload begins; *end* if there is none.
         topic: The topic that the inner payload names; empty if there is none.
     """
@@ -133,6 +134,7 @@ class Rekeep:
         "newest_ms",
         "offsets",
         "queue_id",
+        "stored_at_ms",
         "to",
         "topic",
     )
@@ -150,10 +152,12 @@ class Rekeep:
         self.inner, self.end, self.topic = end, end, ""
         self.newest_ms = 0
         self.offsets: tuple[int, ...] = ()
+        self.stored_at_ms: tuple[int, ...] = ()
         if not columns.count:
             return
         self.offsets, self.inner = columns.offsets(), columns.inner
-        self.newest_ms = max(columns.stored_at_ms())
+        self.stored_at_ms = columns.stored_at_ms()
+        self.newest_ms = max(self.stored_at_ms)
         try:
             columns.hosts()
         except UnicodeDecodeError as error:

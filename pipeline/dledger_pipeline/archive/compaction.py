@@ -1,14 +1,21 @@
-"""Compaction: the newest message for each (topic, queue, key), of the topics that ask for it.
+"""Which messages of a compacted topic may go: those that a newer one of their key has beaten. Pure.
 
-Two passes: `newest` reads keys and queue offsets only and finds the newest message for each key;
-`Winners` then filters. A message with several keys stays while it is the newest of any of them.
-Messages without keys, and those of other topics, all stay. Pure: batches in, batches out;
-`jobs.compact` runs these functions in tasks.
+Of each (generation, queue, key) the message with the highest queue offset stays. If that is a
+tombstone, it goes once it is old enough and was the only message of its key in all that was read:
+were it to go together with the value that it deletes, and that value's queue were to be decided
+later, or never, the deleted key would be back.
+
+What was not read is never named, so it stays. What was beaten once stays beaten: the decision may
+be late, or told twice. Plain batches in, batches out; `jobs.compact` runs `decided` in one process
+or in Spark's tasks, each with all rows of its keys.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 import numpy as np
@@ -16,134 +23,186 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger_pipeline.log.records import schema
+from dledger.broker.lived_time import LivedTime
+from dledger_pipeline.log.records import schema, values
 
-_Queue: TypeAlias = tuple[str, int]
+Queue: TypeAlias = tuple[int, int]
+"""A topic's generation, and a queue id."""
+_Ints: TypeAlias = npt.NDArray[np.int64]
 
-SLIM_COLUMNS: Final = ("topic", "queue_id", "queue_offset", "keys")
-"""What `newest` needs of a message."""
+KEY: Final = ("generation", "queue_id", "key")
+"""Within these columns of `keys.KEY_SCHEMA` messages beat each other."""
 
-NEWEST_SCHEMA: Final = schema(
-    topic=pa.string(), queue_id=pa.int32(), key=pa.string(), queue_offset=pa.int64()
+DECIDED_SCHEMA: Final = schema(
+    generation=pa.int64(),
+    queue_id=pa.int32(),
+    keys=pa.int64(),
+    messages=pa.int64(),
+    beaten=pa.binary(),
 )
-"""The newest message for a key, among those read so far."""
+"""What was decided about some keys of a queue: how many keys and rows were read; and which messages
+may go: queue offset and that of the newer message of its key, 8 bytes each, little endian. A
+tombstone that may go is said to be beaten by itself."""
 
-_QUEUE: Final = ("topic", "queue_id")
-KEY: Final = (*_QUEUE, "key")
-_OFFSET: Final = np.dtype("<i8")
-_CELL: Final = 1 << 20
-_NONE: Final = np.array([], _OFFSET)
-
-WINNERS_SCHEMA: Final = schema(topic=pa.string(), queue_id=pa.int32(), offsets=pa.binary())
-"""Queue offsets that stay, of one queue: ascending, 8 bytes each, little endian."""
+_PAIR: Final = np.dtype("<i8")
+_CELL_PAIRS: Final = 1 << 20
 
 
-def newest(batches: Iterable[pa.RecordBatch], topics: Collection[str]) -> pa.Table:
-    """Return the newest message (`NEWEST_SCHEMA`) for each key in the compacted *topics*.
+def decided(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
+    """Return what is decided (`DECIDED_SCHEMA`) by *rows*, in any order, and any of them twice.
 
     Args:
-        batches: Messages with at least `SLIM_COLUMNS`.
-        topics: The topics that are compacted.
+        rows: Of `keys.KEY_SCHEMA`: all that there are of each key that is among them.
+        tombstones_before_ms: By generation: a tombstone that was stored later stays.
     """
-    return merged(_by_key(batch, topics) for batch in batches)
+    if not rows.num_rows:
+        return DECIDED_SCHEMA.empty_table()
+    generation, queue_id, offset, stored_at_ms = (
+        _numbers(rows, name) for name in ("generation", "queue_id", "queue_offset", "stored_at_ms")
+    )
+    queue, queues = _coded(generation << 32 | queue_id)
+    key, keys = _coded(_codes(rows.column("key")) * len(queues) + queue)
+    highest = np.full(len(keys), -1, np.int64)
+    lowest = np.full(len(keys), np.iinfo(np.int64).max, np.int64)
+    np.maximum.at(highest, key, offset)
+    np.minimum.at(lowest, key, offset)
+    by = highest[key]
+    limits = np.array([tombstones_before_ms.get(int(each) >> 32, 0) for each in queues], np.int64)
+    is_tombstone = np.asarray(rows.column("tombstone").to_numpy(), np.bool_)
+    only = lowest[key] == by
+    goes = (offset < by) | (is_tombstone & only & (stored_at_ms < limits[queue]))
+    of_queue = np.full(len(keys), 0, np.int64)
+    of_queue[key] = queue
+    counts = (np.bincount(each, minlength=len(queues)) for each in (of_queue, queue))
+    parts = _by_queue(queue[goes], np.column_stack((offset[goes], by[goes])), len(queues))
+    return pa.Table.from_pylist(
+        [
+            {
+                "generation": int(each) >> 32,
+                "queue_id": int(each) & 0xFFFFFFFF,
+                "keys": 0 if at else int(key_count),
+                "messages": 0 if at else int(row_count),
+                "beaten": pairs[at : at + _CELL_PAIRS].astype(_PAIR).tobytes(),
+            }
+            for each, key_count, row_count, pairs in zip(queues, *counts, parts, strict=True)
+            for at in range(0, max(len(pairs), 1), _CELL_PAIRS)
+        ],
+        DECIDED_SCHEMA,
+    )
 
 
-def merged(tables: Iterable[pa.Table]) -> pa.Table:
-    """Return the newest message for each key that is newest in any of *tables*."""
-    everything = pa.concat_tables([NEWEST_SCHEMA.empty_table(), *tables])
-    grouped = everything.group_by(list(KEY)).aggregate([("queue_offset", "max")])
-    return grouped.rename_columns([*KEY, "queue_offset"]).cast(NEWEST_SCHEMA)
-
-
-def _by_key(batch: pa.RecordBatch, topics: Collection[str]) -> pa.Table:
-    """Return a row for each key of each message in *topics*."""
-    chosen = batch.filter(_is_in(batch, topics))
-    keys = chosen.column("keys")
-    of_message = pc.list_parent_indices(keys)
-    columns = [chosen.column(name).take(of_message) for name in _QUEUE]
-    offsets = chosen.column("queue_offset").take(of_message)
-    return pa.Table.from_arrays([*columns, pc.list_flatten(keys), offsets], schema=NEWEST_SCHEMA)
-
-
-def _is_in(batch: pa.RecordBatch, topics: Collection[str]) -> pa.Array:
-    return pc.is_in(batch.column("topic"), value_set=pa.array(sorted(topics), pa.string()))
-
-
-def winners(newest: pa.Table) -> pa.Table:
-    """Return where the *newest* messages are (`WINNERS_SCHEMA`), without their keys.
-
-    It takes 8 bytes a message, whatever its keys and its topic's name take.
-    """
-    rows = [
-        {"topic": topic, "queue_id": queue_id, "offsets": part.astype(_OFFSET).tobytes()}
-        for (topic, queue_id), offsets in _by_queue(newest, "queue_offset")
-        for part in _cut(np.unique(offsets))
-    ]
-    return pa.Table.from_pylist(rows, WINNERS_SCHEMA)
-
-
-def _cut(offsets: npt.NDArray[np.int64]) -> Iterator[npt.NDArray[np.int64]]:
-    """Yield parts that a cell of a table has room for."""
-    for at in range(0, len(offsets), _CELL):
-        yield offsets[at : at + _CELL]
-
-
-class Winners:
-    """Which messages stay: the queue offsets of each compacted queue's newest messages.
-
-    Takes 8 bytes for each of them.
-    """
-
-    def __init__(self, found: pa.Table, topics: Collection[str]) -> None:
-        """Take all that `winners` *found*, in any parts: of *topics*, in the whole log."""
-        self._topics = frozenset(topics)
-        parts: dict[_Queue, list[npt.NDArray[np.int64]]] = {}
-        for batch in found.to_batches():
-            for topic, queue_id, offsets in zip(*batch.columns, strict=True):
-                of_queue = parts.setdefault((topic.as_py(), queue_id.as_py()), [])
-                of_queue.append(np.frombuffer(offsets.as_buffer(), _OFFSET))
-        self._offsets = {queue: np.unique(np.concatenate(each)) for queue, each in parts.items()}
-
-    def without_keys(self) -> tuple[str, ...]:
-        """Return the compacted topics, sorted, in which no message has a key: misspelt ones."""
-        return tuple(sorted(self._topics - {topic for topic, _ in self._offsets}))
-
-    def filter(self, messages: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the messages of a batch (`MESSAGE_SCHEMA`) that stay, in their order."""
-        return messages.filter(pa.array(self._stays(messages)))
-
-    def _stays(self, messages: pa.RecordBatch) -> npt.NDArray[np.bool_]:
-        has_key = np.asarray(pc.greater(pc.list_value_length(messages.column("keys")), 0))
-        contested = has_key & np.asarray(_is_in(messages, self._topics))
-        stays = np.array(~contested, np.bool_)
-        offsets = np.asarray(messages.column("queue_offset"))
-        for queue, rows in _by_queue(_numbered(messages, contested), "row"):
-            stays[rows] = _among(offsets[rows], self._offsets.get(queue, _NONE))
-        return stays
-
-
-def _among(
-    offsets: npt.NDArray[np.int64], ascending: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Return which of *offsets* are in *ascending*, which is not sorted again for each batch."""
-    at = np.searchsorted(ascending, offsets)
-    found = np.zeros(len(offsets), np.bool_)
-    inside = at < len(ascending)
-    found[inside] = ascending[at[inside]] == offsets[inside]
+def _numbers(rows: pa.Table, name: str) -> _Ints:
+    column = rows.column(name).combine_chunks()
+    found: _Ints = values(column).astype(np.int64, copy=False)
     return found
 
 
-def _numbered(messages: pa.RecordBatch, chosen: npt.NDArray[np.bool_]) -> pa.Table:
-    """Return the queue and the row number of the *chosen* messages."""
-    rows = pa.array(np.flatnonzero(chosen))
-    queues = (messages.column(name).take(rows) for name in _QUEUE)
-    return pa.Table.from_arrays([*queues, rows], names=[*_QUEUE, "row"])
+def _codes(column: pa.ChunkedArray) -> _Ints:
+    """Return a number for each text, the same for the same."""
+    whole = pa.concat_arrays([chunk.cast(pa.large_string()) for chunk in column.chunks])
+    return values(whole.dictionary_encode().indices).astype(np.int64)
 
 
-def _by_queue(table: pa.Table, column: str) -> Iterator[tuple[_Queue, npt.NDArray[np.int64]]]:
-    """Yield each queue and what *column* has in its rows."""
-    grouped = table.group_by(list(_QUEUE)).aggregate([(column, "list")]).combine_chunks()
-    topics, queue_ids = (grouped.column(name).to_pylist() for name in _QUEUE)
-    lists = grouped.column(f"{column}_list")
-    for row, queue in enumerate(zip(topics, queue_ids, strict=True)):
-        yield queue, np.asarray(lists[row].values, np.int64)
+def _coded(column: _Ints) -> tuple[_Ints, _Ints]:
+    """Return each item as a number from 0 on, and the items by these numbers."""
+    found = pc.dictionary_encode(pa.array(column))
+    return values(found.indices).astype(np.int64), values(found.dictionary)
+
+
+def _by_queue(queue: _Ints, pairs: _Ints, queues: int) -> list[_Ints]:
+    order = np.argsort(queue, kind="stable")
+    return np.split(pairs[order], np.cumsum(np.bincount(queue, minlength=queues))[:-1])
+
+
+def stored_before_ms(time: LivedTime, age_ms: int) -> int:
+    """Return from when on messages are younger than *age_ms*, as the leader counts: in lived time.
+
+    At a moment after that of *time*, where they are only older.
+    """
+    lived_ms = time.lived_ms - age_ms
+    return bisect_right(range(time.log_ms + 1), lived_ms, key=time.lived_at)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Queue offsets ``[first, to)``: what one call decides.
+
+    Attributes:
+        goes: How many of them may go.
+        stays: Bitmap of those that stay, lowest bit first, compressed by zlib.
+    """
+
+    first: int
+    to: int
+    goes: int
+    stays: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueDecision:
+    """What was decided about a queue. Takes 16 bytes a message that may go.
+
+    Attributes:
+        keys, messages: How many were read; a message that was copied counts each time.
+        offsets: Of the messages that may go, ascending.
+        by: The offsets that have beaten them.
+    """
+
+    generation: int
+    queue_id: int
+    keys: int
+    messages: int
+    offsets: _Ints
+    by: _Ints
+
+    def parts(self, range_offsets: int) -> Iterator[Part]:
+        """Yield the ranges that have messages that may go, ascending; each has at its ends one.
+
+        None has more than *range_offsets*.
+
+        Offsets that nobody read stay.
+        """
+        at = 0
+        while at < len(self.offsets):
+            first = int(self.offsets[at])
+            end = int(np.searchsorted(self.offsets, first + range_offsets))
+            to = int(self.offsets[end - 1]) + 1
+            stays = np.ones(to - first, np.bool_)
+            stays[self.offsets[at:end] - first] = False
+            bitmap = np.packbits(stays, bitorder="little").tobytes()
+            yield Part(first, to, end - at, zlib.compress(bitmap))
+            at = end
+
+    def beaten_by(self, offset: int) -> int | None:
+        """Return the offset of the newer message of its key; None if it stays."""
+        at = int(np.searchsorted(self.offsets, offset))
+        is_there = at < len(self.offsets) and self.offsets[at] == offset
+        return int(self.by[at]) if is_there else None
+
+
+def by_queue(tables: Iterable[pa.Table]) -> dict[Queue, QueueDecision]:
+    """Return what `decided` returned of all keys, in any parts, by queue, ascending."""
+    pairs: dict[Queue, list[_Ints]] = {}
+    counts: dict[Queue, _Ints] = {}
+    for table in tables:
+        for batch in table.to_batches():
+            for generation, queue_id, keys, messages, beaten in zip(*batch.columns, strict=True):
+                queue = generation.as_py(), queue_id.as_py()
+                found = np.frombuffer(beaten.as_buffer(), _PAIR).reshape(-1, 2)
+                pairs.setdefault(queue, []).append(found)
+                so_far = counts.get(queue, np.zeros(2, np.int64))
+                counts[queue] = so_far + np.array([keys.as_py(), messages.as_py()])
+    return {queue: _decision(queue, counts[queue], pairs[queue]) for queue in sorted(pairs)}
+
+
+def _decision(queue: Queue, counts: _Ints, pairs: list[_Ints]) -> QueueDecision:
+    whole = np.concatenate(pairs)
+    offsets, at = np.unique(whole[:, 0], return_index=True)
+    return QueueDecision(
+        generation=queue[0],
+        queue_id=queue[1],
+        keys=int(counts[0]),
+        messages=int(counts[1]),
+        offsets=offsets,
+        by=whole[at, 1],
+    )

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dledger.errors import InvalidArgument
-from dledger_pipeline.archive import compacted_expiry
 from dledger_pipeline.archive.catalog import load, numbers, publish
 from dledger_pipeline.archive.manifest import Chunk, ChunkRow, Manifest, manifest_name
 from dledger_pipeline.errors import (
@@ -142,7 +141,6 @@ def expire(
     unneeded = [
         each for each in listed if each.name not in names and each.modified_s < deletion.before_s
     ]
-    unneeded += compacted_expiry.unneeded(store, group_id, deletion.before_s, told)
     told(f"{len(expired)} backups and {len(unneeded)} objects are not needed any more")
     swept = 0
     if not dry_run:

@@ -5,8 +5,8 @@ who can write to the store can compute it, too; only the signature, an HMAC-SHA2
 is not in the store, shows that a backup is ours. If there is a key, an object without a signature
 is refused, or a forger could remove it.
 
-Fields are checked one by one, since a manifest is input like any other. Used for manifests, HEAD
-and compactions.
+Fields are checked one by one, since a manifest is input like any other. Used for manifests and
+HEAD.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ T = TypeVar("T", bound="DataclassInstance")
 
 FORMAT_VERSION: Final = 2
 MAX_JSON_BYTES: Final = 64 << 20
-"""Of a manifest, whose chunks hold the objects; and of a compaction: some 120,000 objects."""
+"""Of a manifest, whose chunks hold the objects."""
 MAX_NUMBER: Final = 1 << 62
 """Indexes, terms, sizes and times are below, so that sums of two have 64 bits."""
 _HASH: Final = "sha256"

@@ -1,7 +1,8 @@
 """Entries with the queue offsets of their messages: what a worker needs to read. Pickles.
 
 The places come with the range if they were found by replay (`queue_offsets`), or they are an object
-of the store that the worker reads (`StoredPlaces`). Used by the data source and `compact`.
+of the store that the worker reads (`StoredPlaces`). Used by the data source and
+`kept_log`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ A store is not trusted: an object with the right hash may still be a decompressi
 in Parquet's footer are compared with the manifest's, and those in each page's own header with the
 footer's, since a reader allocates what the page states. Only encodings are accepted that take at
 least as much room as their values: a dictionary or shared prefixes would make a small page a large
-column. Used by `archive` and `compacted`.
+column. Used by `archive` and `places_objects`.
 
 The header of a page is a struct in Thrift's compact protocol (``PageHeader`` of the format's
 ``parquet.thrift``): varints, zigzag numbers, fields by the difference of their ids.

@@ -70,6 +70,25 @@ def exported_places(
     return _asked(addresses, ask)
 
 
+def told_places(
+    addresses: Sequence[str], group_id: str, first_index: int, last_index: int
+) -> ExportedPlaces:
+    """Return the places of those messages that lie in these entries now.
+
+    What was copied elsewhere by `applied_index`, or has been let go, is not among them.
+
+    Raises:
+        RangeNotAvailable: None of *addresses* tells, such as when all have dropped the entries.
+    """
+    found = _asked(addresses, lambda each: each.places(group_id, first_index, last_index))
+    if found is None:
+        raise RangeNotAvailable(
+            f"no node tells where the messages of entries [{first_index}, {last_index}] are: "
+            f"{', '.join(addresses)} were asked"
+        )
+    return found
+
+
 def exported_topics(addresses: Sequence[str], group_id: str, last_index: int) -> SeenTopics | None:
     """Return the topics of a state that includes *last_index*; None if no node tells."""
 

@@ -42,7 +42,7 @@ from dledger_pipeline.errors import (
     VersionConflict,
 )
 from dledger_pipeline.jobs.progress import Phase, Progress
-from dledger_pipeline.jobs.request import SparkRequest
+from dledger_pipeline.jobs.request import StoreRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
 from dledger_pipeline.jobs.runner import (
     THRESHOLD_BYTES,
@@ -71,7 +71,7 @@ _FOREVER: Final = Retention()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackupRequest(SparkRequest):
+class BackupRequest(StoreRequest):
     """What to back up, where to, and who does the work.
 
     Attributes:

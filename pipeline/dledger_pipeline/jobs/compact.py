@@ -1,248 +1,289 @@
-"""Compact: keeps the newest message for each key in the given topics of a backup.
+"""Compact: tells the leader which messages of compacted topics newer ones of their key have beaten.
 
-One pass on the driver finds queue offsets; then two runs of tasks, one task for each range: the
-first reads keys only and finds the newest message for each, the second writes the messages that
-stay. Between them the newest of all ranges are found, on Spark by grouping there, else in this
-process. The manifest is written last. Called by the command line.
+The log that the group keeps is read, from its backup and from nodes, and all rows of a key decide
+together (`deciding`). Then the leader is told, queue by queue and range by range. It copies and
+lets go what it has itself; so this job writes nothing and keeps no state, and one that was killed,
+is late, or runs beside another does no harm. It proves what the leader wants proven. A backup of
+the same group reads from the same nodes: whoever starts the two lets one end first. Called by the
+command line.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from functools import partial
-from operator import attrgetter
-from typing import TYPE_CHECKING, TypeAlias
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
 
-import pyarrow as pa
-
-from dledger_pipeline.archive.catalog import load
-from dledger_pipeline.archive.compacted import CompactedFile, Compaction, publish, write
-from dledger_pipeline.archive.compaction import (
-    KEY,
-    NEWEST_SCHEMA,
-    SLIM_COLUMNS,
-    WINNERS_SCHEMA,
-    Winners,
-    merged,
-    newest,
-    winners,
+from dledger.errors import UnknownTopic
+from dledger_pipeline.archive.bases import state_of_node
+from dledger_pipeline.archive.compaction import QueueDecision, stored_before_ms
+from dledger_pipeline.archive.kept_log import KeptLog, kept_log
+from dledger_pipeline.errors import (
+    ExportError,
+    ForeignGroup,
+    NoSuchTopic,
+    NotCompacted,
+    RangeNotAvailable,
 )
-from dledger_pipeline.archive.message_ranges import MessageRange
-from dledger_pipeline.archive.planning import archived_messages, entries_left_out, gaps_told
-from dledger_pipeline.errors import GapInBackup
-from dledger_pipeline.jobs import process_pool
-from dledger_pipeline.jobs.progress import Done, Phase, Progress
+from dledger_pipeline.jobs.deciding import decide
+from dledger_pipeline.jobs.progress import Phase, Progress
 from dledger_pipeline.jobs.request import SparkRequest
-from dledger_pipeline.jobs.result import COMPLETED, Result, count
-from dledger_pipeline.jobs.runner import (
-    THRESHOLD_BYTES,
-    Runner,
-    RunnerName,
-    by_spark,
-    chosen,
-    plain,
-    workers,
+from dledger_pipeline.jobs.result import COMPLETED, Result, count, size
+from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName, chosen, workers
+from dledger_pipeline.log.export_client import Nodes, choose_nodes
+from dledger_pipeline.log.leader_client import (
+    PATIENCE_S,
+    CompactCall,
+    Compacted,
+    CompactedTopic,
+    LeaderClient,
 )
-from dledger_pipeline.log.messages import MESSAGE_SCHEMA
 from dledger_pipeline.object_store.store import Store
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+RANGE_OFFSETS: Final = 1 << 18
+"""What one call decides: a bitmap of 32 KiB, and some seconds of the leader's at most."""
+_ATTEMPTS: Final = 3
+"""To read the log: each further one means that retention dropped what was still to be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactRequest(SparkRequest):
-    """Which topics to compact, in the newest backup of a group, and who does the work.
+    """Whose topics to compact, and who does the work.
 
     Attributes:
-        topics: Their names.
-        allow_gaps: Whether to compact a backup in which entries are missing.
+        endpoints: Peer addresses (20911) of the group's nodes.
+        store: Where backups of the group are; None: all is read from nodes.
+        topics: Their names; none: all that are compacted.
+        again_in_ms: When the next such job comes; 0: nobody knows. What retention drops until then
+            is copied now, without what may go.
+        dry_run: Whether to decide only, and tell the leader nothing.
         runner: See `runner`.
         local_threshold_bytes: Below so many bytes of records AUTO does without Spark.
+        bytes_per_s: How fast nodes are read by all workers together; 0: as fast as they can.
+        patience_s: How long to repeat a call that no leader answers.
     """
 
-    topics: tuple[str, ...]
-    allow_gaps: bool = False
+    endpoints: tuple[str, ...]
+    store: Store | None = None
+    topics: tuple[str, ...] = ()
+    again_in_ms: int = 0
+    dry_run: bool = False
     runner: RunnerName = RunnerName.AUTO
     local_threshold_bytes: int = THRESHOLD_BYTES
+    bytes_per_s: float = 0.0
+    patience_s: float = PATIENCE_S
 
 
-@dataclass(frozen=True, slots=True)
-class _Slim:
-    """First run: which keys of *topics* are in *messages*, whose records take *record_bytes*."""
+@dataclass(slots=True)
+class _Sum:
+    """What came of a topic."""
 
-    messages: MessageRange
-    record_bytes: int
-    topics: tuple[str, ...]
+    keys: int = 0
+    messages: int = 0
+    may_go: int = 0
+    kept: int = 0
+    let_go: int = 0
+    later: int = 0
+    written_bytes: int = 0
 
+    def read(self, decision: QueueDecision) -> None:
+        self.keys += decision.keys
+        self.messages += decision.messages
+        self.may_go += len(decision.offsets)
 
-@dataclass(frozen=True, slots=True)
-class _Write:
-    """Second run: write those of *messages* that stay."""
+    def done(self, answer: Compacted) -> None:
+        self.kept += answer.kept
+        self.let_go += answer.let_go
+        self.later += answer.later
+        self.written_bytes += answer.written_bytes
 
-    messages: MessageRange
-    record_bytes: int
-    winners: Winners
-    store: Store
-    compaction: Compaction
-
-
-_Finder: TypeAlias = Callable[[Sequence[_Slim]], pa.Table]
-"""Does the first run; returns what stays, as `compaction.winners` does."""
+    def result(self) -> Result:
+        return {
+            "keys": self.keys,
+            "messages": self.messages,
+            "mayGo": self.may_go,
+            "kept": self.kept,
+            "letGo": self.let_go,
+            "later": self.later,
+            "writtenBytes": self.written_bytes,
+        }
 
 
 def compact(request: CompactRequest, progress: Progress) -> Result:
-    """Write the compaction of the newest backup; return what stayed.
+    """Compact topics of a group; return what came of each.
 
     Raises:
-        GapInBackup: Entries are missing, and nobody said that this is known.
-        StoreError, BackupError: The store failed, or its backup is damaged.
-        MessageError: Messages cannot be read out of the backup.
+        NoSuchTopic, NotCompacted: Topics were asked for that cannot be compacted.
+        InvalidArgument: The leader has found that something it was told is not true.
+        Refused: Its log is another than the one that was read, or does not reach back to it.
+        GapInBackup: The backup lacks entries in which the group keeps messages.
+        ExportError, StoreError, BackupError: Nodes, the store or its backup are at fault.
+        MessageError, CorruptRecord: The log cannot be read.
         SparkFailed, WorkerFailed: Tasks were not run.
     """
-    store = request.store
+    began_s = time.monotonic()
     progress.at(Phase.PLANNING)
-    manifest = load(store, request.group_id)
-    if manifest.gaps() and not request.allow_gaps:
-        raise GapInBackup(manifest.name, *manifest.gaps())
-    for line in gaps_told(manifest):
-        progress(line)
-    ranges = list(archived_messages(store, manifest))
-    cut = count(len(ranges), "range")
-    progress(f"found queue offsets of entries up to {manifest.last_index} in {cut}")
-    sizes = {row.first_index: row.record_bytes for row in manifest.files}
-    shares = [(each, sizes[each.first_index]) for each in ranges]
-    compaction = Compaction(
-        group_id=manifest.group_id,
-        last_index=manifest.last_index,
-        topics=tuple(sorted(set(request.topics))),
+    nodes = _nodes(request)
+    with LeaderClient(request.endpoints, nodes.group_id, patience_s=request.patience_s) as leader:
+        topics = _asked(leader.compacted_topics(), request.topics)
+        if not topics:
+            progress("the group has no compacted topic")
+            return {"phase": COMPLETED, "groupId": nodes.group_id, "topics": {}}
+        log, decisions = _decided(request, topics, progress)
+        progress.at(Phase.COMPACTING)
+        telling = _Telling(leader, log, request.again_in_ms, progress)
+        sums = {topic.name: _Sum() for topic in topics}
+        names = {topic.generation: topic.name for topic in topics}
+        for decision in decisions:
+            name = names[decision.generation]
+            sums[name].read(decision)
+            for answer in () if request.dry_run else telling.of_queue(name, decision):
+                sums[name].done(answer)
+    for name, each in sums.items():
+        progress(
+            f"topic {name}: {count(each.keys, 'key')}, {each.messages} messages read, "
+            f"{each.may_go} may go; {_told(each)}"
+        )
+    return _result(request, nodes, log, sums, time.monotonic() - began_s)
+
+
+def _nodes(request: CompactRequest) -> Nodes:
+    nodes = choose_nodes(request.endpoints)
+    if request.group_id not in (None, nodes.group_id):
+        raise ForeignGroup(
+            f"{nodes.addresses[0]} belongs to group {nodes.group_id}, not to {request.group_id}"
+        )
+    return nodes
+
+
+def _asked(
+    there: Mapping[str, CompactedTopic | None], names: Collection[str]
+) -> list[CompactedTopic]:
+    """Return the topics that are asked for: *names*, or all that are compacted."""
+    if missing := [name for name in names if name not in there]:
+        raise NoSuchTopic(*missing)
+    if plain := [name for name in names if there[name] is None]:
+        raise NotCompacted(*plain)
+    return [each for name, each in sorted(there.items()) if each and (not names or name in names)]
+
+
+def _decided(
+    request: CompactRequest, topics: Collection[CompactedTopic], progress: Progress
+) -> tuple[KeptLog, list[QueueDecision]]:
+    """Read the log and decide; from the beginning where retention has overtaken the reader."""
+    for _ in range(_ATTEMPTS - 1):
+        try:
+            return _read_once(request, topics, progress)
+        except RangeNotAvailable as error:
+            progress(f"beginning again: {error}")
+    return _read_once(request, topics, progress)
+
+
+def _read_once(
+    request: CompactRequest, topics: Collection[CompactedTopic], progress: Progress
+) -> tuple[KeptLog, list[QueueDecision]]:
+    progress.at(Phase.PLANNING)
+    nodes = _nodes(request)
+    log = kept_log(nodes, request.store, [topic.generation for topic in topics])
+    first = log.ranges[0].entries.first_index
+    progress(
+        f"entries [{first}, {log.as_of_index}] in {count(len(log.ranges), 'range')}, "
+        f"{size(log.size_bytes)}"
     )
     runner = chosen(
         request.runner,
         request.master,
-        size_bytes=manifest.record_bytes,
+        size_bytes=log.size_bytes,
         threshold_bytes=request.local_threshold_bytes,
     )
-    name = f"dledger-compact-{manifest.group}"
-    with _runners(request, runner, name, len(ranges), progress) as (find, run):
-        progress.working(2 * len(ranges))
-        stay = Winners(find([_Slim(*each, compaction.topics) for each in shares]), request.topics)
-        for topic in stay.without_keys():
-            progress(
-                f"topic {topic!r} has no message with a key in this backup: all its messages stay"
+    at_once = workers(runner, request.master, request.conf, tasks=len(log.ranges))
+    log = log.paced(request.bytes_per_s / at_once)
+    lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
+    limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
+    processes = at_once if runner is RunnerName.PLAIN else 0
+    return log, [*decide(log, limits, request, progress, processes=processes).values()]
+
+
+@dataclass(frozen=True, slots=True)
+class _Telling:
+    """Tells the leader what was decided of a log."""
+
+    leader: LeaderClient
+    log: KeptLog
+    again_in_ms: int
+    progress: Progress
+
+    def of_queue(self, topic: str, decision: QueueDecision) -> Iterator[Compacted]:
+        """Tell it all parts of what was decided about a queue; yield what came of each."""
+        for part in decision.parts(RANGE_OFFSETS):
+            call = CompactCall(
+                as_of_index=self.log.as_of_index,
+                as_of_chain=self.log.as_of_chain,
+                topic=topic,
+                generation=decision.generation,
+                queue_id=decision.queue_id,
+                first=part.first,
+                to=part.to,
+                stays=part.stays,
+                again_in_ms=self.again_in_ms,
             )
-        files = run([_Write(*each, stay, store, compaction) for each in shares], _write)
-    progress.at(Phase.PUBLISHING)
-    in_order = tuple(sorted(filter(None, files), key=attrgetter("first_index")))
-    compaction = replace(compaction, files=in_order)
-    publish(store, compaction)
-    progress(f"published {compaction.name} of group {compaction.group_id}")
-    return _result(compaction) | {"entriesNotShown": entries_left_out(manifest)}
+            try:
+                answer = self._answered(call, decision)
+            except UnknownTopic as error:
+                self.progress(f"topic {topic} was deleted meanwhile: {error}")
+                return
+            self.progress(
+                f"topic {topic}, queue {decision.queue_id}, offsets [{part.first}, {part.to}): "
+                f"{part.goes} may go; {_told(answer)}"
+            )
+            yield answer
+
+    def _answered(self, call: CompactCall, decision: QueueDecision) -> Compacted:
+        """Return what came of a call, after the proofs that the leader asked for, or leaders."""
+        proofs: dict[int, int] = {}
+        while True:
+            answer = self.leader.compact(call, proofs)
+            if not answer.ask:
+                return answer
+            if set(answer.ask) <= set(proofs):
+                raise ExportError(
+                    f"the leader asks again for proofs that it was given, of topic {call.topic}, "
+                    f"queue {call.queue_id}: this is another version than the group's"
+                )
+            proofs = {offset: _proof(decision, offset) for offset in answer.ask}
 
 
-@contextmanager
-def _runners(
-    request: CompactRequest, runner: RunnerName, name: str, tasks: int, progress: Progress
-) -> Iterator[tuple[_Finder, Runner]]:
-    """Give what does the first run and what does the second, in one session if it is Spark's."""
-    if runner is RunnerName.PLAIN:
-        at_once = workers(runner, request.master, tasks=tasks)
-        progress(f"compacting by {count(at_once, 'local worker')}")
-        yield partial(_find_here, at_once, progress), plain(at_once, progress, _of_file)
-        return
-    from dledger_pipeline.spark.session import spark_session  # noqa: PLC0415, takes a second
-
-    progress(f"compacting by Spark on {request.master}")
-    with spark_session(name, request.master, request.conf) as spark:
-        yield (
-            partial(_find_by_spark, spark, progress),
-            by_spark(
-                name,
-                request.master,
-                request.conf,
-                progress,
-                made=CompactedFile,
-                measure=_of_file,
-            ),
+def _proof(decision: QueueDecision, offset: int) -> int:
+    by = decision.beaten_by(offset)
+    if by is None:
+        raise ExportError(
+            f"the leader asks for a proof of offset {offset} of queue {decision.queue_id}, which "
+            "was not said to go"
         )
+    return by
 
 
-def _find_here(at_once: int, progress: Progress, tasks: Sequence[_Slim]) -> pa.Table:
-    """Hold each key here that is in any range."""
-
-    def done(task: _Slim, _: object) -> None:
-        progress.finished(Done(task.record_bytes, 0))
-
-    return winners(merged(process_pool.run(tasks, _newest, workers=at_once, done=done)))
+def _told(done: Compacted | _Sum) -> str:
+    return f"{done.kept} copied, {done.let_go} gone, {done.later} later"
 
 
-def _find_by_spark(spark: SparkSession, progress: Progress, tasks: Sequence[_Slim]) -> pa.Table:
-    """Hold places here, 8 bytes each; keys stay in Spark's workers."""
-    from pyspark.sql import functions as sf  # noqa: PLC0415, takes a second
-    from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415
-
-    from dledger_pipeline.spark.session import (  # noqa: PLC0415
-        one_task_each,
-        told,
-        typed_errors,
-    )
-
-    with typed_errors():
-        finished = told(spark, lambda sizes: progress.finished(Done(*sizes)))
-
-        def found(task: _Slim) -> Iterator[pa.RecordBatch]:
-            yield from _newest(task).to_batches()
-            finished.add((task.record_bytes, 0))
-
-        slim = one_task_each(spark, tasks, found, NEWEST_SCHEMA)
-        offset = sf.max("queue_offset").alias("queue_offset")
-        places = slim.groupBy(*KEY).agg(offset).drop("key")
-        return places.mapInArrow(_places, from_arrow_schema(WINNERS_SCHEMA)).toArrow()
-
-
-def _places(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    for batch in batches:
-        yield from winners(pa.Table.from_batches([batch])).to_batches()
-
-
-def _newest(task: _Slim) -> pa.Table:
-    """Find the newest message for each key in one range; runs in a worker."""
-    return newest(task.messages.read(SLIM_COLUMNS), task.topics)
-
-
-def _of_file(task: _Write, file: CompactedFile | None) -> Done:
-    return Done(task.record_bytes, file.object_bytes if file else 0)
-
-
-def _write(task: _Write) -> CompactedFile | None:
-    """Write what stays of one range, if anything does; runs in a worker."""
-    found, stays = 0, []
-    for batch in task.messages.read():
-        found += batch.num_rows
-        stays.append(task.winners.filter(batch))
-    messages = pa.Table.from_batches(stays, MESSAGE_SCHEMA)
-    if not found:
-        return None
-    return write(
-        task.store,
-        task.compaction,
-        messages,
-        dropped=found - messages.num_rows,
-        span=(task.messages.first_index, task.messages.last_index),
-    )
-
-
-def _result(compaction: Compaction) -> Result:
+def _result(
+    request: CompactRequest,
+    nodes: Nodes,
+    log: KeptLog,
+    sums: Mapping[str, _Sum],
+    took_s: float,
+) -> Result:
     return {
         "phase": COMPLETED,
-        "groupId": compaction.group_id,
-        "lastIndex": compaction.last_index,
-        "topics": list(compaction.topics),
-        "messages": compaction.messages,
-        "dropped": compaction.dropped,
-        "objectBytes": sum(file.object_bytes for file in compaction.files),
-        "objects": len(compaction.files),
-        "manifest": compaction.name,
+        "groupId": nodes.group_id,
+        "asOfIndex": log.as_of_index,
+        "kept": sum(each.kept for each in sums.values()),
+        "letGo": sum(each.let_go for each in sums.values()),
+        "later": sum(each.later for each in sums.values()),
+        "writtenBytes": sum(each.written_bytes for each in sums.values()),
+        "durationS": round(took_s, 3),
+        "dryRun": request.dry_run,
+        "topics": {name: each.result() for name, each in sums.items()},
     }

@@ -21,7 +21,7 @@ from dledger_pipeline.archive.planning import archived_messages, entries_left_ou
 from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.errors import ObjectMissing
 from dledger_pipeline.jobs.progress import Done, Phase, Progress
-from dledger_pipeline.jobs.request import SparkRequest
+from dledger_pipeline.jobs.request import StoreRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result, count
 from dledger_pipeline.jobs.runner import (
     THRESHOLD_BYTES,
@@ -40,7 +40,7 @@ from dledger_pipeline.tables.table import Begun, Owner, Table
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ExportRequest(SparkRequest):
+class ExportRequest(StoreRequest):
     """What to add, of the newest backup, to which table, and who does the work.
 
     Attributes:

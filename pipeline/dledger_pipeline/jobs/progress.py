@@ -29,6 +29,7 @@ class Phase(StrEnum):
 
     PLANNING = "planning"
     WORKING = "working"
+    COMPACTING = "compacting"
     PUBLISHING = "publishing"
     EXPIRING = "expiring"
 

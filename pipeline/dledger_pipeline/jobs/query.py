@@ -22,7 +22,7 @@ from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.manifest import Manifest, told_time
 from dledger_pipeline.archive.planning import entries_left_out, gaps_told
-from dledger_pipeline.jobs.request import SparkRequest
+from dledger_pipeline.jobs.request import StoreRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result
 from dledger_pipeline.spark.session import first_line, spark_session, typed_errors
 from dledger_pipeline.spark.source import FORMAT, READ_ONCE, View
@@ -39,7 +39,7 @@ command, which has run by then, or of a recursion, is not taken for one that rea
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QueryRequest(SparkRequest):
+class QueryRequest(StoreRequest):
     """What to ask.
 
     Attributes:

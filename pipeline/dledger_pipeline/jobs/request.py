@@ -1,4 +1,4 @@
-"""What every job that runs on Spark is asked with. Extended by `backup` and `compact`."""
+"""What every job that runs on Spark is asked with. Extended by the jobs."""
 
 from __future__ import annotations
 
@@ -11,15 +11,24 @@ from dledger_pipeline.spark.master import LOCAL
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkRequest:
-    """Whose backup, in which store, and by which Spark.
+    """Whose log, and by which Spark.
 
     Attributes:
-        store: The store's root; each group has its own folder below it.
         group_id: The group it must be; None: the only one that the nodes or the store have.
         master, conf: See `session.spark_session`.
     """
 
-    store: Store
     group_id: str | None = None
     master: str = LOCAL
     conf: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreRequest(SparkRequest):
+    """Whose backup, in which store.
+
+    Attributes:
+        store: The store's root; each group has its own folder below it.
+    """
+
+    store: Store

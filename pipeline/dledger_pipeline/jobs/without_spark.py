@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from dledger_pipeline.archive import catalog, compacted, expiry
+from dledger_pipeline.archive import catalog, expiry
 from dledger_pipeline.archive import repair as repairing
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
@@ -193,7 +193,7 @@ def repair(store: Store, group_id: str | None, progress: Progress) -> Result:
 
 
 def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
-    """Sign the newest backup and compactions with the store's key, after verifying all of them.
+    """Sign the newest backup with the store's key, after verifying it.
 
     It signs whatever is in the store now: call it only if you know who wrote that.
 
@@ -206,7 +206,6 @@ def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
     found = _verified(store.trusted(), group_id, progress)
     manifest = catalog.load(store.trusted(), found.group_id, found.number)
     catalog.sign(store, manifest)
-    compactions = compacted.sign(store, found.group_id)
     return {
         "phase": COMPLETED,
         "groupId": found.group_id,
@@ -214,5 +213,4 @@ def sign(store: Store, group_id: str | None, progress: Progress) -> Result:
         "firstIndex": found.first_index,
         "lastIndex": found.last_index,
         "signature": catalog.signature(store, manifest),
-        "compactions": compactions,
     }

@@ -112,7 +112,7 @@ class ExportedPlaces:
     topics: dict[int, str]
 
 
-def _channel(address: str) -> Any:
+def peer_channel(address: str) -> Any:
     """Return a channel to a peer port: over TLS if the environment names a certificate for it.
 
     The node is then known by the host of the address. Raises InvalidArgument.
@@ -137,7 +137,7 @@ class ExportClient:
         """
         self.address = address
         self.timeout_s = timeout_s
-        self._channel = _channel(address)
+        self._channel = peer_channel(address)
         self._stub = pb_grpc.AdminStub(self._channel)
         self._export = self._channel.unary_stream(
             _EXPORT, pb.ExportRequest.SerializeToString, response_deserializer=None
@@ -314,12 +314,14 @@ class Nodes:
     Attributes:
         addresses: The best one to read from first.
         group_id: The group that all of them belong to.
+        leader: The leader's address; empty if no leader answers.
         leader_ms: The leader's log clock, Unix milliseconds; 0 if no leader answers.
         leader_commit_index: What the leader had committed at that moment.
     """
 
     addresses: tuple[str, ...]
     group_id: str
+    leader: str
     leader_ms: int
     leader_commit_index: int
 
@@ -342,10 +344,12 @@ def choose_nodes(addresses: Sequence[str], *, timeout_s: float = 5.0) -> Nodes:
     if len(groups) > 1:
         raise ForeignGroup(f"{', '.join(statuses)} belong to different groups: {sorted(groups)}")
     best = max(statuses, key=lambda address: _preference(statuses[address]))
-    leader = max(statuses.values(), key=lambda status: status.now_ms)
+    leading = max(statuses, key=lambda address: statuses[address].now_ms)
+    leader = statuses[leading]
     return Nodes(
         addresses=(best, *(address for address in addresses if address != best)),
         group_id=statuses[best].group_id,
+        leader=leading if leader.now_ms else "",
         leader_ms=leader.now_ms,
         leader_commit_index=leader.commit_index if leader.now_ms else 0,
     )
@@ -359,7 +363,7 @@ def _statuses(
     addresses: Sequence[str], timeout_s: float
 ) -> tuple[dict[str, pb.StatusResponse], list[str]]:
     """Return the statuses of the nodes that are in a group, and for the others the reasons."""
-    channels = {address: _channel(address) for address in dict.fromkeys(addresses)}
+    channels = {address: peer_channel(address) for address in dict.fromkeys(addresses)}
     calls = {
         address: pb_grpc.AdminStub(channel).Status.future(
             pb.StatusRequest(), timeout=timeout_s, wait_for_ready=False

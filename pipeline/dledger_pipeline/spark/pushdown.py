@@ -33,7 +33,6 @@ OF_MESSAGES: Final[Fields] = {
     "stored_at_ms": ("first_ms", "last_ms"),
     "queue_offset": ("first_offset", "last_offset"),
 }
-OF_COMPACTED: Final[Fields] = {**OF_MESSAGES, "index": ("first_index", "last_index")}
 _EQUAL: Final = {"topic": "topic", "queue_id": "queue_id"}
 """By column, the attribute that is the only value."""
 

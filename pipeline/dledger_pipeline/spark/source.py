@@ -1,8 +1,8 @@
 """``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
-running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, compacted
-messages, or the newest message of each key (`current`). Which objects of a backup may have such
+running nodes (`entry_ranges`), and shows entries, messages as consumers saw them,
+or the newest message of each key (`current`). Which objects of a backup may have such
 messages follows from the manifest (`planning`); elsewhere queue offsets are found in one pass over
 the log while Spark plans (`queue_offsets`). The tasks then read in parallel. Spark finds the format
 by `pyspark_dledger`.
@@ -32,9 +32,8 @@ from pyspark.sql.types import StructType
 
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument
-from dledger_pipeline.archive import catalog, compacted
+from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.bases import state_of_node, state_on_disk
-from dledger_pipeline.archive.compacted import CompactedRange
 from dledger_pipeline.archive.current import (
     CURRENT_SCHEMA,
     Chosen,
@@ -113,14 +112,12 @@ class View(StrEnum):
 
     ENTRIES = "entries"
     MESSAGES = "messages"
-    COMPACTED = "compacted"
     CURRENT = "current"
 
 
 _PUSHED: Final = {
     View.ENTRIES: pushdown.OF_ENTRIES,
     View.MESSAGES: pushdown.OF_MESSAGES,
-    View.COMPACTED: pushdown.OF_COMPACTED,
     View.CURRENT: pushdown.OF_MESSAGES,
 }
 
@@ -133,8 +130,8 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         number: Which backup; None: the newest.
-        topics: Of a compaction: which one. Of what is current: which topics, if not the compacted.
-            columns: Which columns of the view, in which order.
+        topics: Of what is current: which topics, if not the compacted.
+        columns: Which columns of the view, in which order.
         selection: Which rows.
         as_of_ms: Of what is current: at which time, Unix milliseconds.
         read_once: Whether Spark may narrow the selection by a query's conditions: `READ_ONCE`.
@@ -240,22 +237,19 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
             f"given: {', '.join(sources) or 'none'}"
         )
     _check_of_keys(given, view)
-    if view is View.COMPACTED and sources != ["store"]:
-        raise InvalidArgument("view compacted needs the option store")
-    if "manifest" in given and (sources != ["store"] or view is View.COMPACTED):
-        raise InvalidArgument("option manifest says which backup of a store, but not for compacted")
+    if "manifest" in given and sources != ["store"]:
+        raise InvalidArgument("option manifest says which backup of a store")
     of_messages = [name for name in _OF_MESSAGES if name in given]
     if view is View.ENTRIES and of_messages:
         raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
 
 
 def _check_of_keys(given: Mapping[str, str], view: View) -> None:
-    if view is View.COMPACTED and "topics" not in given:
-        raise InvalidArgument("view compacted needs the option topics")
-    if "topics" in given and view not in (View.COMPACTED, View.CURRENT):
-        raise InvalidArgument("option topics is for the views compacted and current only")
-    if "asof" in given and view is not View.CURRENT:
-        raise InvalidArgument("option asOf is for view current only; others have toTime")
+    if view is not View.CURRENT:
+        if "topics" in given:
+            raise InvalidArgument("option topics is for view current only; others have topic")
+        if "asof" in given:
+            raise InvalidArgument("option asOf is for view current only; others have toTime")
 
 
 def _view(value: str) -> View:
@@ -323,7 +317,7 @@ def _time(name: str, given: Mapping[str, str], *, up: bool = False) -> int | Non
         raise InvalidArgument(f"option {name}: {error}") from None
 
 
-Share: TypeAlias = EntryRange | MessageRange | CompactedRange | CurrentRange
+Share: TypeAlias = EntryRange | MessageRange | CurrentRange
 """What one task reads."""
 
 
@@ -452,9 +446,8 @@ def _shares(options: ReadOptions) -> Iterator[Share]:
     if options.view is View.MESSAGES:
         yield from (each for each in _messages(options) if each.may_have_rows)
         return
-    ranges = _compacted(options) if options.view is View.COMPACTED else _ranges(options)
     bounds = _bounds(options)
-    yield from (each for each in ranges if overlap(each.bounds, bounds))
+    yield from (each for each in _ranges(options) if overlap(each.bounds, bounds))
 
 
 def _messages(options: ReadOptions) -> Iterator[MessageRange]:
@@ -502,13 +495,6 @@ def _state_before(
     if isinstance(first, ExportedRange):
         return state_of_node(first.addresses[0], first.group_id)
     return state_on_disk(first.path.parent.parent)
-
-
-def _compacted(options: ReadOptions) -> Iterator[CompactedRange]:
-    store = options.opened()
-    group_id = options.group_id or catalog.load(store).group_id
-    for file in compacted.load(store, group_id, options.topics).files:
-        yield CompactedRange(store=store, group_id=group_id, file=file)
 
 
 def _ranges(options: ReadOptions) -> Sequence[EntryRange]:
