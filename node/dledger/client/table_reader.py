@@ -152,7 +152,7 @@ class TableReader:
             follow(self._nodes, self.topic, queue_id, **self._from(queue_id))
             for queue_id in range(len(self._offsets))
         ]
-        async with aclosing(_merged(readers, until_s)) as batches:
+        async with aclosing(_merge(readers, until_s)) as batches:
             async for queue_id, batch in batches:
                 for change in self._changes(queue_id, batch):
                     yield change
@@ -212,7 +212,7 @@ class TableReader:
         self._generation, self._tombstone_ms = generation, found.compaction.tombstone_ms
 
 
-async def _merged(
+async def _merge(
     readers: Sequence[AsyncGenerator[StoredBatch]], until_s: float
 ) -> AsyncGenerator[tuple[int, StoredBatch]]:
     """Yield what each of *readers* yields, with its number, until the loop's time is *until_s*.

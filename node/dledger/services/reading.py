@@ -319,7 +319,7 @@ def encoded(
             pieces += batch
         elif part[at].offsets is not None:
             with_gaps = request is not None and request.with_gaps
-            for batch in _kept(part[at], with_gaps=with_gaps):
+            for batch in _encode_kept(part[at], with_gaps=with_gaps):
                 pieces += batch
         else:
             for stretch in part[at:end]:
@@ -344,7 +344,7 @@ def _alone(stretch: QueueSlice) -> _Batch:
     return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
 
 
-def _kept(stretch: QueueSlice, *, with_gaps: bool) -> Iterator[_Batch]:
+def _encode_kept(stretch: QueueSlice, *, with_gaps: bool) -> Iterator[_Batch]:
     """Yield what was copied since it was stored: one batch, or one for each stretch without gaps.
 
     A payload has the rows of its batch only: a block of which each second offset is gone has two
