@@ -111,6 +111,14 @@ def test_json_bodies_become_columns() -> None:
     assert told == Told()
 
 
+def test_the_same_columns_have_the_same_hash_for_ever() -> None:
+    """A table is known by it, whatever another version of a library says of types."""
+    assert _columns().digest() == "fdd6fe92203acae1"
+    others = {"columns": [{"name": "lines", "type": {"list": "int"}}]}
+    choices = [_columns(others), _columns(has_body=False), Columns(), _columns()]
+    assert len({each.digest() for each in choices}) == 4
+
+
 @pytest.mark.parametrize(
     ("body", "error"),
     [
