@@ -70,8 +70,9 @@ class Columns:
         return pa.schema([*own, *added, pa.field(ERROR, pa.string())])
 
     def digest(self) -> str:
-        """Return a hash: tables with the same one have the same columns."""
-        return sha256(str(self.schema()).encode()).hexdigest()[:16]
+        """Return a hash: tables with the same one have the same columns, whoever computes it."""
+        told = [self.schema().names, [_as_json(field) for field in self.of_json]]
+        return sha256(json.dumps(told).encode()).hexdigest()[:16]
 
 
 def columns_of(name: str, text: str, *, has_body: bool) -> Columns:
@@ -140,6 +141,19 @@ def _type(given: Any, where: str) -> pa.DataType:
         f"{where} must be one of {', '.join(_TYPES)}, "
         f'{{"list": type}} or {{"struct": [fields]}}, not {given!r:.80}'
     )
+
+
+def _as_json(field: pa.Field) -> dict[str, Any]:
+    """Return a field as a schema file has it."""
+    return {"name": field.name, "type": _type_as_json(field.type)}
+
+
+def _type_as_json(kind: pa.DataType) -> Any:
+    if pa.types.is_list(kind):
+        return {"list": _type_as_json(kind.value_type)}
+    if pa.types.is_struct(kind):
+        return {"struct": [_as_json(kind.field(at)) for at in range(kind.num_fields)]}
+    return next(name for name, known in _TYPES.items() if known == kind)
 
 
 def _size(field: pa.Field) -> int:
