@@ -20,6 +20,7 @@ pytestmark = pytest.mark.e2e
 NIGHTLY: dict[str, Any] = {**COMPACTED, "compaction": {"schedule": "* * * * *"}}
 
 
+@pytest.mark.long
 async def test_a_round_of_the_schedule_runs_as_a_job_and_is_told(
     story: Story, operator: Operator
 ) -> None:
