@@ -21,7 +21,7 @@ from dledger.files.memory_files import MemoryFiles
 from dledger.replica import compacting, compactor, copier
 from dledger.replica.compacting import MAX_OFFSETS, TOMBSTONE, Claim
 from dledger.replica.compactor import Compacted
-from dledger.replica.rolling import Due, rekeep_of
+from dledger.replica.rolling import Due, Roll, next_roll, rekeep_of
 from tests.replica.group import IDS, DriverGroup, DriverNode
 from tests.replica.test_node_snapshots import _METRICS, _digests_agree, _state, _upkeep
 from tests.waiting import eventually
@@ -417,15 +417,22 @@ async def test_two_at_once_and_the_roller_never_write_beside_each_other(
     await world.lives(80 * _HOUR_S)
     writing, most = 0, 0
 
-    def counted(*arguments: Any) -> tuple[bytes, int]:
+    def found(*arguments: Any) -> Roll | None:
         nonlocal writing, most
-        writing += 1
+        roll = next_roll(*arguments)
+        writing += roll is not None
         most = max(most, writing)
-        made = rekeep_of(*arguments)
-        writing -= 1
-        return made
+        return roll
 
-    monkeypatch.setattr(copier, "rekeep_of", counted)
+    async def proposed(this: copier.Copier, command: bytes) -> int:
+        nonlocal writing
+        dropped = await propose(this, command)
+        writing -= 1
+        return dropped
+
+    propose = copier.Copier._propose
+    monkeypatch.setattr(copier, "next_roll", found)
+    monkeypatch.setattr(copier.Copier, "_propose", proposed)
     claim = await world.claim()
     results = await asyncio.gather(
         world.compact(claim),
