@@ -102,7 +102,7 @@ class OffsetSet:
         found._set(self._bits[: len(found._bits)])
         return found
 
-    def _set(self, bits: bytes) -> None:
+    def _set(self, bits: bytes | bytearray) -> None:
         """Take these bits, but for those behind the last offset."""
         self._bits[:] = bits
         if bits:
