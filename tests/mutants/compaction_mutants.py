@@ -6,8 +6,7 @@ from tests.mutants.mutant import Mutant
 
 _COMPACTOR = "tests/replica/test_compactor.py"
 _COMPACTING = "tests/replica/test_compacting.py"
-_HISTORIES = "tests/broker/test_compaction_histories.py"
-_KEPT_HISTORIES = "tests/broker/test_rekeep_histories.py"
+_ROLLING = "tests/replica/test_rolling.py"
 _OFFSETS = "tests/common/test_offset_set.py"
 
 COMPACTION_MUTANTS = (
@@ -153,6 +152,6 @@ COMPACTION_MUTANTS = (
         old="payload.place != (index, start)",
         new="payload.entry.index != index",
         why="a copy has another message's body",
-        checks=(_KEPT_HISTORIES, _HISTORIES),
+        checks=(_ROLLING,),
     ),
 )

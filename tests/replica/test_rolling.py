@@ -105,6 +105,22 @@ def test_a_command_is_no_larger_than_it_may_be() -> None:
     assert len(_lengths(log)) >= 3
 
 
+def test_two_payloads_of_one_entry_are_told_apart() -> None:
+    """Each row is copied from its own, whichever entry both are in."""
+    log, bodies = _log(), [b"a", b"b", b"c", b"d"]
+    pairs = [
+        Columns(message_ids=["", ""], bodies=pair, born_at_ms=[0, 0])
+        for pair in (bodies[:2], bodies[2:])
+    ]
+    log.append(*(encode_produce(p, client_id="c", topic="t", queue_id=0) for p in pairs))
+
+    _roll(log, len(log.entries) + 1)
+
+    (copy,) = _queue(log).stretches(0)
+    frame = ProduceFrame(_read(log, copy.entry).data, copy.start, copy.end)
+    assert [frame.message(row).body for row in range(4)] == bodies
+
+
 def test_the_first_block_goes_by_its_own_retention() -> None:
     """Not by how long its neighbours are kept, nor by when it was copied."""
     log = _log()
