@@ -25,7 +25,8 @@ KEYS = 40
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """Return where the three nodes of a group are."""
-    group = DevGroup(tmp_path_factory.mktemp("group") / "data", free_port_range())
+    directory = tmp_path_factory.mktemp("group") / "data"
+    group = DevGroup(directory, free_port_range(), "retention_hours=1")
     try:
         group.announced()
         yield eventually_blocking(group.whole, "the group is whole", 120)
