@@ -37,7 +37,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]
 async def _send(address: str, rounds: range) -> None:
     async with Client(address, timeout_s=120, client_id="test") as client:
         await client.create_topic(
-            "prices", queues=QUEUES, compaction=Compaction(min_lag_ms=0, tombstone_ms=0)
+            "prices", queues=QUEUES, compaction=Compaction(min_lag_ms=1, tombstone_ms=1)
         )
         for number in rounds:
             for key in range(KEYS):
