@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -342,7 +342,7 @@ class World:
         found = dict(self._found(queue))
         assert found == rows
         assert list(found) == sorted(found)
-        assert queue.first == min(rows, default=queue.end)
+        self._check_first(queue, rows)
         assert queue.end == self.topics[name].ends[queue_id]
         codes = {o: next(iter(tag_codes((row.tag,)) or ())) for o, row in rows.items()}
         for offset in self.rng.sample(range(queue.end + 1), min(3, queue.end + 1)):
@@ -370,6 +370,9 @@ class World:
         assert queue.lowest_index == min(
             (each.entry for each in queue.stretches(queue.first)), default=None
         )
+
+    def _check_first(self, queue: consume_queue.ConsumeQueue, rows: dict[int, Row]) -> None:
+        assert queue.first == min(rows, default=queue.end)
 
     def _found(self, queue: consume_queue.ConsumeQueue) -> Iterator[tuple[int, Row]]:
         for first, length, row, index, start, end in queue.stretches(queue.first):
@@ -412,7 +415,7 @@ class World:
             assert (backlog.unread, backlog.held) == (0, 0)
 
 
-_STEPS = (
+STEPS = (
     *("create", "delete", "change_retention", "produce", "produce", "produce", "produce"),
     *("roll", "leave_out", "tell_late", "retain", "retain", "receive", "receive", "ack"),
     *("wait", "snapshot"),
@@ -424,13 +427,19 @@ _STEPS = (
 def test_histories_equal_a_plain_model(seed: int, steps: int, sealed: int) -> None:
     """Content, ids, tags, times, hosts and places are those of the model, on every node."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
-        patch.setattr(rolling, "MAX_ROWS", 7)
-        patch.setattr(rolling, "MAX_BYTES", 40)
-        world = World(seed)
-        world.create()
-        for _ in range(steps):
-            getattr(world, world.rng.choice(_STEPS))()
-            world.check()
-        world.drain()
+        play(World(seed), STEPS, patch, steps=steps, sealed=sealed)
+
+
+def play(
+    world: World, choice: Sequence[str], patch: pytest.MonkeyPatch, *, steps: int, sealed: int
+) -> None:
+    """Do so many steps, each by chance; check the world after each, and that a group gets all."""
+    patch.setattr(consume_queue, "_SEALED", sealed)
+    patch.setattr(rolling, "MAX_ROWS", 7)
+    patch.setattr(rolling, "MAX_BYTES", 40)
+    world.create()
+    for _ in range(steps):
+        getattr(world, world.rng.choice(choice))()
         world.check()
+    world.drain()
+    world.check()

@@ -145,7 +145,7 @@ class ConsumerGroups:
                 )
             else:
                 end = queue.end
-                if queue.blocks is not None:  # as if the messages had no gaps between them
+                if queue.has_gaps:  # as if the messages had none between them
                     position = deliveries.next_offset
                     end = position + queue.count_from(position)
                 count += deliveries.available(end, lived_ms, enough=enough - count)

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.broker import commands
 from dledger.broker.body_digests import Digests
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
+from dledger.broker.erase import Erase
 from dledger.broker.id_runs import IdRun
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
@@ -44,6 +45,14 @@ from dledger.errors import DiskFull, InvalidArgument, LimitReached, UnknownTopic
 
 _KEEPS_LONGER: Final = 1 << 16
 """In a topic's number of queues in a snapshot: its own retention follows."""
+
+
+class Gone(NamedTuple):
+    """How many *messages* of one queue are gone, and whether it begins at a later offset now."""
+
+    topic: str
+    messages: int
+    from_front: bool
 
 
 class TopicStore:
@@ -385,8 +394,8 @@ class TopicStore:
         self._kept[topic.name] -= dropped
         return RetentionSet(before=topic.retention_hours, dropped=dropped)
 
-    def rekeep(self, command: Rekeep, index: int) -> tuple[str, int]:
-        """Copy, move or drop messages that a topic keeps longer; return its name and how many went.
+    def rekeep(self, command: Rekeep, index: int) -> Gone:
+        """Copy, move or drop messages that a topic keeps longer; return what is gone.
 
         Raises:
             UnknownTopic: There is no topic of this generation that keeps anything longer.
@@ -399,15 +408,34 @@ class TopicStore:
         if command.offsets and command.topic != name:
             raise InvalidArgument(f"a payload of topic {command.topic!r} for topic {name!r}")
         self.queue(name, command.queue_id)
-        gone = self._own(name, command.queue_id).rekeep(
+        queue = self._own(name, command.queue_id)
+        first = queue.first
+        messages = queue.rekeep(
             command.first,
             command.to,
             Payload(index, command.inner, command.end),
             command.offsets,
             newest_ms=command.newest_ms,
         )
-        self._kept[name] -= gone
-        return name, gone
+        self._kept[name] -= messages
+        return Gone(name, messages, queue.first > first)
+
+    def erase(self, command: Erase) -> Gone:
+        """Erase messages of a compacted topic; return what is gone.
+
+        Raises:
+            UnknownTopic: There is no compacted topic of this generation.
+            InvalidArgument: It has no such queue. Nothing is changed.
+        """
+        name = self.longer.get(command.generation)
+        if name is None or self._topics[name].compaction is None:
+            raise UnknownTopic(f"generation {command.generation}, compacted")
+        self.queue(name, command.queue_id)
+        queue = self._own(name, command.queue_id)
+        first = queue.first
+        messages = queue.erase(command.offsets)
+        self._kept[name] -= messages
+        return Gone(name, messages, queue.first > first)
 
     @property
     def copied_below(self) -> int:
