@@ -271,7 +271,7 @@ def _checked_columns(records: Sequence[pb.Record]) -> Columns:
 
 
 def _batches(request: pb.ReadRequest, part: Sequence[QueueSlice], generation: int) -> list[bytes]:
-    return [encoded(part, request, generation=generation)]
+    return [encoded(part, request, generation=generation)] if part else []
 
 
 async def _write(stream: Stream, responses: Iterable[bytes]) -> None:

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Final
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.rekeep import REKEPT, Origin, origins
@@ -53,6 +54,7 @@ class QueueSlice:
         first_row: Its row in the payload.
         count: The number of messages.
         entry: The entry that holds the payload, at bytes [start, end) of its data.
+        is_cut: Whether others of the payload may have been erased: then only its own are sent.
     """
 
     first_offset: int
@@ -61,6 +63,7 @@ class QueueSlice:
     entry: Entry
     start: int
     end: int
+    is_cut: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -93,6 +96,7 @@ class BatchReading:
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._planned: list[Stretch] = []
+        self._erased: ErasedOffsets | None = None
         self._entry: Entry | None = None
 
     def check(self) -> None:
@@ -149,10 +153,14 @@ class BatchReading:
     async def part(self) -> list[QueueSlice]:
         """Return the next batches in order: one, or several of together at most 1 MiB.
 
-        Fewer if they lie in large entries of other queues' messages, which are held meanwhile.
+        Fewer if they lie in large entries of other queues' messages, which are held meanwhile. None
+        if all that was planned has been erased since.
         """
         part: list[QueueSlice] = []
         held_bytes = 0
+        if self._queue().erased is not self._erased:
+            self._go_back(self._planned)
+            self._plan()
         stretches, self._planned = self._planned, []
         self._read_ahead(stretches)
         for number, (first, count, row, index, start, end) in enumerate(stretches):
@@ -162,7 +170,8 @@ class BatchReading:
                     break
                 self._entry = await self._engine.read_entry(index)
                 held_bytes += self._entry.size_bytes
-            part.append(QueueSlice(first, row, count, self._entry, start, end))
+            is_cut = self._erased is not None
+            part.append(QueueSlice(first, row, count, self._entry, start, end, is_cut))
         if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
         with suppress(UnknownTopic, OffsetOutOfRange):  # told when it is asked for
@@ -184,6 +193,7 @@ class BatchReading:
             OffsetOutOfRange: Retention has dropped it.
         """
         stretches: list[Stretch] = []
+        self._planned, self._erased = stretches, self._queue().erased
         if self._left == 0 or self._offset >= self._queue().end:
             return stretches
         size_bytes = 0
@@ -200,7 +210,6 @@ class BatchReading:
             self._offset = stretch.first + length
             if self._left == 0 or len(stretches) == _JOINED_ROWS:
                 break
-        self._planned = stretches
         return stretches
 
     def _go_back(self, stretches: Sequence[Stretch]) -> None:
@@ -225,8 +234,7 @@ def encoded(
         for piece in (batch,) if batch is not None else map(_alone, part[at:end]):
             pieces += piece
         at = end
-    next_offset = part[-1].first_offset + part[-1].count
-    rest = pb.ReadBatchesResponse(next_offset=next_offset, generation=generation)
+    rest = pb.ReadBatchesResponse(next_offset=_end_of(part[-1]), generation=generation)
     pieces.append(rest.SerializeToString())
     return b"".join(pieces)
 
@@ -235,6 +243,8 @@ def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     """Return one batch as it was produced, in pieces."""
     if stretch.entry.data[stretch.start - 1] == REKEPT:
         return _rekept(stretch)
+    if stretch.is_cut and stretch.count < stretch.frame().count:
+        return _cut(stretch)
     head = pb.StoredBatch(
         first_offset=stretch.first_offset,
         first_row=stretch.first_row,
@@ -247,6 +257,34 @@ def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
 
 
+def _cut(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
+    """Return one batch without the other rows of its payload, in pieces.
+
+    A row that cannot be decoded is left out: nobody can be shown it, and the others have to go on.
+    """
+    try:
+        payload = _own_rows(stretch, stretch.frame())
+    except MalformedCommandError:
+        rows = range(stretch.count if stretch.count > 1 else 0)
+        first, row = stretch.first_offset, stretch.first_row
+        each = (replace(stretch, first_offset=first + n, first_row=row + n, count=1) for n in rows)
+        return tuple(chain.from_iterable(map(_cut, each)))
+    head = pb.StoredBatch(
+        first_offset=stretch.first_offset,
+        count=stretch.count,
+        index=stretch.entry.index,
+        stored_at_ms=stretch.entry.timestamp_ms,
+    ).SerializeToString()
+    head += length_prefix(_PAYLOAD, len(payload))
+    return length_prefix(_BATCHES, len(head) + len(payload)), head, payload
+
+
+def _own_rows(stretch: QueueSlice, frame: ProduceFrame) -> bytes:
+    """Return a payload with the rows of a slice only. Raises MalformedCommandError."""
+    row = (stretch.entry.data, stretch.start, stretch.end, stretch.first_row, stretch.count)
+    return joined_payload(frame.topic, frame.queue_id, [row])
+
+
 def _rekept(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     """Return a batch that was copied since it was stored, in pieces.
 
@@ -255,8 +293,7 @@ def _rekept(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     frame, found = stretch.frame(), stretch.origins()
     payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
     if stretch.count < frame.count:
-        row = (stretch.entry.data, stretch.start, stretch.end, stretch.first_row, stretch.count)
-        payload = memoryview(joined_payload(frame.topic, frame.queue_id, [row]))
+        payload = memoryview(_own_rows(stretch, frame))
     entries = [
         (len(list(rows)), *entry)
         for entry, rows in groupby((origin.entry, origin.stored_at_ms) for origin in found)
@@ -278,7 +315,10 @@ def _rekept(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
 
 
 def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
-    """Return the end of the slices from *start* on that may be joined, at least one."""
+    """Return the end of the slices from *start* on that may be joined, at least one.
+
+    A joined payload has no gaps.
+    """
     end, rows = start, 0
     while end < len(part):
         stretch = part[end]
@@ -287,8 +327,14 @@ def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
             break
         if stretch.entry.data[stretch.start - 1] == REKEPT:
             break
+        if end > start and stretch.is_cut and stretch.first_offset != _end_of(part[end - 1]):
+            break
         end += 1
     return max(end, start + 1)
+
+
+def _end_of(stretch: QueueSlice) -> int:
+    return stretch.first_offset + stretch.count
 
 
 def _joined(
