@@ -10,15 +10,15 @@ from dledger.broker import topic_store
 from dledger.broker.topics import Compaction, Topic, checked_topic
 
 
-def compact_all_topics(patch: pytest.MonkeyPatch) -> None:
-    """Have every topic compacted that is made, or read from a snapshot."""
+def compact_topics(patch: pytest.MonkeyPatch) -> None:
+    """Have every topic compacted that is made, or read from a snapshot, but one called `plain`."""
 
     def made(**settings: Any) -> Topic:
         checked_topic(**settings)
         return read(**settings)
 
     def read(**settings: Any) -> Topic:
-        return Topic(**settings, compaction=Compaction())
+        return Topic(**settings, compaction=None if settings["name"] == "plain" else Compaction())
 
     patch.setattr(topic_store, "checked_topic", made)
     patch.setattr(topic_store, "Topic", read)

@@ -17,7 +17,7 @@ from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.erase import Erase
 from dledger.broker.results import Erased
 from dledger.errors import DledgerError
-from tests.broker.compacted import compact_all_topics
+from tests.broker.compacted import compact_topics
 from tests.broker.test_rekeep_histories import STEPS, Row, World, play
 
 _HISTORIES: Final = int(os.environ.get("ERASE_HISTORIES", "40"))
@@ -79,5 +79,5 @@ class ErasingWorld(World):
 def test_histories_with_erased_messages_equal_the_model(seed: int, steps: int, sealed: int) -> None:
     """What was erased is nowhere again, on any node, and everything else is as it was."""
     with pytest.MonkeyPatch.context() as patch:
-        compact_all_topics(patch)
+        compact_topics(patch)
         play(ErasingWorld(seed), (*STEPS, "erase", "erase"), patch, steps=steps, sealed=sealed)

@@ -17,7 +17,7 @@ from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
 from dledger.types import Entry
-from tests.broker.compacted import compact_all_topics
+from tests.broker.compacted import compact_topics
 from tests.broker.log import Log
 from tests.requests.part_of_engine import PartOfEngine
 
@@ -57,7 +57,7 @@ class Disk(PartOfEngine):
 @pytest.fixture(autouse=True)
 def _compacted() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        compact_all_topics(patch)
+        compact_topics(patch)
         yield
 
 

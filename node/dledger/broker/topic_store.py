@@ -424,12 +424,14 @@ class TopicStore:
         """Erase messages of a compacted topic; return what is gone.
 
         Raises:
-            UnknownTopic: There is no compacted topic of this generation.
-            InvalidArgument: It has no such queue. Nothing is changed.
+            UnknownTopic: There is no topic of this generation that keeps anything longer.
+            InvalidArgument: It is not compacted, or has no such queue. Nothing is changed.
         """
         name = self.longer.get(command.generation)
-        if name is None or self._topics[name].compaction is None:
-            raise UnknownTopic(f"generation {command.generation}, compacted")
+        if name is None:
+            raise UnknownTopic(f"generation {command.generation}")
+        if self._topics[name].compaction is None:
+            raise InvalidArgument(f"topic {name!r} is not compacted")
         self.queue(name, command.queue_id)
         queue = self._own(name, command.queue_id)
         first = queue.first

@@ -7,7 +7,15 @@ not.
 
 from __future__ import annotations
 
-from dledger.client.admin_client import AdminClient, ForcedGroup, GroupView, TopicView
+from dledger.client.admin_client import (
+    AdminClient,
+    ErasedView,
+    ErasuresView,
+    ErasureView,
+    ForcedGroup,
+    GroupView,
+    TopicView,
+)
 from dledger.client.append_stream import AppendStream
 from dledger.client.batch_reader import follow
 from dledger.client.batching_producer import BatchingProducer, Sent
@@ -31,6 +39,9 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "ErasedView",
+    "ErasureView",
+    "ErasuresView",
     "FilterBacklog",
     "ForcedGroup",
     "GroupView",

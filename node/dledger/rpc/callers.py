@@ -55,8 +55,8 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
-            "ForceNewGroup GrowTopic ListGroups RemoveMember SetTopicRetention TransferLeader "
-            "WatchStatus"
+            "Erase ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SetTopicRetention "
+            "TransferLeader WatchStatus"
         ),
     ),
 )
