@@ -427,17 +427,17 @@ class TopicStore:
             UnknownTopic: There is no topic of this generation that keeps anything longer.
             InvalidArgument: It is not compacted, or has no such queue. Nothing is changed.
         """
-        name = self.longer.get(command.generation)
-        if name is None:
+        topic = self._topics.get(self.longer.get(command.generation, ""))
+        if topic is None:
             raise UnknownTopic(f"generation {command.generation}")
-        if self._topics[name].compaction is None:
-            raise InvalidArgument(f"topic {name!r} is not compacted")
-        self.queue(name, command.queue_id)
-        queue = self._own(name, command.queue_id)
+        if topic.compaction is None:
+            raise InvalidArgument(f"topic {topic.name!r} is not compacted")
+        self.queue(topic.name, command.queue_id)
+        queue = self._own(topic.name, command.queue_id)
         first = queue.first
         messages = queue.erase(command.offsets)
-        self._kept[name] -= messages
-        return Gone(name, messages, queue.first > first)
+        self._kept[topic.name] -= messages
+        return Gone(topic.name, messages, queue.first > first)
 
     @property
     def copied_below(self) -> int:
