@@ -74,6 +74,40 @@ class NotServed(Refused):
     """Nothing at the asked port knows the call: another port, another program, an older version."""
 
 
+class IllegalKey(InvalidArgument):
+    """A message for a compacted topic has not exactly one key."""
+
+    def __init__(self, topic: str, found: str) -> None:
+        """*found* says which message has what instead."""
+        super().__init__(
+            f"topic {topic!r} is compacted by key: a message has exactly one key there, which is "
+            f"not empty, and {found}; give each one key, or send to a topic that is not compacted"
+        )
+
+
+class SeveralQueues(InvalidArgument):
+    """The keys of a batch for a compacted topic are of several queues; a batch is of one.
+
+    Attributes:
+        queues: How many queues the topic has; a key is in that of its CRC32C modulo this number.
+    """
+
+    def __init__(self, sentence: str, *, queues: int) -> None:
+        super().__init__(sentence)
+        self.queues = queues
+
+    @classmethod
+    def of(cls, topic: str, rows: Sequence[tuple[int, int]], *, queues: int) -> Self:
+        """Return the error; *rows* has some of the batch's, each with the queue of its key."""
+        named = ", ".join(f"row {row} in queue {queue_id}" for row, queue_id in rows)
+        return cls(
+            f"topic {topic!r} is compacted, and the keys of this batch are of several of its "
+            f"{queues} queues ({named}): send what is of one queue (CRC32C of the key modulo "
+            f"{queues}) in one batch, or single records",
+            queues=queues,
+        )
+
+
 class UnknownTopic(Refused):
     """The topic does not exist, and was not to be created on demand, or was deleted."""
 

@@ -1,4 +1,4 @@
-"""Compacted topics for tests of what happens to their messages, not of how they are made."""
+"""Compacted topics for tests of what happens to their messages, not of how these come in."""
 
 from __future__ import annotations
 
@@ -11,14 +11,12 @@ from dledger.broker.topics import Compaction, Topic, checked_topic
 
 
 def compact_topics(patch: pytest.MonkeyPatch) -> None:
-    """Have every topic compacted that is made, or read from a snapshot, but one called `plain`."""
+    """Have every topic made compacted but one called `plain`, and take messages without a key."""
 
     def made(**settings: Any) -> Topic:
-        checked_topic(**settings)
-        return read(**settings)
-
-    def read(**settings: Any) -> Topic:
-        return Topic(**settings, compaction=None if settings["name"] == "plain" else Compaction())
+        if settings["name"] != "plain":
+            settings["compaction"] = Compaction()
+        return checked_topic(**settings)
 
     patch.setattr(topic_store, "checked_topic", made)
-    patch.setattr(topic_store, "Topic", read)
+    patch.setattr(topic_store, "check_keyed", lambda *_: None)

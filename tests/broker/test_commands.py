@@ -8,10 +8,17 @@ from hypothesis import strategies as st
 
 from dledger.broker import commands
 from dledger.broker.command_frame import MalformedCommandError, frame_type, split
+from dledger.broker.topics import Compaction
 
 _LEASES = (commands.LeaseRef(0, 5, 7), commands.LeaseRef(3, 1 << 60, 9))
 _COMMANDS = [
     commands.CreateTopic(name="t", type="NORMAL", queues=8),
+    commands.CreateTopic(
+        name="t",
+        type="NORMAL",
+        queues=8,
+        compaction=Compaction(min_lag_ms=1, tombstone_ms=2),
+    ),
     commands.CreateGroup(name="g"),
     commands.Receive(
         group="g", topic="t", queue_id=2, any_queue=True, limit=32, invisible_ms=1,

@@ -3,7 +3,8 @@
 With every step that a group has: batches of several rows, some of them repeats; rolls by a leader,
 whole, half done, or told late by one that is deposed; retention; rows that go by age or are left
 out, so that there are gaps; receives, acks, and leases on rows that vanish; snapshots, restarts and
-nodes that join; topics that are deleted and made anew; retention that is changed.
+nodes that join; topics that are deleted and made anew; retention that is changed. Some topics are
+compacted: they begin at offset 0 for ever, whatever of their front is gone.
 """
 
 from __future__ import annotations
@@ -31,18 +32,23 @@ from dledger.broker.commands import (
     SetRetention,
 )
 from dledger.broker.filters import tag_codes
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.rekeep import REKEPT, Rekeep, origins
 from dledger.broker.results import Produced, Received, Rekept, Retained, RetentionSet, TopicCreated
 from dledger.broker.state import BrokerState
-from dledger.broker.topics import Topic
-from dledger.errors import DledgerError
+from dledger.broker.topics import Compaction, Topic
+from dledger.errors import DledgerError, InvalidArgument
 from dledger.replica import rolling
 from dledger.types import Entry, EntryKind
 
 _HISTORIES = int(os.environ.get("REKEEP_HISTORIES", "60"))
 _QUEUES = 2
+_KEYS = [
+    [key for key in "0123456789" if queue_of_key(key.encode(), _QUEUES) == queue_id]
+    for queue_id in range(_QUEUES)
+]
 
 
 @dataclass(frozen=True)
@@ -51,6 +57,7 @@ class Row:
 
     body: bytes
     tag: str
+    keys: tuple[str, ...]
     message_id: str
     entry: int
     stored_at_ms: int
@@ -63,6 +70,7 @@ class TopicModel:
 
     generation: int
     hours: int | None = None
+    is_compacted: bool = False
     rows: list[dict[int, Row]] = field(default_factory=lambda: [{} for _ in range(_QUEUES)])
     ends: list[int] = field(default_factory=lambda: [0] * _QUEUES)
     ids: dict[str, tuple[int, int, Row]] = field(default_factory=dict)
@@ -81,7 +89,7 @@ class World:
         self.late: list[bytes] = []
         self.held: list[Received] = []
         self.got: dict[tuple[str, int], set[tuple[int, int]]] = defaultdict(set)
-        self.commit(CreateGroup(name="g").encode())
+        self.commit(CreateGroup(name="g").encode(), CreateGroup(name="late").encode())
 
     def commit(self, *commands: bytes) -> list[object]:
         self.index += 1
@@ -109,9 +117,13 @@ class World:
         name = self.rng.choice("ab")
         if name in self.topics:
             return
-        (made,) = self.commit(CreateTopic(name=name, type="NORMAL", queues=_QUEUES).encode())
+        compaction = Compaction() if self.rng.random() < 0.5 else None
+        command = CreateTopic(name=name, type="NORMAL", queues=_QUEUES, compaction=compaction)
+        (made,) = self.commit(command.encode())
         assert isinstance(made, TopicCreated)
-        self.topics[name] = TopicModel(made.topic.generation)
+        is_compacted = compaction is not None
+        hours = 0 if is_compacted else None
+        self.topics[name] = TopicModel(made.topic.generation, hours, is_compacted)
         if self.rng.random() < 0.9:
             self._set_retention(name, self.rng.choice((0, 0, 2)))
 
@@ -129,6 +141,9 @@ class World:
         topic = self.topics[name]
         before = self._there(name)
         (done,) = self.commit(SetRetention(name=name, hours=hours).encode())
+        if topic.is_compacted:
+            assert isinstance(done, InvalidArgument)
+            return
         assert isinstance(done, RetentionSet)
         assert done.before == topic.hours
         topic.hours = hours
@@ -150,16 +165,24 @@ class World:
         host = self.rng.choice(("", "10.0.0.1:80", "büro:1"))
         batch: dict[str, Message] = {}
         for number in range(self.rng.choice((1, 1, 2, 5, 12))):
-            if topic.ids and self.rng.random() < 0.15:
-                message_id = self.rng.choice(sorted(topic.ids))
+            ids = [
+                message_id
+                for message_id, (its, _, _) in sorted(topic.ids.items())
+                if its == queue_id or not topic.is_compacted
+            ]
+            if ids and self.rng.random() < 0.15:
+                message_id = self.rng.choice(ids)
                 known = topic.ids[message_id][2]
-                message = Message(message_id=message_id, body=known.body, tag=known.tag)
+                message = Message(
+                    message_id=message_id, body=known.body, tag=known.tag, keys=known.keys
+                )
             else:
                 message_id = f"m{self.rng.getrandbits(60):x}" if self.rng.random() < 0.8 else ""
                 message = Message(
                     message_id=message_id,
                     body=self.rng.randbytes(4),
                     tag=self.rng.choice(("", "", "x")),
+                    keys=(self.rng.choice(_KEYS[queue_id]),) if topic.is_compacted else (),
                 )
             batch[message_id or f"without {number}"] = message
         messages = list(batch.values())
@@ -177,6 +200,7 @@ class World:
             stored = Row(
                 message.body,
                 message.tag,
+                message.keys,
                 message.message_id or id_of_place(self.index, 5, row),
                 self.index,
                 self.now_ms,
@@ -216,13 +240,14 @@ class World:
         return lambda stored_at_ms: self.now_ms - stored_at_ms >= kept_ms
 
     def leave_out(self) -> None:
-        """What compaction will do: some rows go, wherever they are."""
+        """What compaction does: some rows go, wherever they are, or all."""
         for topic in self.state.topics.keeping_longer():
             queue_id = self.rng.randrange(_QUEUES)
             queue = self.state.topics.queue(topic.name, queue_id)
             roll = rolling.next_roll(topic, queue_id, queue, self.rng.randint(1, self.index))
             if roll is not None:
-                gone = {at for at in range(roll.first, roll.to) if self.rng.random() < 0.5}
+                odds = self.rng.choice((0.5, 0.5, 0.9, 1.0))
+                gone = {at for at in range(roll.first, roll.to) if self.rng.random() < odds}
                 lengths = [
                     each._replace(first=at, length=1, row=each.row + at - each.first)
                     for each in roll.stretches
@@ -310,9 +335,9 @@ class World:
         if self.held:
             self._ack(self.held.pop(self.rng.randrange(len(self.held))))
 
-    def _ack(self, received: Received) -> None:
+    def _ack(self, received: Received, group: str = "g") -> None:
         leases = [LeaseRef(d.queue_id, d.offset, received.receive_id) for d in received.deliveries]
-        self.commit(Ack(group="g", topic=received.topic, leases=tuple(leases)).encode())
+        self.commit(Ack(group=group, topic=received.topic, leases=tuple(leases)).encode())
 
     def wait(self) -> None:
         self.now_ms += self.rng.choice((1, 500, 2_500, 5_000))
@@ -342,7 +367,8 @@ class World:
         found = dict(self._found(queue))
         assert found == rows
         assert list(found) == sorted(found)
-        self._check_first(queue, rows)
+        begins_at_0 = self.topics[name].is_compacted
+        assert queue.first == (0 if begins_at_0 else min(rows, default=queue.end))
         assert queue.end == self.topics[name].ends[queue_id]
         codes = {o: next(iter(tag_codes((row.tag,)) or ())) for o, row in rows.items()}
         for offset in self.rng.sample(range(queue.end + 1), min(3, queue.end + 1)):
@@ -371,9 +397,6 @@ class World:
             (each.entry for each in queue.stretches(queue.first)), default=None
         )
 
-    def _check_first(self, queue: consume_queue.ConsumeQueue, rows: dict[int, Row]) -> None:
-        assert queue.first == min(rows, default=queue.end)
-
     def _found(self, queue: consume_queue.ConsumeQueue) -> Iterator[tuple[int, Row]]:
         for first, length, row, index, start, end in queue.stretches(queue.first):
             entry = self.read(index)
@@ -385,20 +408,21 @@ class World:
                 origin = (index, entry.timestamp_ms, frame.born_host)
                 if rekept is not None:
                     origin = rekept[row + number]
-                yield first + number, Row(message.body, message.tag, message_id, *origin)
+                found = Row(message.body, message.tag, message.keys, message_id, *origin)
+                yield first + number, found
 
-    def drain(self) -> None:
+    def drain(self, group: str) -> None:
         """A group gets all that is there, and its receives come to an end."""
         for name, topic in self.topics.items():
             queues = list(range(_QUEUES))
             for _ in range(4 * sum(topic.ends) + 20):
                 self.now_ms += 10_000
                 if not self.state.groups.available(
-                    "g", name, queues, self.state.time.lived_at(self.now_ms), enough=1
+                    group, name, queues, self.state.time.lived_at(self.now_ms), enough=1
                 ):
                     break
                 command = Receive(
-                    group="g",
+                    group=group,
                     topic=name,
                     queue_id=0,
                     any_queue=True,
@@ -408,10 +432,10 @@ class World:
                 (result,) = self.commit(command.encode())
                 self._take(name, result)
                 assert isinstance(result, Received)
-                self._ack(result)
+                self._ack(result, group)
             else:
                 raise AssertionError("receives go on for ever")
-            backlog = self.state.groups.backlog("g", name)
+            backlog = self.state.groups.backlog(group, name)
             assert (backlog.unread, backlog.held) == (0, 0)
 
 
@@ -441,5 +465,10 @@ def play(
     for _ in range(steps):
         getattr(world, world.rng.choice(choice))()
         world.check()
-    world.drain()
+    world.drain("g")
+    world.got.clear()
+    world.drain("late")
+    for name, topic in world.topics.items():
+        there = {(queue_id, o) for queue_id in range(_QUEUES) for o in topic.rows[queue_id]}
+        assert world.got[name, topic.generation] == there, "a new group reads it all"
     world.check()

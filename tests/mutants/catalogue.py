@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.mutants.answer_mutants import ANSWER_MUTANTS
 from tests.mutants.channel_mutants import CHANNEL_MUTANTS
+from tests.mutants.compacted_mutants import COMPACTED_MUTANTS
 from tests.mutants.consumer_mutants import CONSUMER_MUTANTS
 from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
@@ -56,6 +57,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *GROWTH_MUTANTS,
     *KEEPING_MUTANTS,
     *ERASE_MUTANTS,
+    *COMPACTED_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,

@@ -313,8 +313,8 @@ NODE_MUTANTS = (
         file="services/producing.py",
         old="            if asked is not None:\n"
         "                asked.admit(calls=0, messages=messages, size_bytes=len(command))\n"
-        "            refused = await self._refusal_of(checked)\n",
-        new="            refused = await self._refusal_of(checked)\n"
+        "            command, refused = await self._for_topic(command, checked)\n",
+        new="            command, refused = await self._for_topic(command, checked)\n"
         "            try:\n"
         "                if asked is not None:\n"
         "                    asked.admit(calls=0, messages=messages, size_bytes=len(command))\n"

@@ -40,8 +40,6 @@ async def test_a_key_is_erased_and_a_restart_from_a_snapshot_agrees(
     asked = ("message", "erase", "--topic", "prices", "--key", _KEY, *address)
     async with live.client(follower) as client:
         await client.create_topic("prices", queues=2)
-        assert await run("topic", "retain", "prices", "--hours", "0", *address) == 0
-        capsys.readouterr()
         records = [Record(body=b"%d" % row, keys=(_KEY,)) for row in range(3)]
         queue_id = queue_of_key(_KEY.encode(), 2)
         await client.append("prices", records, queue_id=queue_id)

@@ -18,28 +18,37 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
+from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURES, Features
 
 _Json: TypeAlias = Mapping[str, object]
 NUMBER_BOUND: Final = 1 << 62
 """Numbers in commands are below this, so that the sum of two fits a snapshot's i64 columns."""
 SECRET_BYTES: Final = 32
+_OF_COMPACTION: Final = ("minLagMs", "tombstoneMs")
+"""The fields of a CREATE_TOPIC's ``compaction``, in the order of `Compaction`'s."""
 _SECRET = re.compile(rf"[0-9a-f]{{{2 * SECRET_BYTES}}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateTopic:
-    """Create a topic; does nothing if it exists with the same settings."""
+    """Create a topic; does nothing if it exists with the same settings.
+
+    *compaction* is in the command only if it is set.
+    """
 
     name: str
     type: str
     queues: int
+    compaction: Compaction | None = None
 
     def encode(self) -> bytes:
         """Return the framed command."""
-        return _framed(
-            CommandType.CREATE_TOPIC, {"name": self.name, "type": self.type, "queues": self.queues}
-        )
+        row: dict[str, object] = {"name": self.name, "type": self.type, "queues": self.queues}
+        if self.compaction is not None:
+            times = self.compaction.min_lag_ms, self.compaction.tombstone_ms
+            row["compaction"] = dict(zip(_OF_COMPACTION, times, strict=True))
+        return _framed(CommandType.CREATE_TOPIC, row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -365,8 +374,20 @@ def decode(
 
 def _create_topic(row: _Json) -> CreateTopic:
     return CreateTopic(
-        name=_text(row["name"]), type=_text(row["type"]), queues=_number(row["queues"])
+        name=_text(row["name"]),
+        type=_text(row["type"]),
+        queues=_number(row["queues"]),
+        compaction=_compaction(row["compaction"]) if "compaction" in row else None,
     )
+
+
+def _compaction(value: object) -> Compaction:
+    if not isinstance(value, dict):
+        _wrong("an object", value)
+    if unknown := sorted(value.keys() - set(_OF_COMPACTION)):
+        raise UnknownCommandError(f"a compaction with {', '.join(map(repr, unknown))}")
+    min_lag_ms, tombstone_ms = (_number(value[name]) for name in _OF_COMPACTION)
+    return Compaction(min_lag_ms=min_lag_ms, tombstone_ms=tombstone_ms)
 
 
 def _create_group(row: _Json) -> CreateGroup:

@@ -8,7 +8,9 @@ reference, so that the event loop never copies them (`editions`).
 
 What a topic keeps for longer than its group lies in blocks before these runs (`kept_blocks`): the
 rows of a block are where a REKEEP copied them, and some of their offsets may be gone. Over both lie
-the offsets that were erased (`erased_offsets`): nobody is shown what is there.
+the offsets that were erased (`erased_offsets`): nobody is shown what is there. A queue of a
+compacted topic begins at offset 0 for ever, whatever of its front is gone: whoever reads the table
+from its beginning gets the next row that is left.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from typing import Final, NamedTuple
 
 from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.filters import tag_code
-from dledger.broker.kept_blocks import KeptBlocks, block_of
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, Rows, block_of
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
 from dledger.broker.queue_part import QueuePart
 from dledger.broker.snapshot_codec import Reader, ascends, number
@@ -98,6 +100,7 @@ class ConsumeQueue:
     """
 
     __slots__ = (
+        "_begins_at_0",
         "_first_entry",
         "_open",
         "_sealed",
@@ -112,11 +115,14 @@ class ConsumeQueue:
         "log_first",
     )
 
-    def __init__(self, edition: int = 0) -> None:
+    def __init__(self, edition: int = 0, *, begins_at_0: bool = False) -> None:
+        """*begins_at_0*: Whether it is of a compacted topic."""
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
+        self._begins_at_0 = begins_at_0
         self.first = 0
-        """The oldest offset kept; equal to `end` if none is. What was erased may be at it."""
+        """Where a reader may begin: the oldest offset kept, or `end` if none is. Of a compacted
+        topic 0, though that message may be gone."""
         self.end = 0
         """The offset that the next message gets."""
         self.log_first = 0
@@ -141,7 +147,7 @@ class ConsumeQueue:
 
         Both share the open runs, which only ever grow: each queue knows its own end.
         """
-        other = ConsumeQueue(edition)
+        other = ConsumeQueue(edition, begins_at_0=self._begins_at_0)
         other.first, other.end = self.first, self.end
         other.log_first, other.blocks = self.log_first, self.blocks
         other.erased, other.has_gaps = self.erased, self.has_gaps
@@ -192,8 +198,8 @@ class ConsumeQueue:
             self.erased is not None and self.erased.has(offset)
         ):
             raise self._nothing_at(offset)
-        if self.blocks is not None and offset < self.log_first:
-            position, end = self._kept_stretch(self.blocks, offset)
+        if offset < self.log_first:
+            position, end = self._kept_stretch(offset)
         else:
             runs, end = self._piece(offset)
             run = runs.at(offset)
@@ -208,9 +214,9 @@ class ConsumeQueue:
             end = self.erased.next_from(offset, end)
         return position, end - offset
 
-    def _kept_stretch(self, blocks: KeptBlocks, offset: int) -> tuple[Position, int]:
+    def _kept_stretch(self, offset: int) -> tuple[Position, int]:
         """Return the position of a message in a block, and the end of the slice it begins."""
-        for block, rows in blocks.rows(offset, by_tag=False):
+        for block, rows in self._kept_rows(offset, by_tag=False):
             if rows.first == offset:
                 payload = Payload(block.entry, block.start, block.stop)
                 return Position(payload, rows.row), offset + rows.length
@@ -219,6 +225,10 @@ class ConsumeQueue:
 
     def _nothing_at(self, offset: int) -> OffsetOutOfRange:
         return OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+
+    def _kept_rows(self, offset: int, *, by_tag: bool) -> Iterator[tuple[KeptBlock, Rows]]:
+        """Return the rows from *offset* on that are in blocks."""
+        return iter(()) if self.blocks is None else self.blocks.rows(offset, by_tag=by_tag)
 
     def has(self, offset: int) -> bool:
         """Whether there is a message at *offset*: in a gap there is none, though around it."""
@@ -271,8 +281,8 @@ class ConsumeQueue:
         """
         if offset < self.first:
             return
-        if self.blocks is not None and offset < self.log_first:
-            for block, rows in self.blocks.rows(offset, by_tag=False):
+        if offset < self.log_first:
+            for block, rows in self._kept_rows(offset, by_tag=False):
                 place = (block.entry, block.start, block.stop)
                 whole = Stretch(rows.first, rows.length, rows.row, *place)
                 if self.erased is None:
@@ -314,8 +324,8 @@ class ConsumeQueue:
         """Return the tag code of the message at *offset*, which must exist."""
         if self.erased is not None and self.erased.has(offset):
             raise self._nothing_at(offset)
-        if self.blocks is not None and offset < self.log_first:
-            found = self.blocks.at(offset)
+        if offset < self.log_first:
+            found = None if self.blocks is None else self.blocks.at(offset)
             if found is None:
                 raise self._nothing_at(offset)
             return found[0].code(found[1])
@@ -327,8 +337,8 @@ class ConsumeQueue:
 
         The first begins at *start*, or behind the gap that is there.
         """
-        if self.blocks is not None and start < self.log_first:
-            for _, rows in self.blocks.rows(start, by_tag=True):
+        if start < self.log_first:
+            for _, rows in self._kept_rows(start, by_tag=True):
                 whole = Run(first=rows.first, end=rows.first + rows.length, code=rows.code)
                 if self.erased is None:
                     yield whole
@@ -377,12 +387,13 @@ class ConsumeQueue:
 
         A sealed piece that is only partly dropped stays as it is; only `log_first` moves.
         """
-        if self.has_gaps:
+        if self.blocks is not None or self.erased is not None:
             return self._drop_kept_before(self.blocks or KeptBlocks(), index)
-        before = self.first
+        before = self.log_first
         self._drop_runs_before(index)
-        self.first = self.log_first
-        return self.first - before
+        self.first = 0 if self._begins_at_0 else self.log_first
+        self.has_gaps = self.first < self.log_first
+        return self.log_first - before
 
     def _drop_kept_before(self, blocks: KeptBlocks, index: int) -> int:
         before, log_first = self.count, self.log_first
@@ -496,8 +507,9 @@ class ConsumeQueue:
     def _keep(self, blocks: KeptBlocks, erased: ErasedOffsets | None) -> None:
         self.blocks = blocks if len(blocks) else None
         self.erased = erased
-        self.first = blocks.first if len(blocks) else self.log_first
-        self.has_gaps = self.blocks is not None or erased is not None
+        if not self._begins_at_0:
+            self.first = blocks.first if len(blocks) else self.log_first
+        self.has_gaps = self.first < self.log_first or erased is not None
 
     def _cut_runs(self, to: int) -> None:
         """Forget the log's runs before offset *to*, at most `end`."""
@@ -538,9 +550,12 @@ class ConsumeQueue:
             yield from map(little_endian, self._open.cut(0, count).columns())
 
     @classmethod
-    def read(cls, source: Reader) -> ConsumeQueue:
-        """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError."""
-        queue = cls()
+    def read(cls, source: Reader, *, begins_at_0: bool = False) -> ConsumeQueue:
+        """Read a queue from a snapshot; sealed pieces stay sealed. Raises MalformedStateError.
+
+        *begins_at_0*: Whether it is of a compacted topic.
+        """
+        queue = cls(begins_at_0=begins_at_0)
         queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
         blocks = KeptBlocks()
         if sealed & _HAS_BLOCKS:

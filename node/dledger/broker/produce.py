@@ -58,6 +58,10 @@ from dledger.common.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mar
 VERSION = 1
 NO_QUEUE = -1
 _HEADER = struct.Struct("<BBHHHiI")
+_QUEUE = struct.Struct("<i")
+_QUEUE_AT = 8
+_FRAME_BYTES = 5
+"""Of a command's length and type, before the payload."""
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
 HAS_MARK = 32
 FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES | HAS_MARK
@@ -236,10 +240,10 @@ class _Strings:
 class _Lists:
     """A column of lists of strings; *more* further string columns share its offsets."""
 
-    __slots__ = ("_data", "_offsets_at", "columns", "end")
+    __slots__ = ("_count", "_data", "_offsets_at", "columns", "end")
 
     def __init__(self, data: bytes, start: int, end: int, count: int, *, columns: int) -> None:
-        self._data, self._offsets_at = data, start
+        self._data, self._count, self._offsets_at = data, count, start
         position = start + 4 * (count + 1)
         if position > end:
             raise MalformedCommandError(f"column of {count} lists at byte {start} is cut short")
@@ -249,6 +253,14 @@ class _Lists:
             self.columns.append(_Strings(data, position, end, items))
             position = self.columns[-1].end
         self.end = position
+
+    def all(self) -> list[list[bytes]]:
+        """Return every list of the first column."""
+        offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
+        if offsets[0] != 0 or list(offsets) != sorted(offsets):
+            raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
+        items = self.columns[0].all()
+        return [items[low:high] for low, high in pairwise(offsets)]
 
     def range(self, row: int) -> range:
         low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
@@ -368,6 +380,10 @@ class ProduceFrame:
             return ()
         return struct.unpack_from(f"<{self.count}q", self._data, self._born_at)
 
+    def keys(self) -> list[list[bytes]]:
+        """Return every message's keys, UTF-8. Raises MalformedCommandError."""
+        return self._keys.all() if self._keys is not None else [[]] * self.count
+
     def check_texts(self) -> None:
         """Check that every id and tag is UTF-8. Raises MalformedCommandError, naming the row."""
         self._ids.check_text("message id")
@@ -436,6 +452,12 @@ class ProduceFrame:
             return {}
         names = _texts(self._properties, row, 0)
         return dict(zip(names, _texts(self._properties, row, 1), strict=True))
+
+
+def with_queue(command: bytes, queue_id: int) -> bytes:
+    """Return a framed PRODUCE command for another queue; nothing else changes."""
+    at = _FRAME_BYTES + _QUEUE_AT
+    return b"".join((command[:at], _QUEUE.pack(queue_id), command[at + _QUEUE.size :]))
 
 
 def without_client_id(payload: memoryview) -> tuple[bytes, memoryview]:

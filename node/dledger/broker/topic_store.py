@@ -11,12 +11,13 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from dledger.broker import commands
-from dledger.broker.body_digests import Digests
+from dledger.broker.body_digests import Digests, digest_of
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
 from dledger.broker.id_runs import IdRun
+from dledger.broker.key_queues import check_keyed
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
 from dledger.broker.rekeep import Rekeep
@@ -32,11 +33,13 @@ from dledger.broker.results import (
 from dledger.broker.retries import Rows
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.topics import (
+    MAX_COMPACTION_MS,
     MAX_QUEUES,
     MAX_QUEUES_IN_ALL,
     MAX_RETENTION_HOURS,
     MAX_TOPICS,
     TYPES,
+    Compaction,
     Topic,
     checked_topic,
 )
@@ -45,6 +48,8 @@ from dledger.errors import DiskFull, InvalidArgument, LimitReached, UnknownTopic
 
 _KEEPS_LONGER: Final = 1 << 16
 """In a topic's number of queues in a snapshot: its own retention follows."""
+_IS_COMPACTED: Final = 1 << 17
+"""Likewise: the times of its compaction follow, in milliseconds; it is kept for ever."""
 
 
 class Gone(NamedTuple):
@@ -142,6 +147,11 @@ class TopicStore:
         """Return how many messages a topic keeps, or raise UnknownTopic."""
         return self._kept[self.named(topic).name]
 
+    def is_taken(self, client_id: str, topic: str, message_id: str, body: bytes) -> bool:
+        """Whether an id is remembered as that of a message with another body."""
+        known = self._dedupe.find(client_id, topic, message_id.encode())
+        return known is not None and known.digest != digest_of(body)
+
     @property
     def remembered_ids(self) -> int:
         """Number of ids in the deduplication window; at most `deduplication.MAX_IDS`."""
@@ -159,13 +169,15 @@ class TopicStore:
             InvalidArgument: It exists with other settings, or the settings are not valid.
             LimitReached: There would be too many topics, or too many queues of all topics together.
         """
-        topic = checked_topic(name=command.name, type=command.type, queues=command.queues)
+        topic = checked_topic(
+            name=command.name,
+            type=command.type,
+            queues=command.queues,
+            compaction=command.compaction,
+        )
         existing = self._topics.get(topic.name)
         if existing is not None and existing != topic:
-            raise InvalidArgument(
-                f"topic {topic.name!r} exists with type {existing.type} and {existing.queues} "
-                f"queues, not type {topic.type} and {topic.queues} queues"
-            )
+            raise InvalidArgument(f"topic {topic.name!r} exists with {existing}, not {topic}")
         if existing is None:
             self._check_topics()
             self._check_queues(topic.name, topic.queues)
@@ -173,9 +185,13 @@ class TopicStore:
             topic = replace(topic, generation=self._made)
             self._queues_in_all += topic.queues
             self._topics[topic.name] = topic
-            edition = self._edition.number
-            self._queues[topic.name] = [ConsumeQueue(edition) for _ in range(topic.queues)]
+            edition, is_compacted = self._edition.number, topic.compaction is not None
+            self._queues[topic.name] = [
+                ConsumeQueue(edition, begins_at_0=is_compacted) for _ in range(topic.queues)
+            ]
             self._turns[topic.name] = self._kept[topic.name] = 0
+            if topic.retention_hours is not None:
+                self.longer[topic.generation] = topic.name
         return TopicCreated(existing or topic, existing is None)
 
     def grow(self, command: commands.GrowTopic) -> TopicGrown:
@@ -183,10 +199,15 @@ class TopicStore:
 
         Raises:
             UnknownTopic: There is no such topic.
-            InvalidArgument: It has more queues, or may not have so many.
+            InvalidArgument: It has more queues, may not have so many, or is compacted.
             LimitReached: There would be too many queues of all topics together.
         """
         topic = self.named(command.name)
+        if topic.compaction is not None:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is compacted, and its keys lie in its {topic.queues} queues "
+                "for ever: it does not grow; copy it into a new topic with more queues"
+            )
         grown = checked_topic(name=topic.name, type=topic.type, queues=command.queues)
         more = grown.queues - topic.queues
         if more < 0:
@@ -252,12 +273,15 @@ class TopicStore:
         Raises:
             UnknownTopic: There is no such topic.
             InvalidArgument: The topic does not have the requested queue.
+            IllegalKey, SeveralQueues: It is compacted, and the messages' keys do not fit it.
             MalformedCommandError: A column that is needed here is malformed.
         """
         if batch.queue_id != NO_QUEUE:
             self.queue(batch.topic, batch.queue_id)
         else:
             self.queues(batch.topic)
+        if self._topics[batch.topic].compaction is not None:
+            check_keyed(batch, self._topics[batch.topic])
         tags = batch.tags()
         ids = batch.ids() if batch.has_ids else None
         if ids is not None or replayed:
@@ -375,9 +399,14 @@ class TopicStore:
 
         Raises:
             UnknownTopic: There is no such topic.
-            InvalidArgument: There is no such retention.
+            InvalidArgument: There is no such retention, or the topic is compacted.
         """
         topic, hours = self.named(command.name), command.hours
+        if topic.compaction is not None:
+            raise InvalidArgument(
+                f"topic {topic.name!r} is compacted: the newest message of each key is kept for "
+                "ever, and nothing else decides what goes; delete the topic if it is not needed"
+            )
         if hours is not None and not 0 <= hours <= MAX_RETENTION_HOURS:
             raise InvalidArgument(
                 f"a topic's retention is 1 to {MAX_RETENTION_HOURS} hours, or 0 for ever: {hours}"
@@ -470,19 +499,31 @@ class TopicStore:
         for _ in range(source.number(high=MAX_TOPICS)):
             room = min(MAX_QUEUES, MAX_QUEUES_IN_ALL - self._queues_in_all)
             name, kind, queues = source.text(), source.text(), source.number(1)
-            keeps_longer, queues = queues & _KEEPS_LONGER, queues & ~_KEEPS_LONGER
+            keeps_longer, is_compacted = queues & _KEEPS_LONGER, queues & _IS_COMPACTED
+            queues &= ~(_KEEPS_LONGER | _IS_COMPACTED)
             if not 1 <= queues <= room:
                 raise source.malformed(f"topic {name!r} has {queues} queues, of {room} at most")
             generation = source.number(1, self._made)
             hours = source.number(high=MAX_RETENTION_HOURS) if keeps_longer else None
+            compaction = _compaction(source) if is_compacted else None
+            if is_compacted and keeps_longer:
+                raise source.malformed(f"topic {name!r} is compacted, and has another retention")
             if kind not in TYPES:
                 raise source.malformed(f"topic {name!r} has the unknown type {kind!r}")
             self._queues_in_all += queues
+            hours = 0 if is_compacted else hours
             self._topics[name] = Topic(
-                name=name, type=kind, queues=queues, generation=generation, retention_hours=hours
+                name=name,
+                type=kind,
+                queues=queues,
+                compaction=compaction,
+                generation=generation,
+                retention_hours=hours,
             )
             self._turns[name] = source.number(high=queues - 1)
-            self._queues[name] = [ConsumeQueue.read(source) for _ in range(queues)]
+            self._queues[name] = [
+                ConsumeQueue.read(source, begins_at_0=compaction is not None) for _ in range(queues)
+            ]
             self._kept[name] = sum(queue.count for queue in self._queues[name])
             if hours is not None:
                 self.longer[generation] = name
@@ -505,6 +546,19 @@ class TopicStore:
         ]
 
 
+def _more_of(topic: Topic) -> tuple[int, tuple[int, ...]]:
+    """Return what a snapshot says of a topic that most have not: its mark, and the numbers."""
+    if topic.compaction is not None:
+        return _IS_COMPACTED, (topic.compaction.min_lag_ms, topic.compaction.tombstone_ms)
+    hours = topic.retention_hours
+    return (0, ()) if hours is None else (_KEEPS_LONGER, (hours,))
+
+
+def _compaction(source: Reader) -> Compaction:
+    min_lag_ms = source.number(1, MAX_COMPACTION_MS)
+    return Compaction(min_lag_ms=min_lag_ms, tombstone_ms=source.number(1, MAX_COMPACTION_MS))
+
+
 def _encoded(
     made: int,
     topics: list[Topic],
@@ -518,10 +572,10 @@ def _encoded(
     for topic in sorted(topics, key=lambda topic: topic.name):
         yield text(topic.name)
         yield text(topic.type)
-        hours = topic.retention_hours
-        yield number(topic.queues | (0 if hours is None else _KEEPS_LONGER))
+        more, numbers = _more_of(topic)
+        yield number(topic.queues | more)
         yield number(topic.generation)
-        yield b"" if hours is None else number(hours)
+        yield b"".join(map(number, numbers))
         yield number(turns[topic.name])
         for queue in queues[topic.name]:
             yield from queue.encoded()

@@ -16,6 +16,8 @@ MAX_QUEUES_IN_ALL = 65_536
 """Queues of all topics together: a node can visit this many without a pause; 50 MB if empty."""
 MAX_RETENTION_HOURS = 1_000_000
 """The longest retention in hours, 114 years; 0 is for ever."""
+MAX_COMPACTION_MS = MAX_RETENTION_HOURS * 3_600_000
+"""The longest time in a topic's compaction."""
 
 
 class TopicType(ABC):
@@ -96,6 +98,10 @@ class Compaction:
     min_lag_ms: int = 3_600_000
     tombstone_ms: int = 86_400_000
 
+    def __str__(self) -> str:
+        """Return it as sentences of refusals have it."""
+        return f"a lag of {self.min_lag_ms} ms and tombstones of {self.tombstone_ms} ms"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Topic:
@@ -105,10 +111,10 @@ class Topic:
         type: The name of one of `TYPES`.
         generation: A number that counts the topics of the broker group, from 1 on. It tells a topic
             from a deleted one of the same name.
-        retention_hours: How long its messages are kept, in lived hours; 0: for ever; None: as the
-            group's retention says.
+        retention_hours: How long its messages are kept, in lived hours; 0: for ever, as always if
+            it is compacted; None: as the group's retention says.
         compaction: Whether and how it is compacted: then it keeps the newest message of each key
-            for ever, and only those.
+            for ever, and only those; None: it is not.
     """
 
     name: str
@@ -118,8 +124,19 @@ class Topic:
     generation: int = field(default=0, compare=False)
     retention_hours: int | None = field(default=None, compare=False)
 
+    def __str__(self) -> str:
+        """Return its settings, as sentences of refusals have them."""
+        how = "" if self.compaction is None else f", compacted with {self.compaction}"
+        return f"type {self.type} and {self.queues} queues{how}"
 
-def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002, its name on the wire
+
+def checked_topic(
+    *,
+    name: str,
+    type: str,  # noqa: A002, its name on the wire
+    queues: int,
+    compaction: Compaction | None = None,
+) -> Topic:
     """Return the topic; raise InvalidArgument, or Unsupported for a type not implemented yet."""
     check_name("topic", name)
     if type not in TYPES:
@@ -130,4 +147,17 @@ def checked_topic(*, name: str, type: str, queues: int) -> Topic:  # noqa: A002,
         raise Unsupported(f"topic type {type} is not implemented yet; only {there} is")
     if not 1 <= queues <= MAX_QUEUES:
         raise InvalidArgument(f"a topic has 1 to {MAX_QUEUES} queues, not {queues}")
-    return Topic(name=name, type=type, queues=queues)
+    if compaction is None:
+        return Topic(name=name, type=type, queues=queues)
+    _check_compaction(compaction)
+    return Topic(name=name, type=type, queues=queues, compaction=compaction, retention_hours=0)
+
+
+def _check_compaction(compaction: Compaction) -> None:
+    """Refuse times out of bounds; 0 too, which is what a request says that names none."""
+    times = {"min_lag_ms": compaction.min_lag_ms, "tombstone_ms": compaction.tombstone_ms}
+    for name, time_ms in times.items():
+        if not 1 <= time_ms <= MAX_COMPACTION_MS:
+            raise InvalidArgument(
+                f"{name} of a compacted topic is 1 to {MAX_COMPACTION_MS}, not {time_ms}"
+            )

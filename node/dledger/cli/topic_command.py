@@ -1,4 +1,4 @@
-"""``dledger topic``: lists, creates, grows, keeps and deletes topics."""
+"""``dledger topic``: lists, creates, describes, grows, keeps and deletes topics."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from dledger.cli.admin_options import (
     tell,
     tell_deleted,
 )
-from dledger.client import TopicView
-from dledger.errors import NotLeader
+from dledger.client import Compaction, TopicInfo, TopicView
+from dledger.errors import InvalidArgument, NotLeader
 
+HOUR_MS: Final = 3_600_000
 EPILOG: Final = """\
 examples:
   dledger topic create orders --queues 8 --endpoint 10.0.0.1:20911
+  dledger topic create prices --compacted --tombstone-hours 48 --endpoint 10.0.0.1:20911
   dledger topic list --endpoint 10.0.0.1:8081 --json
+  dledger topic describe prices --endpoint 10.0.0.1:20911
   dledger topic grow orders --queues 16 --endpoint 10.0.0.1:20911
   dledger topic retain orders --hours 2160 --endpoint 10.0.0.1:20911
   dledger topic retain orders --hours 0 --endpoint 10.0.0.1:20911
@@ -33,8 +36,10 @@ examples:
   dledger topic delete orders --endpoint 10.0.0.1:20911
   dledger topic delete orders --endpoint 10.0.0.1:20911 --yes --json
 
-A peer port (20911) serves all five, a client port (8081) create and list. A topic never gets fewer
+A peer port (20911) serves all six, a client port (8081) create and list. A topic never gets fewer
 queues; clients use new ones once they ask for its routes again, 30 s later at most with the SDKs.
+A compacted topic keeps the newest message of each key for ever: each message has exactly one key,
+which chooses its queue. That is chosen when it is made, and it neither grows nor has a retention.
 retain keeps a topic's messages for longer than the group's retention, 0: for ever; --as-group lets
 go at once what only that had kept. Without --yes, delete only shows what would be deleted, and
 exits with 1. A topic that is created again starts at offset 0; while clients use it and topics are
@@ -47,11 +52,27 @@ def add_create_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name")
     parser.add_argument("--type", default=NORMAL.name, help="message type (default %(default)s)")
     parser.add_argument("--queues", type=positive, default=8, help="number of queues (default 8)")
+    parser.add_argument(
+        "--compacted", action="store_true", help="keep the newest message of each key for ever"
+    )
+    parser.add_argument(
+        "--min-lag-hours",
+        type=positive,
+        metavar="HOURS",
+        help="with --compacted: how long a message stays at least (default 1)",
+    )
+    parser.add_argument(
+        "--tombstone-hours",
+        type=positive,
+        metavar="HOURS",
+        help="with --compacted: how long a tombstone stays at least (default 24)",
+    )
     add_admin_arguments(parser, EPILOG, port=ANY_PORT)
 
 
 async def create(args: argparse.Namespace) -> int:
-    """Create a topic."""
+    """Create a topic. Raises InvalidArgument if the options do not go together."""
+    args.compaction = _compaction(args)
     try:
         created = await _create(args, args.endpoint)
     except NotLeader as error:  # a peer port does not forward it to the leader
@@ -62,7 +83,17 @@ async def create(args: argparse.Namespace) -> int:
 
 async def _create(args: argparse.Namespace, endpoint: str, name: str = "") -> bool:
     async with client_of(args, endpoint, name) as client:
-        return await client.create_topic(args.name, args.type, args.queues)
+        return await client.create_topic(args.name, args.type, args.queues, args.compaction)
+
+
+def _compaction(args: argparse.Namespace) -> Compaction | None:
+    hours = {"min_lag_ms": args.min_lag_hours, "tombstone_ms": args.tombstone_hours}
+    given = {name: each * HOUR_MS for name, each in hours.items() if each is not None}
+    if args.compacted:
+        return Compaction(**given)
+    if given:
+        raise InvalidArgument("--min-lag-hours and --tombstone-hours are of a --compacted topic")
+    return None
 
 
 async def _leader_address(args: argparse.Namespace, error: NotLeader) -> tuple[str, str]:
@@ -122,16 +153,56 @@ async def show(args: argparse.Namespace) -> int:
         topics = await client.topics()
     lines = [f"{'NAME':32} {'TYPE':8} {'QUEUES':>6} {'MESSAGES':>12} {'KEPT':>10}"]
     lines += [
-        f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12} {_in_short(t.retention_hours):>10}"
-        for t in topics
+        f"{t.name:32} {t.type:8} {t.queues:6} {t.messages:12} {_in_short(t):>10}" for t in topics
     ]
     return tell(args, [dataclasses.asdict(topic) for topic in topics], *lines)
 
 
-def _in_short(hours: int | None) -> str:
+def _in_short(topic: TopicInfo) -> str:
+    if topic.compaction is not None:
+        return "compacted"
+    hours = topic.retention_hours
     if hours is None:
         return "as group"
     return f"{hours} h" if hours else "for ever"
+
+
+def add_describe_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger topic describe``."""
+    parser.add_argument("name")
+    add_admin_arguments(parser, EPILOG)
+
+
+async def describe(args: argparse.Namespace) -> int:
+    """Print a topic as the leader sees it."""
+    async with admin_of(args) as admin:
+        topic = await admin.describe_topic(args.name)
+    lines = [
+        f"topic {topic.name}: type {topic.type}, {topic.queues} queues, {topic.messages} messages",
+        f"  {_retention_in_words(topic)}",
+        *_backlogs(topic),
+    ]
+    return tell(args, dataclasses.asdict(topic), *lines)
+
+
+def _retention_in_words(topic: TopicView) -> str:
+    if topic.compaction is None:
+        return f"its messages are kept {in_words(topic.retention_hours)}"
+    lag, tombstone = (
+        f"{time_ms / HOUR_MS:g} h"
+        for time_ms in (topic.compaction.min_lag_ms, topic.compaction.tombstone_ms)
+    )
+    return (
+        "compacted: the newest message of each key is kept for ever, any message for at least "
+        f"{lag}, a tombstone for at least {tombstone}"
+    )
+
+
+def _backlogs(topic: TopicView) -> list[str]:
+    return [
+        f"  consumer group {each.group}: {each.unread} unread, {each.held} not acknowledged"
+        for each in topic.backlogs
+    ]
 
 
 async def delete(args: argparse.Namespace) -> int:
@@ -146,10 +217,7 @@ async def delete(args: argparse.Namespace) -> int:
 
 def _would_go(topic: TopicView) -> list[str]:
     lines = [f"topic {topic.name} has {topic.queues} queues and {topic.messages} messages"]
-    lines += [
-        f"  consumer group {each.group}: {each.unread} unread, {each.held} not acknowledged"
-        for each in topic.backlogs
-    ]
+    lines += _backlogs(topic)
     if topic.messages and not topic.backlogs:
         lines.append("  no consumer group has read any of them")
     return [*lines, *_used(topic)]
@@ -167,6 +235,7 @@ def _used(topic: TopicView) -> list[str]:
 ACTIONS: Final = (
     Action("create", "create a topic", add_create_arguments, create),
     Action("list", "list topics", partial(add_admin_arguments, epilog=EPILOG, port=ANY_PORT), show),
+    Action("describe", "show one topic", add_describe_arguments, describe),
     Action("grow", "give a topic more queues", add_grow_arguments, grow),
     Action("retain", "keep a topic's messages longer", add_retain_arguments, retain),
     Action(

@@ -7,6 +7,8 @@ not.
 
 from __future__ import annotations
 
+from dledger.broker.key_queues import queue_of_key
+from dledger.broker.topics import Compaction
 from dledger.client.admin_client import (
     AdminClient,
     ErasedView,
@@ -23,7 +25,7 @@ from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.status import Backlog, FilterBacklog
-from dledger.errors import MessageIdConflict, OutcomeUnknown
+from dledger.errors import MessageIdConflict, OutcomeUnknown, SeveralQueues
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
@@ -39,6 +41,7 @@ __all__ = [
     "BatchingProducer",
     "BlockingProducer",
     "Client",
+    "Compaction",
     "ErasedView",
     "ErasureView",
     "ErasuresView",
@@ -51,6 +54,7 @@ __all__ = [
     "Record",
     "SendResult",
     "Sent",
+    "SeveralQueues",
     "SpoolCollector",
     "SpoolCounters",
     "SpoolingProducer",
@@ -60,5 +64,6 @@ __all__ = [
     "TopicView",
     "error_of",
     "follow",
+    "queue_of_key",
     "speaks_tls",
 ]

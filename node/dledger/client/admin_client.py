@@ -14,6 +14,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from dledger.broker.topics import Compaction
 from dledger.common.backoff import retry
 from dledger.common.status import (
     MOST_MEMBERS,
@@ -25,7 +26,7 @@ from dledger.common.status import (
 )
 from dledger.errors import DledgerError, NotLeader, NotServed, Unavailable
 from dledger.rpc.channel import Channel, error_of
-from dledger.rpc.messages import own_retention, same_fields
+from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -102,6 +103,7 @@ class TopicView:
             queues (autoCreateTopics); 0: it does not.
         retention_hours: How long it keeps its messages; 0: for ever; None: as its group's retention
             says.
+        compaction: How it is compacted; None: it is not.
     """
 
     name: str
@@ -113,6 +115,7 @@ class TopicView:
     in_use: bool = False
     made_again_queues: int = 0
     retention_hours: int | None = None
+    compaction: Compaction | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -263,6 +266,7 @@ class AdminClient(Channel):
             in_use=response.in_use,
             made_again_queues=response.made_again_queues,
             retention_hours=own_retention(response.topic),
+            compaction=optional_fields(Compaction, response.topic, "compaction"),
         )
 
     async def grow_topic(self, name: str, queues: int) -> int:
@@ -270,7 +274,7 @@ class AdminClient(Channel):
 
         Raises:
             UnknownTopic: It does not exist.
-            InvalidArgument: It has more queues, or may not have so many.
+            InvalidArgument: It has more queues, may not have so many, or is compacted.
             FeatureNotReady: A member runs a version that cannot read of it.
             Unavailable: It was not done within the timeout; it may still be done.
         """
@@ -287,7 +291,7 @@ class AdminClient(Channel):
 
         Raises:
             UnknownTopic: It does not exist.
-            InvalidArgument: The group keeps all messages for longer than that.
+            InvalidArgument: The group keeps all messages for longer, or the topic is compacted.
             FeatureNotReady: A member runs a version that cannot read of it.
             Unavailable: It was not done within the timeout; it may still be done.
         """

@@ -129,11 +129,14 @@ class AppendStream:
         no need to await one before the next. That order is one of each queue: records that are
         appended singly and wait together travel together, ahead of what is for other queues. Each
         caller is told of its own record only. With queue -1 what travels together is stored in
-        one queue.
+        one queue. In a compacted topic that is the queue of their keys: single records travel with
+        those of the same queue.
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the error says
                 which, and where the rest is stored.
+            SeveralQueues: The topic is compacted, and the keys are of several of its queues: append
+                one batch for each (`queue_of_key`); nothing of it is stored.
             Refused: Other errors in the batch; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
             RateLimited: The leader takes no more of this now; nothing of it is stored.
@@ -169,7 +172,7 @@ class AppendStream:
             self._window.give(call)
             raise Unavailable("the stream is closed; the batch was not sent")
         if command:
-            batch = Batch(call.topic, call.queue_id, is_of_lane=False)
+            batch = Batch(call.topic, call.queue_id)
             batch.add(call)
             batch.command = command
             self._lanes.close(call.topic, call.queue_id)
@@ -192,7 +195,7 @@ class AppendStream:
     def _left(self, batch: Batch) -> None:
         """Free the room of a batch that is not unanswered any more, and its place in its lane."""
         self._window.give(batch)
-        if batch.is_of_lane:
+        if batch.lane is not None:
             self._lanes.left(batch)
 
     # -- the stream ------------------------------------------------------------------------------
@@ -315,6 +318,8 @@ class AppendStream:
             self._fail_all(DiskFull(answer.disk_full), harmless=1)
             return
         batch = self._sent.popleft()
+        if answer.key_queues:
+            self._lanes.learn(batch.topic, answer.key_queues)
         if batch.settle(answer):
             self._left(batch)
         else:

@@ -6,6 +6,10 @@ that finds the lane free is sent at once, alone. Used by `append_stream`.
 
 A record joins only if a node would take it, by the same rules (`joinable`). So what a node can
 still refuse a whole batch for is what its records have in common, such as the topic.
+
+In a compacted topic the keys choose the queue, and a batch is of one. A producer learns that, and
+how many queues there are, from the node that refuses its first batch of several; that batch is
+taken apart. From then on each queue has its lane, as if each record had asked for it.
 """
 
 from __future__ import annotations
@@ -16,6 +20,7 @@ from dataclasses import replace
 from operator import index
 from typing import Final
 
+from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.checks.messages import check_record
@@ -109,7 +114,7 @@ def taken_apart(batch: Batch, ids: MessageIds, client_id: str) -> list[Batch]:
         record = Record(body=one) if isinstance(one, bytes) else one
         if record is not None:
             call.record = replace(record, message_id=message_id)
-        part = Batch(batch.topic, batch.queue_id, is_of_lane=True)
+        part = Batch(batch.topic, batch.queue_id, lane=batch.lane)
         part.add(call)
         encode(part, ids, client_id)
         parts.append(part)
@@ -145,6 +150,7 @@ class Lanes:
     def __init__(self, client_id: str, release: Callable[[Batch], None], *, max_bytes: int) -> None:
         self._release, self._max_bytes = release, min(max_bytes, MAX_REQUEST_BYTES)
         self._topics: dict[str, dict[int, _Lane]] = {}
+        self._key_queues: dict[str, int] = {}
         self._has_scope = is_client_id(client_id) and _is_text(client_id)
 
     def has_lane(self, topic: str, queue_id: int) -> bool:
@@ -160,25 +166,45 @@ class Lanes:
 
     def add(self, call: Call) -> None:
         """Let a single record join what waits in its lane, or begin a batch."""
-        lane = self._lane(call.topic, call.queue_id)
+        number = self._number_of(call)
+        lane = self._lane(call.topic, number)
         newest = lane.newest
         if newest is None or not self._has_room(newest, call):
-            newest = lane.newest = Batch(call.topic, call.queue_id, is_of_lane=True)
+            newest = lane.newest = Batch(call.topic, max(number, NO_QUEUE), lane=number)
             lane.held.append(newest)
         newest.add(call)
         if lane.held and lane.under_way < UNDER_WAY:
             self._release_one(lane)
 
+    def learn(self, topic: str, queues: int) -> None:
+        """Note that a topic is compacted and has so many queues, as a node says."""
+        self._key_queues[topic] = queues
+
+    def _number_of(self, call: Call) -> int:
+        """Return the number of the lane that a record goes to.
+
+        It is the queue that it asks for, `NO_QUEUE`, or below that one for each queue that keys
+        choose: such a batch names no queue, as its topic may be another one by now.
+        """
+        queues, record = self._key_queues.get(call.topic), call.record
+        if queues is None or not isinstance(record, Record) or len(record.keys) != 1:
+            return call.queue_id
+        (key,) = record.keys
+        chosen = queue_of_key(key.encode(), queues)
+        return NO_QUEUE - 1 - chosen if call.queue_id in {NO_QUEUE, chosen} else call.queue_id
+
     def close(self, topic: str, queue_id: int) -> None:
         """Release all that must be stored before something else that goes to a queue."""
         for number, lane in self._topics.get(topic, {}).items():
-            if number == queue_id or NO_QUEUE in {number, queue_id}:
+            if number == queue_id or min(number, queue_id) <= NO_QUEUE:
                 self._close(lane)
 
     def left(self, batch: Batch, parts: int = 0) -> None:
         """Note that a released batch is answered, or was replaced by its *parts*."""
-        lanes = self._topics[batch.topic]
-        lane = lanes[batch.queue_id]
+        lanes, number = self._topics[batch.topic], batch.lane
+        if number is None:
+            raise AssertionError(f"batch {batch.id} is of no lane")
+        lane = lanes[number]
         lane.under_way += parts - 1
         if lane.newest is batch:
             lane.newest = None
@@ -186,7 +212,7 @@ class Lanes:
             if lane.under_way < UNDER_WAY:
                 self._release_one(lane)
         elif not lane.under_way:
-            del lanes[batch.queue_id]
+            del lanes[number]
             if not lanes:
                 del self._topics[batch.topic]
 

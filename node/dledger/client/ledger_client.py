@@ -8,12 +8,12 @@ from __future__ import annotations
 import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Final, TypedDict, Unpack
 
 import grpc.aio
 
-from dledger.broker.topics import MAX_TOPICS, NORMAL
+from dledger.broker.topics import MAX_TOPICS, NORMAL, Compaction
 from dledger.client.message_ids import MessageIds
 from dledger.client.stored_batch import StoredBatch
 from dledger.common.backoff import retry
@@ -29,7 +29,7 @@ from dledger.errors import (
     Refused,
 )
 from dledger.rpc.channel import Channel, error_of, outcome_of
-from dledger.rpc.messages import own_retention, same_fields
+from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
@@ -47,6 +47,7 @@ class TopicInfo:
     Attributes:
         messages: How many it keeps now.
         retention_hours: For how long; 0: for ever; None: as its group's retention says.
+        compaction: How it is compacted; None: it is not.
     """
 
     name: str
@@ -54,6 +55,7 @@ class TopicInfo:
     queues: int
     messages: int
     retention_hours: int | None = None
+    compaction: Compaction | None = None
 
 
 class ReadOptions(TypedDict, total=False):
@@ -98,9 +100,20 @@ class Client(Channel):
         self._ledger = pb_grpc.LedgerStub(self.channel)
         self._topics = pb_grpc.TopicsStub(self.channel)
 
-    async def create_topic(self, name: str, type: str = NORMAL.name, queues: int = 8) -> bool:  # noqa: A002
+    async def create_topic(
+        self,
+        name: str,
+        type: str = NORMAL.name,  # noqa: A002
+        queues: int = 8,
+        compaction: Compaction | None = None,
+    ) -> bool:
         """Create a topic; False if it existed with the same settings. Raises Refused."""
-        request = pb.CreateTopicRequest(name=name, type=type, queues=queues)
+        request = pb.CreateTopicRequest(
+            name=name,
+            type=type,
+            queues=queues,
+            compaction=None if compaction is None else pb.Compaction(**asdict(compaction)),
+        )
         return bool((await self.call(self._topics.CreateTopic, request)).created)
 
     async def topics(self) -> tuple[TopicInfo, ...]:
@@ -111,7 +124,12 @@ class Client(Channel):
                 f"{self.address}: names {named} topics; a group has at most {MAX_TOPICS}"
             )
         found = (
-            same_fields(TopicInfo, topic, retention_hours=own_retention(topic))
+            same_fields(
+                TopicInfo,
+                topic,
+                retention_hours=own_retention(topic),
+                compaction=optional_fields(Compaction, topic, "compaction"),
+            )
             for topic in response.topics
         )
         return tuple(sorted(found, key=lambda topic: topic.name))
@@ -124,10 +142,12 @@ class Client(Channel):
         Args:
             topic: The topic.
             records: Records or bare bodies.
-            queue_id: The queue; -1 lets the leader choose.
+            queue_id: The queue; -1 lets the leader choose; in a compacted topic the keys do.
 
         Raises:
             MessageIdConflict: Some messages have ids that other messages used; the rest is stored.
+            SeveralQueues: The topic is compacted, and the keys are of several of its queues: send
+                one batch for each (`queue_of_key`); nothing of it is stored.
             Refused: Another error in the batch, named by the message; nothing of it is stored.
             DiskFull: The group's disks are full; nothing of it is stored.
             OutcomeUnknown: No leader answered within the timeout, or the group accepts no more;

@@ -11,7 +11,14 @@ from collections.abc import Sequence
 from typing import Final
 
 from dledger.common.window import Window
-from dledger.errors import DledgerError, MessageIdConflict, OutcomeUnknown, Refused, Unavailable
+from dledger.errors import (
+    DledgerError,
+    MessageIdConflict,
+    OutcomeUnknown,
+    Refused,
+    SeveralQueues,
+    Unavailable,
+)
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.wire import length_prefix
 from dledger.types import Appended, Record
@@ -67,7 +74,7 @@ class Batch:
     Attributes:
         topic: The topic that it goes to.
         queue_id: The queue that was asked for.
-        is_of_lane: Whether it is of single records that may share it.
+        lane: Of single records that may share it: their lane, see `joining`; else None.
         calls: Whose records it has, in order. If it has several calls, each has one record.
         command: The bytes that are sent; empty as long as calls may join.
         message_ids: If it has several calls: the id of each one's record, once it is encoded.
@@ -83,7 +90,7 @@ class Batch:
         "command",
         "count",
         "id",
-        "is_of_lane",
+        "lane",
         "made_up",
         "message_ids",
         "queue_id",
@@ -92,8 +99,8 @@ class Batch:
         "topic",
     )
 
-    def __init__(self, topic: str, queue_id: int, *, is_of_lane: bool) -> None:
-        self.topic, self.queue_id, self.is_of_lane = topic, queue_id, is_of_lane
+    def __init__(self, topic: str, queue_id: int, *, lane: int | None = None) -> None:
+        self.topic, self.queue_id, self.lane = topic, queue_id, lane
         self.calls: list[Call] = []
         self.command = b""
         self.message_ids: Sequence[str] = ()
@@ -191,7 +198,9 @@ def _settle_one(call: Call, answer: pb.ProduceAnswer) -> None:
     first = answer.first_offset
     offsets = tuple(answer.offsets) or tuple(range(first, first + call.count))
     appended = Appended(queue_id=answer.queue_id, offsets=offsets, index=answer.index)
-    if answer.refused:
+    if answer.key_queues:
+        call.appended.set_exception(SeveralQueues(answer.refused, queues=answer.key_queues))
+    elif answer.refused:
         call.appended.set_exception(Refused(answer.refused))
     elif answer.conflicts:
         conflict = MessageIdConflict.of(answer.conflicts, appended=appended)

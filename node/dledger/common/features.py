@@ -151,7 +151,9 @@ FEATURES: Final = Features(
     level=FEATURE_LEVEL,
     commands={
         PRODUCE: CommandForm(name="PRODUCE", level=1, flags={1: 1, 2: 1, 4: 1, 8: 1, 16: 1, 32: 1}),
-        2: CommandForm(name="CREATE_TOPIC", level=1, fields=since(1, "name type queues")),
+        2: CommandForm(
+            name="CREATE_TOPIC", level=1, fields=since(1, "name type queues compaction")
+        ),
         3: CommandForm(name="CREATE_GROUP", level=1, fields=since(1, "name")),
         4: CommandForm(
             name="RECEIVE",

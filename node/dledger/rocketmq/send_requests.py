@@ -6,13 +6,15 @@ Knows nothing of a node's state, so a door process does this for the node.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
 from typing import Final, NamedTuple
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from dledger.broker.key_queues import queues_of_keys
 from dledger.broker.message import Columns, Encoding, Message
-from dledger.broker.produce import encode_produce
-from dledger.broker.topics import NORMAL
+from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.broker.topics import NORMAL, Topic
 from dledger.checks.messages import (
     check_body,
     check_digest,
@@ -46,12 +48,16 @@ _ENCODINGS: Final = {0: Encoding.IDENTITY} | {int(encoding): encoding for encodi
 
 
 class Origin(NamedTuple):
-    """What messages of one PRODUCE command have in common; of a replay, the mark of its call."""
+    """What messages of one PRODUCE command have in common; of a replay, the mark of its call.
+
+    *queue_id* is `NO_QUEUE` unless the topic is compacted.
+    """
 
     client_id: str
     topic: str
     born_host: str
     replay: ReplayMark | None = None
+    queue_id: int = NO_QUEUE
 
 
 class Sending(NamedTuple):
@@ -101,6 +107,28 @@ def checked(
     return Sending(Origin(sender, topic, host, mark), messages, size_bytes, line, unchecked)
 
 
+def by_queue(sending: Sending, topic: Topic) -> list[Sending]:
+    """Return a request for a compacted topic in parts of one queue each, which follow each other.
+
+    A part ends where the next message's queue is another one, so that the sequences of a replay
+    follow each other in each part. Raises IllegalKey.
+    """
+    keys = [[key.encode() for key in message.keys] for message in sending.messages]
+    queue_ids, parts, start = queues_of_keys(topic, keys), list[Sending](), 0
+    for queue_id, rows in groupby(queue_ids):
+        stop = start + len(list(rows))
+        messages = sending.messages[start:stop]
+        mark = sending.origin.replay
+        origin = sending.origin._replace(
+            queue_id=queue_id,
+            replay=None if mark is None else mark._replace(first=mark.first + start),
+        )
+        size_bytes = sum(len(message.body) for message in messages)
+        parts.append(Sending(origin, messages, size_bytes, sending.line))
+        start = stop
+    return parts
+
+
 def response_of(messages: Sequence[Message], offsets: Sequence[int]) -> service.SendMessageResponse:
     """Return the response for messages that are stored at these queue offsets.
 
@@ -124,6 +152,7 @@ def encoded(origin: Origin, messages: Sequence[Message]) -> bytes:
         Columns.of(messages),
         client_id=origin.client_id,
         topic=origin.topic,
+        queue_id=origin.queue_id,
         born_host=origin.born_host,
         replay=origin.replay,
     )

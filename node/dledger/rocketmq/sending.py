@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
 from prometheus_client import Counter
@@ -16,12 +16,19 @@ from dledger.calls.caller import Caller
 from dledger.calls.method import Submitted
 from dledger.checks.names import SCOPE_DIGEST_BYTES
 from dledger.door.contract import REPLAY_FIELD
-from dledger.errors import MessageIdConflict, OffsetOutOfRange
+from dledger.errors import DledgerError, MessageIdConflict, OffsetOutOfRange, Unavailable
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.rocketmq.command_batcher import CommandBatcher, Place
-from dledger.rocketmq.send_requests import Origin, Sending, checked, encoded, response_of
+from dledger.rocketmq.send_requests import (
+    Origin,
+    Sending,
+    by_queue,
+    checked,
+    encoded,
+    response_of,
+)
 from dledger.rpc.rocketmq_stubs import service
 
 
@@ -44,34 +51,81 @@ class Sender:
         """Store the request's messages as one batch; return each one's position."""
         sending = checked(request, caller.client_id, caller.line, caller.fields.get(REPLAY_FIELD))
         await self._unpacking.check(sending.unchecked, caller.host)
-        await self._resolver.topic(sending.origin.topic)
+        topic = await self._resolver.topic(sending.origin.topic)
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
-        stored, first = _placed(await self._submitted(sending))
-        response = _plain_response(sending, stored, first)
-        if response is not None:
-            return response
-        messages, offsets = sending.messages, list(stored.offsets[first:])
+        if topic.compaction is None:
+            offsets = await self._offsets(sending, self._submitted(sending))
+        else:
+            offsets = await self._keyed_offsets(by_queue(sending, topic))
+        return response_of(sending.messages, offsets)
+
+    async def _offsets(self, sending: Sending, submitted: asyncio.Future[Place]) -> list[int]:
+        """Return the offsets of submitted messages, once they are stored, in their order."""
+        stored, first = _placed(await submitted)
+        messages = sending.messages
+        offsets = list(stored.offsets[first : first + len(messages)])
         unsure = [row - first for row in _unsure(stored) if 0 <= row - first < len(messages)]
         own = (self._own(sending, messages[row], stored, first + row) for row in unsure)
         for row, offset in zip(unsure, await asyncio.gather(*own), strict=True):
             offsets[row] = offset
-        return response_of(messages, offsets[: len(messages)])
+        return offsets
+
+    async def _keyed_offsets(self, parts: Sequence[Sending]) -> list[int]:
+        """Store the parts of a request to a compacted topic; return all offsets, in their order.
+
+        They are submitted together, in order, so that what a lost leader has of them is the first
+        ones. Of a replay with an id that another message had before, each waits for the one before
+        it: the lane's sequence is never past a message that is not stored yet.
+
+        Raises:
+            Unavailable: Some of it may be stored; the same request again stores each message once.
+        """
+        if parts[0].origin.replay is not None and self._has_conflict(parts):
+            return [o for each in parts for o in await self._offsets(each, self._submitted(each))]
+        submitted = list[asyncio.Future[Place]]()
+        try:
+            for each in parts:
+                submitted.append(self._submitted(each))
+        except DledgerError as error:
+            if not submitted:
+                raise
+            raise Unavailable(
+                f"{error}; of the request's {len(parts)} parts for the queues of their keys "
+                f"{len(submitted)} may be stored: send it again with the same message ids"
+            ) from error
+        stored = map(self._offsets, parts, submitted)
+        return [offset for each in await asyncio.gather(*stored) for offset in each]
+
+    def _has_conflict(self, parts: Sequence[Sending]) -> bool:
+        """Whether the id of a message is another's: of one in the window, or in these parts."""
+        bodies: dict[str, bytes] = {}
+        messages = [message for each in parts for message in each.messages]
+        origin, topics = parts[0].origin, self._engine.state.topics
+        return any(
+            bodies.setdefault(message.message_id, message.body) != message.body
+            for message in messages
+        ) or any(
+            topics.is_taken(origin.client_id, origin.topic, message.message_id, message.body)
+            for message in messages
+        )
 
     def begin(
         self, request: service.SendMessageRequest, caller: Caller
     ) -> Submitted[service.SendMessageResponse] | None:
         """Submit the request's messages now.
 
-        None if their topic has to be created first, or perhaps takes none for want of room, or a
-        body of theirs takes long to look into. They are no replay's: the group often knows some of
-        it, and it has thousands, which nobody is to parse and check twice. So `send` serves it.
+        None if their topic has to be created first, is compacted, or perhaps takes none for want of
+        room, or a body of theirs takes long to look into. They are no replay's: the group often
+        knows some of it, and it has thousands, which nobody is to parse and check twice. So `send`
+        serves it.
 
         The response is None if an id of theirs was used before: `send` has to look by whom.
         """
         sending = checked(request, caller.client_id, caller.line)
         topics = self._engine.state.topics
-        if sending.unchecked or topics.full or topics.get(sending.origin.topic) is None:
+        topic = topics.get(sending.origin.topic)
+        if topic is None or topic.compaction is not None or sending.unchecked or topics.full:
             return None
         return Submitted(
             self._submitted(sending), lambda place: _plain_response(sending, *_placed(place))

@@ -69,6 +69,18 @@ def _of_topic(kind: type[errors.UnknownTopic], sentence: str, topic: str) -> err
     return error
 
 
+def _illegal_key(kind: type[errors.IllegalKey], sentence: str, _: str) -> errors.IllegalKey:
+    error = kind("", "")
+    error.args = (sentence,)
+    return error
+
+
+def _several_queues(
+    kind: type[errors.SeveralQueues], sentence: str, queues: str
+) -> errors.SeveralQueues:
+    return kind(sentence, queues=int(queues) if queues.isdecimal() else 0)
+
+
 def _told_rows(error: errors.MessageIdConflict) -> str:
     return ",".join(map(str, error.rows)) if len(error.rows) <= _ROWS_TOLD else ""
 
@@ -89,6 +101,10 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
     errors.Refused: ErrorRow("BAD_REQUEST", StatusCode.FAILED_PRECONDITION, _same),
     errors.InvalidArgument: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
     errors.LimitReached: ErrorRow("BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _same),
+    errors.IllegalKey: ErrorRow("ILLEGAL_MESSAGE_KEY", StatusCode.INVALID_ARGUMENT, _illegal_key),
+    errors.SeveralQueues: ErrorRow(
+        "BAD_REQUEST", StatusCode.INVALID_ARGUMENT, _several_queues, attrgetter("queues")
+    ),
     errors.Unsupported: ErrorRow("NOT_IMPLEMENTED", StatusCode.UNIMPLEMENTED),
     errors.UnknownTopic: ErrorRow(
         "TOPIC_NOT_FOUND", StatusCode.NOT_FOUND, _of_topic, attrgetter("topic")

@@ -18,6 +18,11 @@ def same_fields(kind: type[_T], message: Any, **converted: object) -> _T:
     return kind(**{name: getattr(message, name) for name in names}, **converted)
 
 
+def optional_fields(kind: type[_T], message: Any, name: str) -> _T | None:
+    """Return a *kind* with the fields of a message's field *name*; None if that is not set."""
+    return same_fields(kind, getattr(message, name)) if message.HasField(name) else None
+
+
 @cache
 def _names(kind: type[DataclassInstance]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(kind))

@@ -221,13 +221,18 @@ class _Disk:
         # A copy of what a topic keeps longer may be lost, and an older one be there.
         lost += [
             f"  topic {topic}, queue {queue}: {gone} messages from offset {first} on, which it "
-            "keeps for longer"
+            f"keeps {self._why_kept(topic)}"
             for (topic, queue), (first, messages) in before.items()
             if now[topic, queue][0] == first and (gone := messages - now[topic, queue][1])
         ]
         if plan.log_behind is None:
             return lost
         return lost + self._loses_behind(plan.log_behind)
+
+    def _why_kept(self, topic: str) -> str:
+        if self._state.topics.named(topic).compaction is None:
+            return "for longer"
+        return "as the newest of their keys (it is compacted)"
 
     def _loses_behind(self, last: int) -> list[str]:
         """Return from which offset on each queue loses what it got after an entry."""

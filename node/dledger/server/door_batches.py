@@ -133,7 +133,8 @@ class DoorBatches:
         """Store messages; see `node_end.Batches`."""
         produce = _checked(batch)
         topics = self._engine.state.topics
-        if topics.full or topics.get(produce.topic) is None:
+        topic = topics.get(produce.topic)
+        if topics.full or topic is None or topic.compaction is not None:
             settle(Resumes.NOTHING_DONE)
             return _nothing
 

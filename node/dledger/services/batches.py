@@ -11,7 +11,9 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     split,
 )
-from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.key_queues import keyed_queue
+from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
+from dledger.broker.topics import Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -53,6 +55,24 @@ def checked_batch(command: bytes) -> ProduceFrame:
     except (MalformedCommandError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"not a valid batch: {error}") from error
     return batch
+
+
+def for_topic(command: bytes, topic: Topic) -> bytes:
+    """Return the PRODUCE command of a checked batch as it may be proposed for its topic.
+
+    That is as it is; for a compacted topic it names the queue of its keys. A batch is of one queue,
+    as its answer is: its producer can tell which by the keys, and is told of how many queues.
+
+    Raises:
+        IllegalKey, SeveralQueues: The topic is compacted, and the keys do not fit it.
+        InvalidArgument: Likewise, of the queue that the batch asks for.
+    """
+    if topic.compaction is None:
+        return command
+    try:
+        return with_queue(command, keyed_queue(_only_batch(command), topic))
+    except MalformedCommandError as error:
+        raise InvalidArgument(f"not a valid batch: {error}") from error
 
 
 def _only_batch(command: bytes) -> ProduceFrame:

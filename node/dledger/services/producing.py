@@ -8,7 +8,8 @@ order of the batches. The batches in flight are bounded per stream and per conne
 When its stream ends, a producer resends everything unanswered, oldest first. So the stream is
 closed as soon as a batch's outcome is unknown, even if earlier answers are still unread: otherwise
 a later batch could be stored before the resent one. For the same reason it ends when a batch of
-several callers' messages is refused for one of them: its producer sends the others again. And it
+several callers' messages is refused for one of them, or because a compacted topic has their keys in
+several queues: its producer sends them again. And it
 ends when a rule for every request refuses a batch: whether that was sent before, on a stream that
 was lost, only its producer knows, and "refused" would say of it that it is not stored.
 """
@@ -29,18 +30,20 @@ from dledger.calls.rules import Asked
 from dledger.errors import (
     DiskFull,
     DledgerError,
+    IllegalKey,
     LeadershipLost,
     MessageIdConflict,
     NotLeader,
     Overloaded,
     RateLimited,
     Refused,
+    SeveralQueues,
 )
 from dledger.requests.context import RequestContext
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import parsed
 from dledger.rpc.status import bug
-from dledger.services.batches import checked_batch
+from dledger.services.batches import checked_batch, for_topic
 
 if TYPE_CHECKING:
     from dledger.calls.admission import Request
@@ -198,7 +201,8 @@ class Producing:
             messages, producer = checked.count, checked.client_id
             if asked is not None:
                 asked.admit(calls=0, messages=messages, size_bytes=len(command))
-            refused = await self._refusal_of(checked)
+            command, refused = await self._for_topic(command, checked)
+            stops = batch.joined and isinstance(refused, IllegalKey | SeveralQueues)
         while not self._closed and self._is_full(len(command), messages):
             await self._make_room()
         if self._closed:
@@ -228,15 +232,20 @@ class Producing:
             await self._unpacking.check(packed, self._host, may_refuse=False)
         return checked
 
-    async def _refusal_of(self, batch: ProduceFrame) -> DledgerError | None:
-        """Return why nothing of a batch can be stored, if so; make its topic if that is allowed."""
+    async def _for_topic(
+        self, command: bytes, batch: ProduceFrame
+    ) -> tuple[bytes, DledgerError | None]:
+        """Return a batch as it may be proposed, and why nothing of it can be stored, if so.
+
+        Its topic is made if that is allowed.
+        """
         try:
-            await self._resolver.topic(batch.topic)
+            topic = await self._resolver.topic(batch.topic)
             if (topics := self._engine.state.topics).full:
                 topics.check_takes(batch.topic)
+            return for_topic(command, topic), None
         except (Refused, RateLimited, DiskFull) as error:
-            return error
-        return None
+            return command, error
 
     async def _make_room(self) -> None:
         """Wait until a batch is answered. Raises Overloaded if the answers stay unread."""
@@ -353,7 +362,10 @@ def _answer(batch: _Batch) -> pb.ProduceAnswer:
     if isinstance(error, DiskFull):
         return pb.ProduceAnswer(id=batch.id, disk_full=str(error))
     if error is not None and not isinstance(error, MessageIdConflict):
-        return pb.ProduceAnswer(id=batch.id, refused=str(error), stopped=batch.stops)
+        queues = error.queues if isinstance(error, SeveralQueues) else 0
+        return pb.ProduceAnswer(
+            id=batch.id, refused=str(error), stopped=batch.stops, key_queues=queues
+        )
     stored = _stored(batch)
     in_a_row = isinstance(stored.offsets, range)
     return pb.ProduceAnswer(

@@ -20,6 +20,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin_port import admin_service
 from dledger.services.erasing import Eraser, Wanted
+from dledger.services.topic_message import topic_message
 
 _Q = TypeVar("_Q")
 _A = TypeVar("_A")
@@ -68,13 +69,7 @@ class TopicAdminServicer:
         state = self._engine.state
         topic = state.topics.named(request.name)
         response = pb.DescribeTopicResponse(
-            topic=pb.Topic(
-                name=topic.name,
-                type=topic.type,
-                queues=topic.queues,
-                messages=state.topics.messages(topic.name),
-                retention_hours=topic.retention_hours,
-            ),
+            topic=topic_message(state.topics, topic),
             generation=topic.generation,
             in_use=self._resolver.is_in_use(topic.name),
             made_again_queues=self._resolver.made_again_queues,

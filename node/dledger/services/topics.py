@@ -6,14 +6,16 @@ from typing import Final
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
-from dledger.broker.topics import NORMAL
+from dledger.broker.topics import NORMAL, Compaction
 from dledger.calls.caller import Caller
 from dledger.calls.service import Service
 from dledger.checks.names import check_may_be_made
 from dledger.door.contract import Stream
 from dledger.requests.context import RequestContext
+from dledger.rpc.messages import optional_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.native import NativeHandlers, native_method, native_stream
+from dledger.services.topic_message import topic_message
 
 SERVICE_NAME: Final = "dledger.v1.Topics"
 
@@ -38,7 +40,12 @@ class TopicsHandlers(NativeHandlers):
     ) -> pb.CreateTopicResponse:
         check_may_be_made(request.name)
         queues = request.queues or self._context.config.default_queues
-        command = CreateTopic(name=request.name, type=request.type or NORMAL.name, queues=queues)
+        command = CreateTopic(
+            name=request.name,
+            type=request.type or NORMAL.name,
+            queues=queues,
+            compaction=optional_fields(Compaction, request, "compaction"),
+        )
         result = await self._engine.propose(command.encode())
         if not isinstance(result, TopicCreated):
             raise TypeError(f"CREATE_TOPIC answered {result!r}")
@@ -47,16 +54,7 @@ class TopicsHandlers(NativeHandlers):
     async def _list_topics(self, caller: Caller, stream: Stream) -> None:
         """Write the one answer: it may be large, so it has room until it has left."""
         state = self._engine.state
-        topics = [
-            pb.Topic(
-                name=topic.name,
-                type=topic.type,
-                queues=topic.queues,
-                messages=state.topics.messages(topic.name),
-                retention_hours=topic.retention_hours,
-            )
-            for topic in state.topics.all()
-        ]
+        topics = [topic_message(state.topics, topic) for topic in state.topics.all()]
         self._answered(self._listing)
         answer = pb.ListTopicsResponse(topics=topics).SerializeToString()
         async with self._context.outflow.room(caller.connection, len(answer)):

@@ -154,8 +154,9 @@ class Producer:
     async def send(self, topic: str, record: Record | bytes, *, queue_id: int = -1) -> SendResult:
         """Send one message; return once a majority, or the local disk, has synced it.
 
-        Messages of one topic are stored in the order of these calls. Concurrent calls share
-        batches and syncs. A cancelled call may or may not have sent its message.
+        Messages of one topic are stored in the order of these calls; in a compacted topic those
+        of one queue are, so those of one key. Concurrent calls share batches and syncs. A cancelled
+        call may or may not have sent its message.
 
         Args:
             topic: The topic.

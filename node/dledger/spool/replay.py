@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final
 
 from dledger.common.backoff import Backoff
@@ -20,13 +20,14 @@ from dledger.errors import (
     MessageRejected,
     RateLimited,
     Refused,
+    SeveralQueues,
     Unavailable,
     UnknownTopic,
 )
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker
 from dledger.spool.counters import Counts
 from dledger.spool.reader import Chunk, Spooled
-from dledger.spool.topic_sender import Upstream
+from dledger.spool.topic_sender import Upstream, queue_of
 from dledger.spool.worker import Worker
 
 TIMEOUT_S: Final = 5.0
@@ -101,7 +102,8 @@ class Replay:
         """Store messages of one queue in order; return the refused ones with their reasons.
 
         A refused batch is halved until the faulty message is found. A failed batch is halved too:
-        it may have been too large for a slow connection.
+        it may have been too large for a slow connection. In a compacted topic the keys choose the
+        queue: what is left is then stored queue by queue.
         """
         rest, limit = deque(batch), len(batch)
         refused: list[tuple[Spooled, str]] = []
@@ -112,6 +114,8 @@ class Replay:
                 limit *= 2
             elif isinstance(error, UnknownTopic) or (isinstance(error, Refused) and len(part) == 1):
                 refused += [(spooled, str(error)) for spooled in part]
+            elif isinstance(error, SeveralQueues) and (parts := _by_key(rest, error)):
+                return refused + [pair for each in parts for pair in await self._store(each)]
             else:
                 limit = max(1, len(part) // 2)
                 continue
@@ -173,8 +177,17 @@ async def keep_rejected(
 
 def _batches(chunk: Chunk) -> list[list[Spooled]]:
     """Group the messages by (topic, queue id); only within a group does the order matter."""
-    batches: dict[tuple[str, int], list[Spooled]] = {}
-    for spooled in chunk.messages:
-        key = (spooled.message.topic, spooled.message.queue_id)
-        batches.setdefault(key, []).append(spooled)
-    return list(batches.values())
+    return _group(chunk.messages, lambda one: (one.message.topic, one.message.queue_id))
+
+
+def _by_key(messages: Iterable[Spooled], error: SeveralQueues) -> list[list[Spooled]]:
+    """Group messages for a compacted topic by the queue of their keys; none if that is no help."""
+    groups = _group(messages, lambda one: queue_of(one.message, key_queues=error.queues))
+    return groups if len(groups) > 1 else []
+
+
+def _group(messages: Iterable[Spooled], key: Callable[[Spooled], Hashable]) -> list[list[Spooled]]:
+    groups: dict[Hashable, list[Spooled]] = {}
+    for spooled in messages:
+        groups.setdefault(key(spooled), []).append(spooled)
+    return list(groups.values())

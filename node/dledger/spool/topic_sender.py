@@ -1,6 +1,8 @@
 """Sends the messages of one topic in order, one batch at a time.
 
-Created by `producer` for each topic with unfinished messages.
+Created by `producer` for each topic with unfinished messages. In a compacted topic the keys choose
+the queue, and a batch is of one: how many queues there are is learned from the refusal of the first
+batch of several. From then on the order is that of each queue.
 """
 
 from __future__ import annotations
@@ -9,14 +11,19 @@ import asyncio
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Final, Protocol
 
-from dledger.errors import DledgerError, Refused, SpoolFull, UnknownTopic
+from dledger.broker.key_queues import queue_of_key
+from dledger.broker.produce import NO_QUEUE
+from dledger.errors import DledgerError, Refused, SeveralQueues, SpoolFull, UnknownTopic
 from dledger.spool.circuit_breaker import BATCH_BYTES, BATCH_RECORDS, CircuitBreaker, Route
 from dledger.spool.counters import Counts
 from dledger.spool.payload import Message
 from dledger.spool.worker import Worker
 from dledger.types import Appended, Record
+
+_PASSED: Final = 8
+"""How many times the size of a batch it may pass messages of other queues."""
 
 
 class Upstream(Protocol):
@@ -82,6 +89,7 @@ class TopicSender:
         self._counts, self._patience_s = counts, patience_s
         self._pending: deque[Pending] = deque()
         self._limit = self._batch_records = batch_records
+        self._key_queues = 0
         self.task: asyncio.Task[None] | None = None
 
     def put(self, pending: Pending) -> asyncio.Task[None]:
@@ -111,18 +119,31 @@ class TopicSender:
 
     def _take(self, limit: int, *, one_queue: bool) -> list[Pending]:
         """Remove and return the next messages, up to the limits of a batch."""
-        taken: list[Pending] = []
-        size_bytes = 0
+        taken, passed = list[Pending](), list[Pending]()
+        size_bytes = queue_id = 0
         while self._pending and len(taken) < limit:
             first = self._pending[0]
+            if one_queue:
+                its = queue_of(first.message, key_queues=self._key_queues)
+                queue_id = its if not taken else queue_id
+                if its != queue_id:
+                    if len(passed) == self._may_pass:
+                        break
+                    passed.append(self._pending.popleft())
+                    continue
             size_bytes += first.size_bytes
-            other = taken and one_queue and first.message.queue_id != taken[0].message.queue_id
-            if other or (taken and size_bytes > BATCH_BYTES):
+            if taken and size_bytes > BATCH_BYTES:
                 break
             self._pending.popleft()
             if not first.result.cancelled():
                 taken.append(first)
+        self._put_back(passed)
         return taken
+
+    @property
+    def _may_pass(self) -> int:
+        """How many messages of other queues a batch may pass, at most."""
+        return self._key_queues and self._limit * _PASSED
 
     def _put_back(self, batch: Sequence[Pending]) -> None:
         self._pending.extendleft(reversed(batch))
@@ -165,6 +186,9 @@ class TopicSender:
         """Fail a single refused message; halve a larger batch to find the faulty one."""
         if len(batch) == 1 or isinstance(error, UnknownTopic):
             _fail(batch, error)
+        elif isinstance(error, SeveralQueues) and error.queues != self._key_queues:
+            self._key_queues = error.queues
+            self._put_back(batch)
         else:
             self._limit = len(batch) // 2
             self._put_back(batch)
@@ -193,6 +217,18 @@ class TopicSender:
         else:
             self._put_back(rest)
             await self._gate.wait()
+
+
+def queue_of(message: Message, *, key_queues: int) -> int:
+    """Return the queue that a message goes to, as far as that is known; -1: it is not.
+
+    *key_queues* is how many queues the topic has if it is known to be compacted, else 0.
+    """
+    keys = message.record.keys
+    if message.queue_id != NO_QUEUE or not key_queues or len(keys) != 1:
+        return message.queue_id
+    (key,) = keys
+    return queue_of_key(key.encode(), key_queues)
 
 
 def _settle(pending: Pending, result: SendResult) -> None:

@@ -1,0 +1,261 @@
+"""Bugs in compacted topics: how they are made, where they begin, and what gets in by its key."""
+
+from __future__ import annotations
+
+from tests.mutants.mutant import Mutant
+
+_STATE = "tests/broker/test_compacted_topics.py"
+_HISTORIES = "tests/broker/test_rekeep_histories.py"
+_DOORS = "tests/requests/test_compacted_doors.py"
+
+COMPACTED_MUTANTS = (
+    Mutant(
+        name="compacted: it begins where its first block does",
+        file="broker/consume_queue.py",
+        old="        if not self._begins_at_0:\n            self.first = blocks.first",
+        new="        if blocks is not None:\n            self.first = blocks.first",
+        why="who reads the table from offset 0 is refused, and a snapshot does not decode",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: it begins where retention or a discard has come to",
+        file="broker/consume_queue.py",
+        old="        self.first = 0 if self._begins_at_0 else self.log_first\n        return",
+        new="        self.first = self.log_first\n        return",
+        why="the same, after a RETAIN or `log discard`",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: a snapshot forgets where it begins",
+        file="broker/consume_queue.py",
+        old="        queue.first = 0 if begins_at_0 else queue.log_first\n",
+        new="        queue.first = queue.log_first\n",
+        why="a node that joins refuses what the others do not",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: a copy forgets where it begins",
+        file="broker/consume_queue.py",
+        old="ConsumeQueue(edition, begins_at_0=self._begins_at_0)",
+        new="ConsumeQueue(edition)",
+        why="after a snapshot the next REKEEP moves its beginning",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: an emptied front is read as the log's runs",
+        file="broker/consume_queue.py",
+        old="        if start < self.log_first:\n            for _, rows in self._kept_rows",
+        new="        if self.blocks and start < self.log_first:\n"
+        "            for _, rows in self._kept_rows",
+        why="a group is given messages that are not there, and fails for ever",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: an emptied front is sliced as the log's runs",
+        file="broker/consume_queue.py",
+        old="        if offset < self.log_first:\n"
+        "            for block, rows in self._kept_rows(offset, by_tag=False):\n"
+        "                place",
+        new="        if self.blocks and offset < self.log_first:\n"
+        "            for block, rows in self._kept_rows(offset, by_tag=False):\n"
+        "                place",
+        why="a reader gets other messages than those at its offsets",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: a message in an emptied front is located",
+        file="broker/consume_queue.py",
+        old="        if offset < self.log_first:\n            return self._kept_stretch(offset)\n",
+        new="        if self.blocks and offset < self.log_first:\n"
+        "            return self._kept_stretch(offset)\n",
+        why="a retry is compared with another message, and stored apart",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: an emptied front counts as unread",
+        file="broker/consumer_groups.py",
+        old="if position < queue.log_first:  # as if",
+        new="if queue.blocks is not None:  # as if",
+        why="polls propose RECEIVEs without end",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: an ended lease in an emptied front is given",
+        file="broker/deliveries.py",
+        old="            if offset < queue.log_first and not queue.has(offset):\n",
+        new="            if queue.blocks is not None and not queue.has(offset):\n",
+        why="the group receives nothing any more, for ever",
+        checks=(_STATE, _HISTORIES),
+    ),
+    Mutant(
+        name="compacted: what was kept for a filter is given from an emptied front",
+        file="broker/deliveries.py",
+        old="        if queue.first < queue.log_first:\n",
+        new="        if queue.blocks is not None:\n",
+        why="the group receives nothing any more, for ever",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: the same topic has other times",
+        file="broker/topics.py",
+        old="compaction: Compaction | None = None\n    generation",
+        new="compaction: Compaction | None = field(default=None, compare=False)\n    generation",
+        why="who made it believes that it is compacted as he said",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: times without bounds",
+        file="broker/topics.py",
+        old="        if not 1 <= time_ms <= MAX_COMPACTION_MS:\n",
+        new="        if not 0 <= time_ms <= MAX_COMPACTION_MS:\n",
+        why="a request that names none has tombstones that go at once",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: retention drops it until something sets its own",
+        file="broker/topic_store.py",
+        old="            if topic.retention_hours is not None:\n"
+        "                self.longer[topic.generation] = topic.name\n",
+        new="",
+        why="its newest messages are gone after the group's retention",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: its retention is set",
+        file="broker/topic_store.py",
+        old="        topic, hours = self.named(command.name), command.hours\n"
+        "        if topic.compaction is not None:\n",
+        new="        topic, hours = self.named(command.name), command.hours\n"
+        "        if topic.compaction is not None and not hours:\n",
+        why="the newest message of a key goes by its age",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: it grows",
+        file="broker/topic_store.py",
+        old="        topic = self.named(command.name)\n        if topic.compaction is not None:\n",
+        new="        topic = self.named(command.name)\n        if topic.compaction == command:\n",
+        why="a key has two newest messages",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: a newer compaction is made as if it was this one's",
+        file="broker/commands.py",
+        old="    if unknown := sorted(value.keys() - set(_OF_COMPACTION)):\n",
+        new="    if unknown := sorted(value.keys() - value.keys()):\n",
+        why="nodes of two versions have different topics",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: a batch that names no queue is applied",
+        file="broker/key_queues.py",
+        old="    queue_id = keyed_queue(batch, topic)\n    if batch.queue_id == NO_QUEUE:\n",
+        new="    queue_id = keyed_queue(batch, topic)\n    if batch.queue_id < NO_QUEUE:\n",
+        why="a key's messages lie in any queue",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: the state believes whoever proposed",
+        file="broker/topic_store.py",
+        old="            check_keyed(batch, self._topics[batch.topic])\n",
+        new="            self.named(batch.topic)\n",
+        why="a batch for a topic of that name that was not compacted gets in without keys",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: another queue is taken if it is asked for",
+        file="broker/key_queues.py",
+        old="    if batch.queue_id not in {NO_QUEUE, queue_id}:\n",
+        new="    if batch.queue_id < NO_QUEUE:\n",
+        why="a key has two newest messages",
+        checks=(_STATE, _DOORS),
+    ),
+    Mutant(
+        name="compacted: a message with two keys",
+        file="broker/key_queues.py",
+        old="        if len(each) != 1:\n",
+        new="        if not each:\n",
+        why="nobody can say of which key it is the newest",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: keys of several queues in one batch",
+        file="broker/key_queues.py",
+        old="    if others:\n",
+        new="    if len(others) > 1:\n",
+        why="those of the second lie in the queue of the first",
+        checks=(_STATE,),
+    ),
+    Mutant(
+        name="compacted: SendMessage goes to the queues in turn",
+        file="rocketmq/sending.py",
+        old="        if topic.compaction is None:\n            offsets",
+        new="        if topic.name:\n            offsets",
+        why="the state refuses all of it",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: a single SendMessage takes the fast way",
+        file="rocketmq/sending.py",
+        old="if topic is None or topic.compaction is not None or sending.unchecked",
+        new="if topic is None or sending.unchecked",
+        why="the state refuses it",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: a door's batch is stored as it is",
+        file="server/door_batches.py",
+        old="topics.full or topic is None or topic.compaction is not None:",
+        new="topics.full or topic is None:",
+        why="the state refuses all calls of it",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: parts of a replay have the mark of its first",
+        file="rocketmq/send_requests.py",
+        old="mark._replace(first=mark.first + start)",
+        new="mark",
+        why="what is behind the first part is taken for known, and lost",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: a replay's parts pass one that is not stored",
+        file="rocketmq/sending.py",
+        old="        if parts[0].origin.replay is not None and self._has_conflict(parts):\n",
+        new="        if parts[0].origin.replay is not None and not parts:\n",
+        why="its leader is gone, it comes again and is taken for known: it is lost",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: what is submitted in part is said to be undone",
+        file="rocketmq/sending.py",
+        old="            if not submitted:\n                raise\n",
+        new="            if submitted:\n                raise\n",
+        why="its sender sends it under another id, and it is stored twice",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: a joined batch of several queues is refused for all",
+        file="services/producing.py",
+        old="isinstance(refused, IllegalKey | SeveralQueues)",
+        new="isinstance(refused, MessageIdConflict)",
+        why="callers are told that theirs cannot be stored, though it can",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: a producer does not learn the queues",
+        file="client/append_stream.py",
+        old="        if answer.key_queues:\n",
+        new="        if answer.key_queues < 0:\n",
+        why="each batch is refused and taken apart: a message a command",
+        checks=(_DOORS,),
+    ),
+    Mutant(
+        name="compacted: records of several queues share a lane",
+        file="client/joining.py",
+        old="        return NO_QUEUE - 1 - chosen if",
+        new="        return NO_QUEUE if",
+        why="likewise",
+        checks=(_DOORS,),
+    ),
+)
