@@ -56,6 +56,12 @@ def _queue_of(key: str) -> int:
     return queue_of_key(key.encode(), _QUEUES)
 
 
+def _neighbour(key: str, start: str) -> str:
+    """Return another key of the same queue that begins so."""
+    keys = (f"{start}{number}" for number in range(1_000))
+    return next(each for each in keys if _queue_of(each) == _queue_of(key))
+
+
 async def _send(group: MemoryGroup, key: str, *bodies: bytes) -> None:
     async with Client(group.addresses[0]) as client:
         records = [Record(body=body, keys=(key,)) for body in bodies]
@@ -159,8 +165,7 @@ async def test_what_was_copied_is_found_with_the_entry_that_stored_it(group: Mem
     """A block of the queue's messages is looked through like any payload."""
     await _send(group, _KEY, b"one")
     stored = len(group.log)
-    async with Client(group.addresses[0]) as client:
-        await client.append("t", [Record(body=b"b", keys=("b",))], queue_id=_queue_of(_KEY))
+    await _send(group, _neighbour(_KEY, "b"), b"b")
     engine, queue_id = group.nodes[0].engine, _queue_of(_KEY)
     topics = engine.state.topics
     roll = next_roll(topics.named("t"), queue_id, topics.queue("t", queue_id), len(group.log) + 1)
@@ -177,17 +182,15 @@ async def test_what_was_copied_is_found_with_the_entry_that_stored_it(group: Mem
 
 async def test_only_exactly_this_key_is_erased(group: MemoryGroup) -> None:
     """Not a longer one, not one in a body, not an empty one; keys of any script."""
-    key, longer = "ключ", "ключи"
+    key = "ключ"
     await _send(group, key, b"a")
-    async with Client(group.addresses[0]) as client:
-        records = [Record(body=key.encode(), keys=(longer,)), Record(body=b"c", keys=("c",))]
-        await client.append("t", records, queue_id=_queue_of(key))
+    await _send(group, _neighbour(key, key), key.encode())
 
     async with _admin(group) as admin:
         assert (await admin.erase("t", key)).messages == 1
         with pytest.raises(InvalidArgument, match="the key is empty"):
             await admin.erase("t", "")
-    assert await _shown(group, 0) == {key.encode(), b"c"}
+    assert await _shown(group, 0) == {key.encode()}
 
 
 async def test_what_cannot_be_is_refused_by_name(group: MemoryGroup) -> None:
@@ -236,6 +239,7 @@ def test_a_step_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert steps() == [(4, 15)]
     assert steps(1, 4) == [(2, 4)]
+    assert steps(0, 3) == [(1, 3)]
     monkeypatch.setattr(erasing, "_SLICES", 3)
     assert steps() == [(3, 14), (1, 15)]
     monkeypatch.setattr(erasing, "_STEP_BYTES", 150)
@@ -297,6 +301,19 @@ async def test_an_entry_that_is_gone_for_good_is_told() -> None:
         patch.setattr(engine, "read_entry", _gone)
         with pytest.raises(OffsetOutOfRange):
             await Eraser(engine).erase(Wanted(topic="t", key=_KEY))
+
+
+async def test_a_leader_that_has_lost_its_majority_says_nothing() -> None:
+    """It would say that a key has no more messages, and the next leader may have some."""
+    engine = Copied()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "read_index", _deposed)
+        with pytest.raises(NotLeader):
+            await Eraser(engine).erase(Wanted(topic="t", key=_KEY))
+
+
+async def _deposed() -> int:
+    raise NotLeader(None)
 
 
 async def _gone(index: int) -> Entry:
