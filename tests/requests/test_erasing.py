@@ -142,7 +142,7 @@ async def test_a_long_queue_takes_several_calls(
     monkeypatch.setattr(erasing, "_SLICES", 1)
     for number in range(4):
         await _send(group, _KEY, b"%d" % number)
-    calls = list[pb.EraseRequest]()
+    calls = list[pb.EraseResponse]()
     request = pb.EraseRequest(topic="t", key=_KEY)
     async with _admin(group) as admin:
         while True:
@@ -207,13 +207,14 @@ async def test_what_cannot_be_is_refused_by_name(group: MemoryGroup) -> None:
                 await admin.call(admin._stub.Erase, request)
             said.append(str(refused.value))
     async with _admin(group, 1) as follower:
-        for request, method in (
-            (pb.EraseRequest(topic="t", key=_KEY), "Erase"),
-            (pb.ListErasuresRequest(), "ListErasures"),
+        stub = follower._stub
+        for ask, what in (
+            (stub.Erase, pb.EraseRequest(topic="t", key=_KEY)),
+            (stub.ListErasures, pb.ListErasuresRequest()),
         ):
-            with pytest.raises(NotLeader) as refused:
-                await follower.call(getattr(follower._stub, method), request)
-            said.append(str(refused.value))
+            with pytest.raises(NotLeader) as told:
+                await follower.call(ask, what)
+            said.append(str(told.value))
 
     assert "'plain' is not compacted" in said[1]
     assert not any(_KEY in each for each in said)

@@ -609,13 +609,13 @@ class ConsumeQueue:
 
 def _left_of(whole: Stretch, erased: ErasedOffsets) -> Iterator[Stretch]:
     """Yield what is left of a slice."""
-    for first, end in erased.left(whole.first, whole.first + whole.length):
+    for first, end in erased.pieces(whole.first, whole.first + whole.length):
         yield whole._replace(first=first, length=end - first, row=whole.row + first - whole.first)
 
 
 def _runs_left_of(whole: Run, erased: ErasedOffsets) -> Iterator[Run]:
     """Yield what is left of a run."""
-    for first, end in erased.left(whole.first, whole.end):
+    for first, end in erased.pieces(whole.first, whole.end):
         yield Run(first=first, end=end, code=whole.code)
 
 

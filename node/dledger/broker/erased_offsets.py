@@ -48,7 +48,7 @@ class ErasedOffsets:
         steps = range(len(self._offsets) - low)
         return first + bisect_right(steps, first, key=lambda step: self._offsets[low + step] - step)
 
-    def left(self, first: int, end: int) -> Iterator[tuple[int, int]]:
+    def pieces(self, first: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the pieces of ``[first, end)`` that are left, each as the same."""
         first = self.behind(first)
         while first < end:

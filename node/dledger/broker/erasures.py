@@ -55,7 +55,7 @@ class Erasures:
         self._all = (*self._all, erasure)
         if len(self._all) > MAX_ERASURES:
             oldest, later, *rest = self._all
-            self._all = (_joined(oldest, later), *rest)
+            self._all = (_join(oldest, later), *rest)
 
     def forget_before(self, index: int) -> None:
         """Forget those whose bytes lie in entries below *index*: these are gone."""
@@ -63,9 +63,9 @@ class Erasures:
 
     def freeze(self) -> tuple[bytes, ...]:
         """Return the bytes for a snapshot."""
-        return tuple(self._encoded())
+        return tuple(self._encode())
 
-    def _encoded(self) -> Iterator[bytes]:
+    def _encode(self) -> Iterator[bytes]:
         yield number(len(self._all))
         for entry, at_ms, topic, messages, first_entry in self._all:
             yield number(entry) + number(at_ms) + text(topic)
@@ -91,7 +91,7 @@ class Erasures:
         return [list(each) for each in self._all]
 
 
-def _joined(oldest: Erasure, later: Erasure) -> Erasure:
+def _join(oldest: Erasure, later: Erasure) -> Erasure:
     """Return one for both that says no less of either: it lasts longer, and lies in more."""
     return Erasure(
         entry=later.entry,

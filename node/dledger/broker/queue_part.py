@@ -112,7 +112,7 @@ class QueuePart:
 
 def _left_of(whole: PlaceColumns, erased: ErasedOffsets) -> Iterator[PlaceColumns]:
     """Yield what is left of consecutive runs."""
-    for first, end in erased.left(whole.firsts[0], whole.end):
+    for first, end in erased.pieces(whole.firsts[0], whole.end):
         low, high = bisect_right(whole.firsts, first) - 1, bisect_left(whole.firsts, end)
         firsts, rows = whole.firsts[low:high], whole.rows[low:high]
         rows[0] += first - firsts[0]

@@ -110,9 +110,9 @@ class Eraser:
         async with self._turn:
             # A leader that has lost its majority knows of no newer messages.
             await self._engine.wait_applied(await self._engine.read_index(), _APPLIED_S)
-            return await self._erase(wanted, self._compacted(wanted))
+            return await self._erase(wanted, self._topic_of(wanted))
 
-    def _compacted(self, wanted: Wanted) -> Topic:
+    def _topic_of(self, wanted: Wanted) -> Topic:
         topic = self._engine.state.topics.named(wanted.topic)
         if wanted.generation not in {0, topic.generation}:
             raise UnknownTopic(wanted.topic)
