@@ -15,6 +15,7 @@
     │   ├── MessageIdConflict   (the id is that of a message with another body)
     │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
     │   ├── OffsetOutOfRange
+    │   ├── PositionTooOld      (a table's: keys may have been deleted since, and nothing says so)
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
     │   ├── NotLeader           (carries the leader, if known)
@@ -263,6 +264,22 @@ class OffsetOutOfRange(Refused):
     def __init__(self, offset: int, *, first: int, last: int) -> None:
         super().__init__(f"offset {offset} is outside [{first}, {last}]")
         self.offset, self.first, self.last = offset, first, last
+
+
+class PositionTooOld(Refused):
+    """A table was not read for longer than its topic keeps tombstones.
+
+    Attributes:
+        as_of_ms: Up to when everything had been read, Unix milliseconds.
+    """
+
+    def __init__(self, topic: str, *, as_of_ms: int, tombstone_ms: int) -> None:
+        super().__init__(
+            f"the table of topic {topic!r} was not read for longer than the {tombstone_ms} ms for "
+            "which the topic keeps tombstones: keys that were deleted since may still be in it; "
+            "read the topic from its start, into an empty table"
+        )
+        self.as_of_ms = as_of_ms
 
 
 class MessageRejected(Refused):

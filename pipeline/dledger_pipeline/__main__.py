@@ -374,7 +374,7 @@ def _add_list(commands: Any) -> None:
         type=_positive,
         default=0,
         metavar="N",
-        help="only the newest N of each group; each one listed is read (default: all)",
+        help="only the newest N of each group (default: all, of each of which a manifest is read)",
     )
     which.add_argument(
         "--objects",
@@ -393,10 +393,13 @@ def _list(args: argparse.Namespace) -> Result:
             print(*objects, sep="\n")
         return {"objects": objects} if args.json else {"count": len(objects)}
     backups = list_backups(_store(args), args.group_id, last=args.last)
-    if not args.json:
-        for backup in backups:
-            print(_backup_line(backup))
-    return {"backups": backups} if args.json else {"count": len(backups)}
+    if args.json:
+        return {"backups": [*backups]}
+    found = 0
+    for each in backups:
+        print(_backup_line(each))
+        found += 1
+    return {"count": found}
 
 
 def _backup_line(backup: Result) -> str:
@@ -492,7 +495,15 @@ def _add_query(commands: Any) -> None:
     help_text = "answer SQL about a backup, a line of JSON for each row"
     parser = _command(commands, "query", help_text, _query)
     parser.set_defaults(shows_result=False)
-    parser.add_argument("sql", metavar="SQL", help="about the tables `messages` and `entries`")
+    parser.add_argument(
+        "sql", metavar="SQL", help="about the tables `messages`, `entries` and `current`"
+    )
+    parser.add_argument(
+        "--to-time",
+        type=_time_ms,
+        metavar="RFC3339",
+        help="what table `current` had then, 2026-01-31T12:00:00Z; default: at the end",
+    )
     _add_number(parser)
     _add_spark_arguments(parser)
 
@@ -506,6 +517,7 @@ def _query(args: argparse.Namespace) -> Result:
     request = QueryRequest(
         sql=args.sql,
         number=args.manifest,
+        to_time_ms=args.to_time,
         allow_http=args.allow_http,
         **_spark_request(args),
     )

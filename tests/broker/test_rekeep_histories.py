@@ -12,9 +12,10 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -41,6 +42,7 @@ from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction, Topic
 from dledger.errors import DledgerError, InvalidArgument
 from dledger.replica import rolling
+from dledger.replica.rolling import Due
 from dledger.types import Entry, EntryKind
 
 _HISTORIES = int(os.environ.get("REKEEP_HISTORIES", "60"))
@@ -57,11 +59,12 @@ class Row:
 
     body: bytes
     tag: str
-    keys: tuple[str, ...]
     message_id: str
     entry: int
     stored_at_ms: int
     born_host: str
+    keys: tuple[str, ...] = ()
+    properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -78,6 +81,9 @@ class TopicModel:
 
 class World:
     """A leader's state, its log, and nodes that joined later, beside the model."""
+
+    compacted = 0.5
+    """The share of topics that are compacted."""
 
     def __init__(self, seed: int) -> None:
         self.rng = random.Random(seed)
@@ -117,7 +123,7 @@ class World:
         name = self.rng.choice("ab")
         if name in self.topics:
             return
-        compaction = Compaction() if self.rng.random() < 0.5 else None
+        compaction = Compaction() if self.rng.random() < self.compacted else None
         command = CreateTopic(name=name, type="NORMAL", queues=_QUEUES, compaction=compaction)
         (made,) = self.commit(command.encode())
         assert isinstance(made, TopicCreated)
@@ -182,7 +188,7 @@ class World:
                     message_id=message_id,
                     body=self.rng.randbytes(4),
                     tag=self.rng.choice(("", "", "x")),
-                    keys=(self.rng.choice(_KEYS[queue_id]),) if topic.is_compacted else (),
+                    **self.said(topic, queue_id),
                 )
             batch[message_id or f"without {number}"] = message
         messages = list(batch.values())
@@ -200,16 +206,21 @@ class World:
             stored = Row(
                 message.body,
                 message.tag,
-                message.keys,
                 message.message_id or id_of_place(self.index, 5, row),
                 self.index,
                 self.now_ms,
                 host,
+                message.keys,
+                message.properties,
             )
             topic.ends[queue_id] += 1
             topic.rows[queue_id][offset] = stored
             if message.message_id:
                 topic.ids[message.message_id] = (queue_id, offset, stored)
+
+    def said(self, topic: TopicModel, queue_id: int) -> dict[str, Any]:
+        """Return what else a new message says of itself."""
+        return {"keys": (self.rng.choice(_KEYS[queue_id]),)} if topic.is_compacted else {}
 
     def roll(self) -> None:
         """A leader copies what is about to go, perhaps not all of it, perhaps too late."""
@@ -225,13 +236,18 @@ class World:
                     assert self.rekeep(command)
 
     def _rolls(self, topic: Topic, queue_id: int, before: int) -> Iterator[bytes]:
-        queue = self.state.topics.queue(topic.name, queue_id)
+        queue, is_past = self.state.topics.queue(topic.name, queue_id), self._past(topic)
         while roll := rolling.next_roll(
-            topic, queue_id, self.state.topics.queue(topic.name, queue_id), before
+            topic,
+            queue_id,
+            self.state.topics.queue(topic.name, queue_id),
+            Due.below(before, last_index=self.index),
         ):
-            command, _ = rolling.rekeep_of(roll, self.read, self._past(topic))
+            command, _ = rolling.rekeep_of(
+                roll, self.read, lambda _, origin: not is_past(origin.stored_at_ms)
+            )
             yield command
-        past = rolling.past_blocks(topic, queue_id, queue, self._past(topic))
+        past = rolling.past_blocks(topic, queue_id, queue, is_past)
         if past is not None:
             yield past
 
@@ -244,7 +260,8 @@ class World:
         for topic in self.state.topics.keeping_longer():
             queue_id = self.rng.randrange(_QUEUES)
             queue = self.state.topics.queue(topic.name, queue_id)
-            roll = rolling.next_roll(topic, queue_id, queue, self.rng.randint(1, self.index))
+            due = Due.below(self.rng.randint(1, self.index), last_index=self.index)
+            roll = rolling.next_roll(topic, queue_id, queue, due)
             if roll is not None:
                 odds = self.rng.choice((0.5, 0.5, 0.9, 1.0))
                 gone = {at for at in range(roll.first, roll.to) if self.rng.random() < odds}
@@ -255,7 +272,7 @@ class World:
                     if at not in gone
                 ]
                 command, _ = rolling.rekeep_of(
-                    replace(roll, stretches=tuple(lengths)), self.read, lambda _: False
+                    replace(roll, stretches=tuple(lengths)), self.read, lambda *_: True
                 )
                 assert self.rekeep(command)
 
@@ -408,8 +425,8 @@ class World:
                 origin = (index, entry.timestamp_ms, frame.born_host)
                 if rekept is not None:
                     origin = rekept[row + number]
-                found = Row(message.body, message.tag, message.keys, message_id, *origin)
-                yield first + number, found
+                said = (message.keys, message.properties)
+                yield first + number, Row(message.body, message.tag, message_id, *origin, *said)
 
     def drain(self, group: str) -> None:
         """A group gets all that is there, and its receives come to an end."""

@@ -22,6 +22,7 @@ from tests.mutants.mutant import Mutant
 from tests.mutants.node_mutants import NODE_MUTANTS
 from tests.mutants.operator_mutants import OPERATOR_MUTANTS
 from tests.mutants.pipeline_mutants import PIPELINE_MUTANTS
+from tests.mutants.places_mutants import PLACES_MUTANTS
 from tests.mutants.poison_mutants import POISON_MUTANTS
 from tests.mutants.raft_mutants import RAFT_MUTANTS
 from tests.mutants.replay_mutants import REPLAY_MUTANTS
@@ -29,6 +30,7 @@ from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
+from tests.mutants.table_mutants import TABLE_MUTANTS
 from tests.mutants.time_mutants import TIME_MUTANTS
 from tests.mutants.witness_mutants import WITNESS_MUTANTS
 
@@ -58,7 +60,9 @@ MUTANTS: tuple[Mutant, ...] = (
     *KEEPING_MUTANTS,
     *ERASE_MUTANTS,
     *COMPACTED_MUTANTS,
+    *TABLE_MUTANTS,
     *OPERATOR_MUTANTS,
     *GATE_MUTANTS,
     *PIPELINE_MUTANTS,
+    *PLACES_MUTANTS,
 )

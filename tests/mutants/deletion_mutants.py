@@ -104,7 +104,7 @@ DELETION_MUTANTS = (
     Mutant(
         name="a reader forgets of which topic it was",
         file="client/batch_reader.py",
-        old="read_of, doubted = told, False",
+        old="generation, doubted = told, False",
         new="doubted = False",
         why="the beginning of a topic that was made anew is skipped, without a word",
         checks=(_FOLLOWED,),

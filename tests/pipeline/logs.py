@@ -159,13 +159,15 @@ def based_backup(
     ]
     made = replace(
         first_manifest("orders", GROUP_ID, rows),
-        bases=tuple(_base(store, state, first, chains) for state, first in bases),
+        bases=tuple(written_base(store, state, first, chains) for state, first in bases),
     )
     point = RestorePoint(last_index=made.last_index, kept_from=1, as_of_ms=made.last_timestamp_ms)
     return publish(store, made.seen(point))
 
 
-def _base(store: Store, state: BrokerState, first_index: int, chains: Sequence[int]) -> BaseRow:
+def written_base(
+    store: Store, state: BrokerState, first_index: int, chains: Sequence[int]
+) -> BaseRow:
     """Write a snapshot of a state."""
     applied = state.applied_index
     snapshot = Snapshot(
@@ -226,6 +228,9 @@ def rewrite(
         )
         plain.put(folder + row.name, data)
         content["chunks"] = [asdict(row)]
+        sizes = [size for each in files if isinstance(size := each.get("object_bytes"), int)]
+        more_bytes = sum(sizes) - sum(each.object_bytes for each in published.files)
+        content["extent"]["object_bytes"] += more_bytes
     plain.put(folder + published.name, encode_hashed(content | fields))
 
 

@@ -80,7 +80,7 @@ def placed_backup(
             last = min(at + size - 1, run.last_index)
             older = () if rows else tail
             places = None if run.kept_from > at else told(state, at, last)
-            rows.append(_written(store, entries[at - 1 : last], chains[at - 1], older, places))
+            rows.append(written(store, entries[at - 1 : last], chains[at - 1], older, places))
         if made is None:
             made = first_manifest("orders", GROUP_ID, rows)
         elif rows:
@@ -91,7 +91,7 @@ def placed_backup(
     return made.seen(point)
 
 
-def _written(
+def written(
     store: Store,
     entries: Sequence[Entry],
     chain: int,

@@ -426,10 +426,42 @@ def test_contents_do_not_depend_on_when_and_where(store: Store) -> None:
     content = json.loads(store.get(FIRST).to_pybytes())
 
     assert sorted(content) == [
-        "as_of_ms", "bases", "chunks", "first_index", "format_version", "group", "group_id",
-        "last_index", "number", "points", "sha256", "term", "topics",
+        "as_of_ms", "bases", "chunks", "extent", "format_version", "group", "group_id",
+        "number", "points", "sha256", "term", "topics",
     ]  # fmt: skip
     assert published.files[0].sha256 == row.sha256
+
+
+def test_a_list_of_backups_reads_their_manifests_only(store: Store) -> None:
+    """10,000 manifests name 10,000 chunks of up to 100 KB: that is a gigabyte to read."""
+    published = [backup(store, ENTRIES, (20,)), backup(store, ENTRIES, (20, 30))]
+    for name in [*store.list(f"{GROUP_ID}/chunks"), *store.list(f"{GROUP_ID}/data")]:
+        store.delete(name)
+
+    found = list(list_backups(store, None))
+
+    assert [(row["number"], row["lastIndex"], row["objects"]) for row in found] == [
+        (each.number, each.last_index, len(each.files)) for each in published
+    ]
+    assert [row["objectBytes"] for row in found] == [each.object_bytes for each in published]
+    assert [row["restorable"] for row in found] == [[[1, 20]], [[1, 50]]]
+
+
+@pytest.mark.parametrize(
+    "extent", [{"objects": 3}, {"last_index": 21}, {"restorable": [[1]]}, {"restorable": [[2, 20]]}]
+)
+def test_a_manifest_that_states_another_extent_than_it_has_is_corrupt(
+    store: Store, extent: dict[str, object]
+) -> None:
+    """What a list shows is what a restore finds."""
+    backup(store, ENTRIES, (20,))
+    content = json.loads(store.get(FIRST).to_pybytes())
+    fields = {key: value for key, value in content.items() if key != "sha256"}
+    fields["extent"] |= extent
+    store.put(FIRST, encode_hashed(fields))
+
+    with pytest.raises(CorruptManifest, match=r"extent|to be restorable"):
+        load(store)
 
 
 # -- what a store, or what is in front of it, does not do ------------------------------------------

@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.commands import CreateTopic, DeleteTopic
+from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
+from dledger.broker.rekeep import Kept
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger_pipeline.archive import catalog
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.places_objects import exported_places
 from dledger_pipeline.archive.repair import rebuilt
 from dledger_pipeline.archive.topics import MAX_GONE, SeenTopics, Topics
 from dledger_pipeline.archive.verify import verify
@@ -101,6 +103,25 @@ def test_a_node_that_dropped_messages_says_from_where_on_it_has_them(
 
     assert found.kept_from == 15
     assert min(found.places.column("index").to_pylist()) >= 15
+
+
+def test_a_node_that_copied_messages_says_from_where_on_it_has_all(tmp_path: Path) -> None:
+    """Those that it copied, or let go with that, are not told: which they were depends on when."""
+    log = Log()
+    log.create()
+    log.append(SetRetention(name="t", hours=0).encode())
+    stored = [log.produce(f"{n}", ids=(f"{n}",)).index for n in range(4)]
+    log.append(Kept(topic="t", generation=1, queue_id=0, first=0, to=2).encode())
+    directory = data_directory(tmp_path / "data", checked_entries(log))
+    with export_server(directory, state=log.state) as address, ExportClient(address) as client:
+        found = client.places(GROUP_ID, 1, len(log.entries))
+        later = exported_places([address], GROUP_ID, stored[2], len(log.entries))
+        early = exported_places([address], GROUP_ID, stored[1], len(log.entries))
+
+    assert found.kept_from == stored[1] + 1
+    assert found.places.column("index").to_pylist() == stored[2:]
+    assert later is not None
+    assert early is None
 
 
 def _queue(**changed: Any) -> pb.QueuePlaces:

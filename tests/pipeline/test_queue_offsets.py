@@ -16,7 +16,7 @@ from dledger.broker.state import BrokerState
 from dledger.common.replay_mark import ReplayMark
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
-from dledger_pipeline.archive.selection import Selection
+from dledger_pipeline.archive.selection import EVERYTHING, Selection
 from dledger_pipeline.errors import LogIncomplete
 from dledger_pipeline.log.messages import decode
 from tests.broker.log import Log
@@ -72,7 +72,7 @@ def test_every_message_of_every_queue_is_placed_once(entries: list[bytes], cut: 
         for part, slices in [
             (part, offsets.add(part)) for part in (batch.slice(0, cut), batch.slice(cut))
         ]
-        for row in decode(part, offsets.of_topics_left(slices)).to_pylist()
+        for row in decode(part, EVERYTHING.of_slices(slices, offsets.topics_left())).to_pylist()
     ]
 
     assert found == sorted(found, key=lambda row: row[3])
@@ -197,14 +197,12 @@ def test_what_a_base_has_copied_is_held_where_it_lies_now() -> None:
     log.produce("e", ids=("5",))
 
     offsets = QueueOffsets(base)
-    held = offsets.held()
+    held, kept = offsets.held(), offsets.blocks()
     later = offsets.add(entry_batch(log.entries[at:]))
 
-    columns = ("index", "rows", "first_offset")
-    assert [tuple(row[name] for name in columns) for row in held.to_pylist()] == [
-        (at, 1, 0),
-        (at, 1, 2),
-    ]
+    columns = ("index", "rows", "first_offset", "end_offset")
+    assert [tuple(row[name] for name in columns) for row in kept.to_pylist()] == [(at, 2, 0, 4)]
+    assert held.num_rows == 0
     assert [row["first_offset"] for row in later.to_pylist()] == [4]
 
 

@@ -111,7 +111,9 @@ def test_a_damaged_segment_is_named(spark: SparkSession, directory: Path, tmp_pa
         ({"data": "x", "view": "rows"}, "option view must be one of"),
         ({"data": "x", "firstIndex": "0"}, "option firstIndex must be a number, 1 or more"),
         ({"data": "x", "lastIndex": "²"}, "option lastIndex must be a number"),
-        ({"data": "x", "topics": "a"}, "view compacted needs the option topics"),
+        ({"data": "x", "topics": "a"}, "option topics is for the views compacted and current"),
+        ({"data": "x", "asOf": "2026-01-31T12:00:00Z"}, "asOf is for view current only"),
+        ({"data": "x", "view": "current", "columns": "keg"}, "has no column 'keg'"),
         (
             {"data": "x", "view": "compacted", "topics": "a"},
             "view compacted needs the option store",

@@ -14,7 +14,7 @@ from dledger.broker.message import Columns
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.errors import DiskFull
-from dledger.replica import roller
+from dledger.replica import copier, roller
 from dledger.replica.rolling import rekeep_of
 from tests.replica.group import DriverGroup, DriverNode
 from tests.replica.test_node_snapshots import _digests_agree, _state, _upkeep
@@ -142,10 +142,10 @@ async def test_nothing_goes_by_a_retention_that_was_changed_meanwhile(
         asyncio.run_coroutine_threadsafe(
             leader.driver.propose(for_ever, grows=False), loop
         ).result()
-        monkeypatch.setattr(roller, "rekeep_of", rekeep_of)
+        monkeypatch.setattr(copier, "rekeep_of", rekeep_of)
         return made
 
-    monkeypatch.setattr(roller, "rekeep_of", slow)
+    monkeypatch.setattr(copier, "rekeep_of", slow)
 
     await _rounds(group, leader, hours=1)
 

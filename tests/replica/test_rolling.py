@@ -12,6 +12,7 @@ from dledger.broker.results import Rekept
 from dledger.broker.topics import Topic
 from dledger.replica.rolling import (
     MAX_BYTES,
+    Due,
     effective_hours,
     held_bytes,
     next_roll,
@@ -44,8 +45,12 @@ def _read(log: Log, index: int) -> Entry:
 def _roll(log: Log, before: int) -> int:
     """Roll all that is due; return how many commands that were."""
     commands = 0
-    while (roll := next_roll(_topic(log), 0, _queue(log), before)) is not None:
-        command, _ = rekeep_of(roll, lambda index: _read(log, index), lambda _: False)
+    while (
+        roll := next_roll(
+            _topic(log), 0, _queue(log), Due.below(before, last_index=len(log.entries))
+        )
+    ) is not None:
+        command, _ = rekeep_of(roll, lambda index: _read(log, index), lambda *_: True)
         (result,) = log.append(command)
         assert result == Rekept(0)
         commands += 1

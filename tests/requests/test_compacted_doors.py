@@ -28,6 +28,7 @@ from dledger.errors import (
     Refused,
     SeveralQueues,
 )
+from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import definition
 from tests.requests.memory_group import WAIT_S, MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
@@ -359,8 +360,8 @@ async def test_every_list_of_topics_says_how_it_is_compacted(group: MemoryGroup)
         await client.create_topic("v", queues=1)
         with pytest.raises(InvalidArgument, match="not type NORMAL and 1 queues"):
             await client.create_topic("u", queues=1)
-        with pytest.raises(InvalidArgument, match=r"min_lag_ms of a compacted topic is 1 to"):
-            await client.create_topic("w", compaction=Compaction(min_lag_ms=0))
+        with pytest.raises(InvalidArgument, match=r"min_lag_ms of a compacted topic is 0 to"):
+            await client.create_topic("w", compaction=Compaction(min_lag_ms=-1))
         with pytest.raises(InvalidArgument, match="is compacted: the newest message of each key"):
             await admin.set_topic_retention("u", 100)
         with pytest.raises(InvalidArgument, match="it does not grow"):
@@ -371,3 +372,16 @@ async def test_every_list_of_topics_says_how_it_is_compacted(group: MemoryGroup)
         assert [listed[name].retention_hours for name in "tuv"] == [0, 0, None]
         assert (await admin.describe_topic("u")).compaction == compaction
         assert (await admin.describe_topic("v")).compaction is None
+
+
+async def test_times_that_a_request_does_not_name_are_as_usual(group: MemoryGroup) -> None:
+    """Not 0: tombstones would go at once."""
+    async with Client(group.addresses[0]) as client:
+        asked = pb.CreateTopicRequest(name="w", compaction=pb.Compaction())
+        await client.call(client._topics.CreateTopic, asked)
+        asked = pb.CreateTopicRequest(name="x", compaction=pb.Compaction(min_lag_ms=0))
+        await client.call(client._topics.CreateTopic, asked)
+
+        found = {each.name: each.compaction for each in await client.topics() if each.name in "wx"}
+
+    assert found == {"w": Compaction(), "x": Compaction(min_lag_ms=0)}

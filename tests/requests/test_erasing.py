@@ -14,7 +14,7 @@ from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
 from dledger.client import AdminClient, Client, ErasedView
 from dledger.errors import InvalidArgument, NotLeader, OffsetOutOfRange, Refused, UnknownTopic
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services import erasing
@@ -166,9 +166,14 @@ async def test_what_was_copied_is_found_with_the_entry_that_stored_it(group: Mem
     await _send(group, _neighbour(_KEY, "b"), b"b")
     engine, queue_id = group.nodes[0].engine, _queue_of(_KEY)
     topics = engine.state.topics
-    roll = next_roll(topics.named("t"), queue_id, topics.queue("t", queue_id), len(group.log) + 1)
+    roll = next_roll(
+        topics.named("t"),
+        queue_id,
+        topics.queue("t", queue_id),
+        Due.below(len(group.log) + 1, last_index=0),
+    )
     assert roll is not None
-    command, _ = rekeep_of(roll, lambda index: group.log[index - 1], lambda _: False)
+    command, _ = rekeep_of(roll, lambda index: group.log[index - 1], lambda *_: True)
     await engine.propose(command)
 
     async with _admin(group) as admin:
@@ -271,10 +276,15 @@ class Copied(PartOfEngine):
     async def read_entry(self, index: int) -> Entry:
         if index != self.lost:
             return self.log.entries[index - 1]
-        roll = next_roll(self.state.topics.named("t"), 0, self.state.topics.queue("t", 0), 9)
+        roll = next_roll(
+            self.state.topics.named("t"),
+            0,
+            self.state.topics.queue("t", 0),
+            Due.below(9, last_index=0),
+        )
         if roll is not None:
             entries = self.log.entries
-            command, _ = rekeep_of(roll, lambda at: entries[at - 1], lambda _: False)
+            command, _ = rekeep_of(roll, lambda at: entries[at - 1], lambda *_: True)
             self.log.append(command)
         raise OffsetOutOfRange(index, first=index + 1, last=len(self.log.entries))
 

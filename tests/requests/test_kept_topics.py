@@ -10,7 +10,7 @@ import pytest
 from dledger.broker.message import Message
 from dledger.client import AdminClient, BatchingProducer, Client
 from dledger.errors import DiskFull, InvalidArgument, UnknownTopic
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.config import RequestConfig
 from dledger.rocketmq.sending import is_stored
 from dledger.types import Record
@@ -129,7 +129,9 @@ async def _copy(group: MemoryGroup, *, without: int | None = None) -> None:
     """Roll all of t, as a leader does."""
     engine = group.nodes[0].engine
     topics = engine.state.topics
-    roll = next_roll(topics.named("t"), 0, topics.queue("t", 0), len(group.log) + 1)
+    roll = next_roll(
+        topics.named("t"), 0, topics.queue("t", 0), Due.below(len(group.log) + 1, last_index=0)
+    )
     assert roll is not None
     entries = {each.entry: await engine.read_entry(each.entry) for each in roll.stretches}
     if without is not None:
@@ -140,5 +142,5 @@ async def _copy(group: MemoryGroup, *, without: int | None = None) -> None:
             if at != without
         ]
         roll = replace(roll, stretches=tuple(left))
-    command, _ = rekeep_of(roll, entries.__getitem__, lambda _: False)
+    command, _ = rekeep_of(roll, entries.__getitem__, lambda *_: True)
     await engine.propose(command)

@@ -12,7 +12,7 @@ from dledger.broker.commands import SetRetention
 from dledger.broker.erase import Erase
 from dledger.broker.results import Erased
 from dledger.client.stored_batch import StoredBatch
-from dledger.replica.rolling import next_roll, rekeep_of
+from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.queue_followers import QueueFollowers
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.reading import BatchReading, encoded
@@ -36,10 +36,15 @@ class Disk(PartOfEngine):
             self.log.produce(f"body {number};", topic="orders")
         if copied:
             topics, behind = self.state.topics, len(self.log.entries) + 1
-            roll = next_roll(topics.named("orders"), 0, topics.queue("orders", 0), behind)
+            roll = next_roll(
+                topics.named("orders"),
+                0,
+                topics.queue("orders", 0),
+                Due.below(behind, last_index=0),
+            )
             assert roll is not None
             entries = self.log.entries
-            command, _ = rekeep_of(roll, lambda index: entries[index - 1], lambda _: False)
+            command, _ = rekeep_of(roll, lambda index: entries[index - 1], lambda *_: True)
             self.log.append(command)
 
     def erase(self, *rows: int) -> None:
@@ -84,13 +89,14 @@ async def _rest(reading: BatchReading, asked: pb.ReadRequest) -> tuple[list[int]
 
 @pytest.mark.parametrize("copied", [False, True])
 @pytest.mark.parametrize("joined", [False, True])
-async def test_what_was_erased_is_not_sent(copied: bool, joined: bool) -> None:
+@pytest.mark.parametrize("with_gaps", [False, True])
+async def test_what_was_erased_is_not_sent(with_gaps: bool, joined: bool, copied: bool) -> None:
     """Not as a row of a payload either, that a client would only not look at."""
     disk = Disk(copied=copied)
     gone = (0, 2, 3, 8, 11)
     disk.erase(*gone)
 
-    found, sent = await _sent(disk, joined=joined)
+    found, sent = await _sent(disk, joined=joined, with_gaps=with_gaps)
 
     assert found == [o for o in range(12) if o not in gone]
     assert [o for o in range(12) if b"body %d;" % o in sent] == found

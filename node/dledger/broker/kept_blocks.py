@@ -257,6 +257,13 @@ class KeptBlocks:
         gone = bisect_left(block.offsets(), offset) if offset > block.first_row else 0
         return self._counts[number_] - gone
 
+    def blocks(self, offset: int) -> Iterator[tuple[KeptBlock, int]]:
+        """Yield the blocks with rows from *offset* on, and of each the first such row."""
+        for block in self._blocks[self._number(offset) :]:
+            row = bisect_left(block.offsets(), offset) if offset > block.first_row else 0
+            if row < block.length:
+                yield block, row
+
     def rows(self, offset: int, *, by_tag: bool) -> Iterator[tuple[KeptBlock, Rows]]:
         """Yield the rows from *offset* on, cut at gaps and blocks and, if *by_tag*, at tags."""
         for block in self._blocks[self._number(offset) :]:

@@ -10,7 +10,7 @@ of the replicated state.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from operator import itemgetter
 from typing import Final, TypeAlias
@@ -114,6 +114,14 @@ def lived_at(leaps: tuple[_Row, ...], log_ms: int) -> int:
     at_ms, lived_ms = leaps[behind - 1] if behind else (0, 0)
     found_ms = lived_ms + log_ms - at_ms
     return min(found_ms, leaps[behind][1]) if behind < len(leaps) else found_ms
+
+
+def older_than(age_ms: int, *, leaps: tuple[_Row, ...], lived_ms: int) -> Callable[[int], bool]:
+    """Return whether what was stored at a time of the log (Unix ms) has been there for *age_ms*.
+
+    In lived time, which is *lived_ms* now. May be called from any thread.
+    """
+    return lambda stored_at_ms: lived_ms - lived_at(leaps, stored_at_ms) >= age_ms
 
 
 def _bounded(leaps: tuple[_Row, ...]) -> tuple[_Row, ...]:

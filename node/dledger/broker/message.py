@@ -9,6 +9,14 @@ from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any, Final
 
+TOMBSTONE: Final = "dledger.tombstone"
+"""The user property of a message that deletes its key in a compacted topic, if it is `true`."""
+
+
+def is_tombstone(properties: Mapping[str, str]) -> bool:
+    """Whether a message with these properties of its user's deletes its key."""
+    return properties.get(TOMBSTONE) == "true"
+
 
 def id_of_place(index: int, start: int, row: int) -> str:
     """Return the id of a message that was stored without one: a row of an entry's payload."""

@@ -555,8 +555,8 @@ def _more_of(topic: Topic) -> tuple[int, tuple[int, ...]]:
 
 
 def _compaction(source: Reader) -> Compaction:
-    min_lag_ms = source.number(1, MAX_COMPACTION_MS)
-    return Compaction(min_lag_ms=min_lag_ms, tombstone_ms=source.number(1, MAX_COMPACTION_MS))
+    min_lag_ms = source.number(high=MAX_COMPACTION_MS)
+    return Compaction(min_lag_ms=min_lag_ms, tombstone_ms=source.number(high=MAX_COMPACTION_MS))
 
 
 def _encoded(

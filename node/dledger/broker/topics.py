@@ -154,10 +154,10 @@ def checked_topic(
 
 
 def _check_compaction(compaction: Compaction) -> None:
-    """Refuse times out of bounds; 0 too, which is what a request says that names none."""
+    """Refuse times out of bounds."""
     times = {"min_lag_ms": compaction.min_lag_ms, "tombstone_ms": compaction.tombstone_ms}
     for name, time_ms in times.items():
-        if not 1 <= time_ms <= MAX_COMPACTION_MS:
+        if not 0 <= time_ms <= MAX_COMPACTION_MS:
             raise InvalidArgument(
-                f"{name} of a compacted topic is 1 to {MAX_COMPACTION_MS}, not {time_ms}"
+                f"{name} of a compacted topic is 0 to {MAX_COMPACTION_MS}, not {time_ms}"
             )

@@ -19,6 +19,7 @@ from dledger.cli.admin_options import (
     tell,
     tell_deleted,
 )
+from dledger.cli.topic_table import add_table_arguments, show_table
 from dledger.client import Compaction, TopicInfo, TopicView
 from dledger.errors import InvalidArgument, NotLeader
 
@@ -244,4 +245,5 @@ ACTIONS: Final = (
         partial(add_delete_arguments, epilog=EPILOG),
         delete,
     ),
+    Action("table", "show a compacted topic as a table", add_table_arguments, show_table),
 )

@@ -24,8 +24,11 @@ from dledger.client.batching_producer import BatchingProducer, Sent
 from dledger.client.ledger_client import Client, TopicInfo
 from dledger.client.spooling import SpoolingProducer
 from dledger.client.stored_batch import StoredBatch
+from dledger.client.table import Table
+from dledger.client.table_position import TablePosition
+from dledger.client.table_reader import Change, TableReader
 from dledger.common.status import Backlog, FilterBacklog
-from dledger.errors import MessageIdConflict, OutcomeUnknown, SeveralQueues
+from dledger.errors import MessageIdConflict, OutcomeUnknown, PositionTooOld, SeveralQueues
 from dledger.rpc.channel import error_of
 from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
@@ -40,6 +43,7 @@ __all__ = [
     "Backlog",
     "BatchingProducer",
     "BlockingProducer",
+    "Change",
     "Client",
     "Compaction",
     "ErasedView",
@@ -51,6 +55,7 @@ __all__ = [
     "MessageIdConflict",
     "MutualTls",
     "OutcomeUnknown",
+    "PositionTooOld",
     "Record",
     "SendResult",
     "Sent",
@@ -60,6 +65,9 @@ __all__ = [
     "SpoolingProducer",
     "StoredBatch",
     "StoredRecord",
+    "Table",
+    "TablePosition",
+    "TableReader",
     "TopicInfo",
     "TopicView",
     "error_of",

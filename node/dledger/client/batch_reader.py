@@ -1,7 +1,8 @@
 """Reads one queue from any node of a group, and continues at another node if that one fails.
 
-Every node has the same committed messages at the same offsets, so a reader continues where it was.
-Exported from `dledger.client`.
+Every node has the same committed messages at the same offsets, so a reader continues where it was,
+also where the next messages are gone. `follow` is exported from `dledger.client`; `table_reader`
+uses both.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 2.0
 
 
-async def follow(
+def follow(
     addresses: str | Sequence[str],
     topic: str,
     queue_id: int,
@@ -49,8 +50,38 @@ async def follow(
         TopicMadeAnew: It does not any more, and another has its name; an UnknownTopic, too.
         InvalidArgument: There is no address, or the queue no longer has the offset.
     """
+    return _read(
+        addresses, topic, queue_id, offset=start_offset, generation=generation, to_end=False
+    )
+
+
+def read_to_end(
+    addresses: str | Sequence[str],
+    topic: str,
+    queue_id: int,
+    *,
+    start_offset: int = 0,
+    generation: int = 0,
+) -> AsyncGenerator[StoredBatch]:
+    """Yield the batches of one queue; end when all that was acknowledged before has come.
+
+    "Before" is the first call for a batch. All else is as with `follow`.
+    """
+    return _read(
+        addresses, topic, queue_id, offset=start_offset, generation=generation, to_end=True
+    )
+
+
+async def _read(
+    addresses: str | Sequence[str],
+    topic: str,
+    queue_id: int,
+    *,
+    offset: int,
+    generation: int,
+    to_end: bool,
+) -> AsyncGenerator[StoredBatch]:
     nodes = nodes_of(addresses, for_what="reader")
-    offset, read_of = start_offset, generation
     turn, backoff, doubted = 0, Backoff(_RETRY_S, _RETRY_MAX_S), False
     while True:
         async with Client(nodes[turn % len(nodes)]) as client:
@@ -58,22 +89,24 @@ async def follow(
                 topic,
                 queue_id,
                 start_offset=offset,
-                follow=True,
-                linearizable=doubted,
-                generation=read_of,
+                follow=not to_end,
+                linearizable=to_end or doubted,
+                generation=generation,
             )
             try:
                 async with aclosing(parts):
                     async for told, batches in parts:
-                        read_of, doubted = told, False
+                        generation, doubted = told, False
                         for batch in batches:
                             yield batch
                             offset = batch.end_offset
                             backoff.reset()
+                if to_end:
+                    return
             except Unavailable:
                 pass
             except UnknownTopic:
-                if doubted:
+                if to_end or doubted:
                     raise
                 doubted = True
                 continue

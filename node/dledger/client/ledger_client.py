@@ -211,7 +211,8 @@ class Client(Channel):
     ) -> AsyncGenerator[StoredBatch]:
         """Yield committed records of one queue in the batches they were appended in.
 
-        Records that were appended singly, by whomever, come in batches with their neighbours.
+        Records that were appended singly, by whomever, come in batches with their neighbours. Of a
+        topic that keeps some records longer than others, each comes with the offset that it had.
 
         Ends at the last record that this node knows to be committed, or after *max_records*; with
         *follow*, never. With *linearizable*, any node returns everything that was acknowledged
@@ -239,7 +240,9 @@ class Client(Channel):
 
         With *follow* the first comes at once, and has no batches.
         """
-        request = pb.ReadRequest(topic=topic, queue_id=queue_id, joined=True, **options)
+        request = pb.ReadRequest(
+            topic=topic, queue_id=queue_id, joined=True, with_gaps=True, **options
+        )
         try:
             async for response in self._ledger.ReadBatches(request):
                 told = response.generation

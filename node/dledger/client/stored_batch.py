@@ -1,6 +1,7 @@
 """A batch of committed messages, as readers get it from a node.
 
-Most are as they were produced. Neighbours that were produced singly, or by few, come joined.
+Most are as they were produced. Neighbours that were produced singly, or by few, come joined. What a
+topic keeps longer may have gaps: a batch says the offset of each message then.
 
 Returned by `ledger_client` and `batch_reader`; exported from `dledger.client`.
 """
@@ -8,8 +9,9 @@ Returned by `ledger_client` and `batch_reader`; exported from `dledger.client`.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Self
 
 from dledger.broker.command_frame import MalformedCommandError
@@ -24,7 +26,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredBatch:
-    """Consecutive committed messages of a queue, from one produced batch or joined from several.
+    """Neighbours among a queue's committed messages, of one produced batch or joined from several.
 
     Attributes:
         first_offset: Queue offset of the first one.
@@ -39,6 +41,7 @@ class StoredBatch:
             stored.
         generation: Of which topic of its name the offsets are: one that was deleted and made
             again is another. Who keeps an offset keeps this beside it. 0: the node is older.
+        gapped: If messages between them are gone: the queue offset of each.
     """
 
     first_offset: int
@@ -49,24 +52,41 @@ class StoredBatch:
     first_row: int
     entries: tuple[tuple[int, int, int], ...] = ()
     generation: int = 0
+    gapped: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, batch: pb.StoredBatch, generation: int = 0) -> Self:
-        """Return a batch as a node sent it. Raises DledgerError if its entries do not fill it."""
+        """Return a batch as a node sent it.
+
+        Raises:
+            DledgerError: Its entries do not fill it, or its offsets are not those of its messages.
+        """
+        gapped = tuple(batch.offsets)
+        if gapped and not (
+            len(gapped) == batch.count
+            and gapped[0] == batch.first_offset
+            and all(earlier < later for earlier, later in pairwise(gapped))
+        ):
+            raise DledgerError(f"a batch of {batch.count} messages has offsets of others")
         if not batch.entry_counts:
-            return same_fields(cls, batch, entries=(), generation=generation)
+            return same_fields(cls, batch, entries=(), generation=generation, gapped=gapped)
         counts, indexes = batch.entry_counts, batch.entry_indexes
         if sum(counts) != batch.count or min(counts) < 1:
             raise DledgerError(f"a batch of {batch.count} messages is of entries that have others")
         if not len(counts) == len(indexes) == len(batch.entry_stored_at_ms):
             raise DledgerError(f"of {len(counts)} entries, {len(indexes)} are told")
         entries = tuple(zip(counts, indexes, batch.entry_stored_at_ms, strict=True))
-        return same_fields(cls, batch, entries=entries, generation=generation)
+        return same_fields(cls, batch, entries=entries, generation=generation, gapped=gapped)
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        """The queue offset of each one."""
+        return self.gapped or range(self.first_offset, self.first_offset + self.count)
 
     @property
     def end_offset(self) -> int:
         """The queue offset after the last one."""
-        return self.first_offset + self.count
+        return self.offsets[-1] + 1
 
     def bodies(self) -> list[bytes]:
         """Return the bodies. Raises MalformedCommandError."""
@@ -80,14 +100,13 @@ class StoredBatch:
         frame = self._frame()
         entries = iter(self.entries or ((self.count, self.index, self.stored_at_ms),))
         left = index = stored_at_ms = 0
-        for number in range(self.count):
+        for number, offset in enumerate(self.offsets):
             if not left:
                 left, index, stored_at_ms = next(entries)
             left -= 1
             try:
                 message = frame.message(self.first_row + number)
             except MalformedCommandError as error:
-                offset = self.first_offset + number
                 logger.warning("the message at offset %d is skipped: %s", offset, error)
                 continue
             yield StoredRecord(
@@ -99,7 +118,7 @@ class StoredBatch:
                     properties=dict(message.properties),
                     born_at_ms=message.born_at_ms,
                 ),
-                offset=self.first_offset + number,
+                offset=offset,
                 index=index,
                 stored_at_ms=stored_at_ms,
                 generation=self.generation,

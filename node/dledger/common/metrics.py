@@ -225,6 +225,14 @@ class NodeMetrics:
             "dledger_rolled_bytes",
             "Bytes of the log that copying them took",
         )
+        self.let_go_messages = counter(
+            "dledger_let_go_messages",
+            "Messages of compacted topics that this leader let go for newer ones of their keys",
+        )
+        self.compaction_lies = counter(
+            "dledger_compaction_lies",
+            "Calls of a compaction's job that said what is not true of a sampled message",
+        )
         self.leaps = counter(
             "dledger_leaps",
             "Times that the log leapt to the group's date, led by this node, since it was behind",

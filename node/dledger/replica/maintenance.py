@@ -24,8 +24,11 @@ from dledger.common.metrics import NodeMetrics
 from dledger.errors import DiskFull, DledgerError, StorageError
 from dledger.files.files import DiskUsage
 from dledger.replica import snapshot_backoff
+from dledger.replica.compactor import Compactor
+from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
 from dledger.replica.retention import (
+    HOUR_MS,
     RetentionPolicy,
     count_without,
     first_index_without,
@@ -89,7 +92,9 @@ class Maintenance:
         self._retention = retention
         self._policy = policy
         self._metrics = metrics
-        self._roller = Roller(driver, log, state, metrics=metrics)
+        copier = Copier(driver, log, state, metrics=metrics)
+        self._roller = Roller(driver, log, state, copier)
+        self.compactor = Compactor(driver, log, state, copier, metrics=metrics, reach=self._reach)
         self._usage = usage
         self._now_s = now_s
         self._started_s, self._spread = now_s(), spread()
@@ -216,13 +221,7 @@ class Maintenance:
             if topics.full:
                 self._roller.rest()
             return
-        decided = await asyncio.to_thread(
-            self._keep_from,
-            self._driver.room.decision().drop_bytes,
-            self._driver.log_clock.lived_ms(),
-            self._state.time.leaps,
-        )
-        index, of_age = decided
+        index, of_age = await self._decide()
         if topics.longer or topics.full:
             hours = self._retention.hours
             await self._roller.drop_past(group_hours=hours)
@@ -234,6 +233,21 @@ class Maintenance:
         retained = await self._driver.propose(Retain(before_index=index).encode(), grows=False)
         if index > of_age and isinstance(retained, Retained):
             self._went_early(retained.dropped, grown)
+
+    async def _decide(self, in_ms: int = 0) -> tuple[int, int]:
+        """Return what `_keep_from` does, for now or for the time after *in_ms* more."""
+        return await asyncio.to_thread(
+            self._keep_from,
+            self._driver.room.decision().drop_bytes,
+            self._driver.log_clock.lived_ms() + in_ms,
+            self._state.time.leaps,
+        )
+
+    async def _reach(self, in_ms: int) -> int:
+        """Return the index below which messages go within *in_ms*, as far as can be told now."""
+        index, _ = await self._decide(in_ms)
+        everything = 0 < self._retention.hours * HOUR_MS <= in_ms
+        return self._log.last_index + 1 if everything else index
 
     def _went_early(self, dropped: int, grown: dict[str, int]) -> None:
         """Log, once a minute at most, which topic used the space for which messages went early."""

@@ -14,7 +14,7 @@ from typing import Final
 
 from dledger.store.log_index import SealedSegment
 
-_HOUR_MS: Final = 3_600_000
+HOUR_MS: Final = 3_600_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class RetentionPolicy:
 
     def unused_before_ms(self, active_ms: int) -> int:
         """Return the time (Unix ms) before which a group's last use expires it; 0: none expires."""
-        return max(0, active_ms - self.group_hours * _HOUR_MS) if self.group_hours else 0
+        return max(0, active_ms - self.group_hours * HOUR_MS) if self.group_hours else 0
 
 
 def keep_from(
@@ -71,7 +71,7 @@ def _is_old(
     policy: RetentionPolicy,
     lived_ms: int,
 ) -> bool:
-    return policy.hours > 0 and lived_ms - newest_ms(segment) >= policy.hours * _HOUR_MS
+    return policy.hours > 0 and lived_ms - newest_ms(segment) >= policy.hours * HOUR_MS
 
 
 def count_without(segments: Sequence[SealedSegment], index: int) -> int:

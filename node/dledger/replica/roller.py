@@ -2,8 +2,7 @@
 
 Run by `maintenance` ahead of each RETAIN, in bounded steps: for two segments at a time, so that on
 a full disk copies take no more than the room that is kept for commands; so many commands a round,
-behind which RETAIN drops what is free by then; and of each the event loop only finds where the
-messages lie, a thread reads and copies them. What is copied is decided in `rolling`.
+behind which RETAIN drops what is free by then. `rolling` decides what is copied, `copier` does it.
 
 Dropping for room what would have to be copied again makes none. So where at least half of the
 oldest segments is kept longer, nothing goes for room; messages of such topics are refused by name
@@ -19,24 +18,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.broker.lived_time import lived_at
-from dledger.broker.results import Rekept
+from dledger.broker.lived_time import older_than
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
-from dledger.common.metrics import NodeMetrics
+from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
-from dledger.replica.retention import count_without, first_index_without, size_bytes_of
-from dledger.replica.rolling import (
+from dledger.replica.retention import (
     HOUR_MS,
-    effective_hours,
-    held_bytes,
-    next_roll,
-    past_blocks,
-    rekeep_of,
+    count_without,
+    first_index_without,
+    size_bytes_of,
 )
+from dledger.replica.rolling import Due, Stays, effective_hours, held_bytes
 from dledger.store.commit_log import CommitLog
 from dledger.store.log_index import SealedSegment
-from dledger.types import Entry
 
 logger = logging.getLogger(__name__)
 
@@ -65,11 +60,8 @@ class Wanted:
 class Roller:
     """Copies what is kept longer; of one node, used while it leads."""
 
-    def __init__(
-        self, driver: Driver, log: CommitLog, state: BrokerState, *, metrics: NodeMetrics
-    ) -> None:
-        self._driver, self._log, self._state = driver, log, state
-        self._metrics = metrics
+    def __init__(self, driver: Driver, log: CommitLog, state: BrokerState, copier: Copier) -> None:
+        self._driver, self._log, self._state, self._copier = driver, log, state, copier
         self._rounds = self._left = 0
 
     async def make_way(self, wanted: Wanted, *, group_hours: int) -> int:
@@ -106,47 +98,28 @@ class Roller:
         return gone > 0 and self._driver.room.is_short
 
     async def _roll_topic(self, topic: Topic, before: int, group_hours: int) -> None:
+        due = Due.below(before, last_index=self._driver.applied_index)
         for queue_id in range(topic.queues):
-            while self._left and (now := self._as_it_is(topic)) is not None:
-                queue = self._state.topics.queue(topic.name, queue_id)
-                roll = next_roll(topic, queue_id, queue, before)
-                if roll is None:
-                    break
+            while self._left and await self._copier.copy_next(
+                topic, queue_id, due, lambda now: self._stays(now, group_hours)
+            ):
                 self._left -= 1
-                is_past = self._past(now, group_hours)
-                command, messages = await asyncio.to_thread(rekeep_of, roll, self._read, is_past)
-                if self._as_it_is(topic) is not now:
-                    continue
-                await self._propose(command)
-                self._metrics.rolled_messages.inc(messages)
-                self._metrics.rolled_bytes.inc(len(command))
             if queue_id % _QUEUES_A_TURN == _QUEUES_A_TURN - 1:
                 await asyncio.sleep(0)
 
-    def _as_it_is(self, topic: Topic) -> Topic | None:
-        """Return a topic as it is by now; None if it is gone, or keeps nothing longer any more.
-
-        A round may be long, and its retention change meanwhile: nothing goes by the one before.
-        """
-        topics = self._state.topics
-        return topics.named(topic.name) if topic.generation in topics.longer else None
-
-    def _read(self, index: int) -> Entry:
-        (entry,) = self._log.read(index, index, 0)
-        return entry
-
-    async def _propose(self, command: bytes) -> None:
-        result = await self._driver.propose(command, grows=False)
-        if not isinstance(result, Rekept):
-            raise TypeError(f"REKEEP answered {result!r}")
+    def _stays(self, topic: Topic, group_hours: int) -> Stays:
+        is_past = self._past(topic, group_hours)
+        return lambda _, origin: not is_past(origin.stored_at_ms)
 
     def _past(self, topic: Topic, group_hours: int) -> Callable[[int], bool]:
         """Return whether a message of a topic has been kept for long enough, by when it came."""
         hours = effective_hours(topic.retention_hours or 0, group_hours)
-        leaps, lived_ms = self._state.time.leaps, self._driver.log_clock.lived_ms()
-        return lambda stored_at_ms: (
-            hours > 0 and lived_ms - lived_at(leaps, stored_at_ms) >= hours * HOUR_MS
+        is_old = older_than(
+            hours * HOUR_MS,
+            leaps=self._state.time.leaps,
+            lived_ms=self._driver.log_clock.lived_ms(),
         )
+        return is_old if hours else lambda _: False
 
     async def drop_past(self, *, group_hours: int) -> None:
         """Every minute: drop the blocks that have been kept for long enough.
@@ -159,13 +132,10 @@ class Roller:
             return
         for topic in self._state.topics.keeping_longer():
             for queue_id in range(topic.queues):
-                while (now := self._as_it_is(topic)) is not None:
-                    queue = self._state.topics.queue(topic.name, queue_id)
-                    is_past = self._past(now, group_hours)
-                    command = past_blocks(topic, queue_id, queue, is_past)
-                    if command is None:
-                        break
-                    await self._propose(command)
+                while await self._copier.drop_past(
+                    topic, queue_id, lambda now: self._past(now, group_hours)
+                ):
+                    pass
             await asyncio.sleep(0)
 
     # -- where copying makes no room ---------------------------------------------------------------

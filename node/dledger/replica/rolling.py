@@ -3,14 +3,15 @@
 `next_roll` finds, on the event loop and in a short turn, which messages of a queue come next;
 `rekeep_of` makes a REKEEP of them, from entries that a thread reads. Small blocks are written anew
 together with their neighbours, so that there are no more of them after a year than after a day.
-Called by `roller`.
+What is due is said by `roller`, for retention, and by `compacting`, for a compacted topic; `copier`
+calls both functions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
@@ -20,13 +21,58 @@ from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
 from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
 from dledger.broker.topics import Topic
-from dledger.types import Entry
+from dledger.common.offset_set import OffsetSet
+from dledger.types import MAX_NUMBER, Entry
 
 MAX_BYTES: Final = 1 << 20
 """Of the messages of one REKEEP; a single message may be larger."""
-HOUR_MS: Final = 3_600_000
 _NEIGHBOUR: Final = 2
-"""A neighbour is taken along if it has at most this many times the rows."""
+"""A neighbour is taken along if it has at most this many times the rows,"""
+_FEW: Final = 32
+"""and is due soon, or has at most so many: a block costs about as much state as these."""
+_SOON: Final = 6
+"""Due soon is this part of what the log has."""
+_MAX_LOOKED_AT: Final = 2 * MAX_ROWS
+"""Rows of blocks, and slices of the log, that are looked at for one REKEEP, however few stay."""
+
+Stays: TypeAlias = Callable[[int, Origin], bool]
+"""Whether a message stays, by its queue offset and what it had when it was stored."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Due:
+    """What of a queue is to be copied, and what of that goes.
+
+    Attributes:
+        is_block: Whether a block is.
+        before, to: The log's messages are, from their front on, in entries below *before* and at
+            offsets below *to*.
+        soon: Neighbours in entries below it go along, since they are due soon: writing a young one
+            anew costs as much as what it would have cost later, and that once more.
+        goes: Those that are known to go: they take no room in a REKEEP. `rekeep_of` is told, too.
+        gone_of: How many rows of a block that are: only of blocks that have some.
+    """
+
+    is_block: Callable[[KeptBlock], bool]
+    before: int
+    soon: int
+    to: int = MAX_NUMBER
+    goes: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
+    gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
+
+    @classmethod
+    def below(cls, index: int, *, last_index: int) -> Due:
+        """Return that what lies below entry *index* is due, of a log up to *last_index*."""
+        soon = soon_due(index, last_index)
+        return cls(is_block=lambda block: block.entry < index, before=index, soon=soon)
+
+    def left_of(self, block: KeptBlock) -> int:
+        """Return how many rows of a block do not go."""
+        return block.length - self.gone_of.get(block, 0)
+
+    def left_bytes(self, block: KeptBlock) -> int:
+        """Return about how many bytes these take."""
+        return block.size_bytes * self.left_of(block) // block.length
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +94,25 @@ class Roll:
     stretches: tuple[Stretch, ...]
 
 
-def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, before: int) -> Roll | None:
-    """Return what is copied next of the messages in entries below *before*; None: nothing is."""
+def soon_due(index: int, last_index: int) -> int:
+    """Return below which entry is due soon what is not yet, if what lies below *index* is now."""
+    return index + max(0, last_index - index) // _SOON
+
+
+def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, due: Due) -> Roll | None:
+    """Return what is copied next of what is *due*; None: nothing is."""
     blocks = tuple(queue.blocks or ())
-    due = next((at for at, block in enumerate(blocks) if block.entry < before), None)
-    if due is not None:
-        low, high = _together(blocks, due, due + 1, blocks[due].length, blocks[due].size_bytes)
+    at = next((at for at, block in enumerate(blocks) if due.is_block(block)), None)
+    if at is not None:
+        rows, size_bytes = due.left_of(blocks[at]), due.left_bytes(blocks[at])
+        low, high = _together(blocks, at, at + 1, due, rows=rows, size_bytes=size_bytes)
         first, to = blocks[low].first, blocks[high - 1].end
     else:
-        to, rows, size_bytes = _of_log(queue, before)
+        to, rows, size_bytes = _of_log(queue, due)
         if to == queue.log_first:
             return None
-        low, _ = _together(blocks, len(blocks), len(blocks), rows, size_bytes)
+        count = len(blocks)
+        low, _ = _together(blocks, count, count, due, rows=rows, size_bytes=size_bytes)
         first = blocks[low].first if low < len(blocks) else queue.log_first
     return Roll(
         topic=topic,
@@ -67,85 +120,99 @@ def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, before: int) -> 
         first=first,
         to=to,
         log_first=queue.log_first,
-        stretches=tuple(_within(queue, first, to)),
+        stretches=tuple(_within(queue, first, to, due.goes)),
     )
 
 
 def _together(
-    blocks: Sequence[KeptBlock], low: int, high: int, rows: int, size_bytes: int
+    blocks: Sequence[KeptBlock], low: int, high: int, due: Due, *, rows: int, size_bytes: int
 ) -> tuple[int, int]:
     """Return [low, high) with those neighbours that are not much larger than what there is."""
+    looked_at = sum(block.length for block in blocks[low:high])
     while True:
         for at in (low - 1, high):
+            if not 0 <= at < len(blocks):
+                continue
+            left, left_bytes = due.left_of(blocks[at]), due.left_bytes(blocks[at])
             if (
-                0 <= at < len(blocks)
-                and blocks[at].length <= _NEIGHBOUR * rows
-                and rows + blocks[at].length <= MAX_ROWS
-                and size_bytes + blocks[at].size_bytes <= MAX_BYTES
+                left <= _NEIGHBOUR * rows
+                and (left <= _FEW or blocks[at].entry < due.soon)
+                and rows + left <= MAX_ROWS
+                and size_bytes + left_bytes <= MAX_BYTES
+                and looked_at + blocks[at].length <= _MAX_LOOKED_AT
             ):
-                rows += blocks[at].length
-                size_bytes += blocks[at].size_bytes
+                rows, size_bytes = rows + left, size_bytes + left_bytes
+                looked_at += blocks[at].length
                 low, high = min(low, at), max(high, at + 1)
                 break
         else:
             return low, high
 
 
-def _of_log(queue: ConsumeQueue, before: int) -> tuple[int, int, int]:
-    """Return the end of the log's next messages below *before*, how many, and about their size."""
+def _of_log(queue: ConsumeQueue, due: Due) -> tuple[int, int, int]:
+    """Return the end of the log's next messages that are due, how many stay, and their size."""
     rows = size_bytes = 0
     to, last = queue.log_first, None
-    for each in queue.stretches(queue.log_first):
-        if each.entry >= before or rows >= MAX_ROWS or size_bytes >= MAX_BYTES:
+    for seen, each in enumerate(queue.stretches(queue.log_first)):
+        if (
+            each.entry >= due.before
+            or each.first >= due.to
+            or rows >= MAX_ROWS
+            or size_bytes >= MAX_BYTES
+            or seen >= _MAX_LOOKED_AT
+        ):
             break
-        length = min(each.length, MAX_ROWS - rows)
-        rows, to = rows + length, each.first + length
-        size_bytes += 0 if last == each[3:] else each.end - each.start
+        length = min(each.length, due.to - each.first)
+        left = length - due.goes.count(each.first, each.first + length)
+        if rows + left > MAX_ROWS:
+            length = left = min(length, MAX_ROWS - rows)
+        rows, to = rows + left, each.first + length
+        size_bytes += 0 if last == each[3:] else (each.end - each.start) * left // each.length
         last = each[3:]
     return to, rows, size_bytes
 
 
-def _within(queue: ConsumeQueue, first: int, to: int) -> Sequence[Stretch]:
+def _within(queue: ConsumeQueue, first: int, to: int, goes: OffsetSet) -> Sequence[Stretch]:
+    """Return where the messages of ``[first, to)`` are, without slices of which all go."""
     found: list[Stretch] = []
     for each in queue.stretches(max(first, queue.first)):
         if each.first >= to:
             break
-        found.append(each._replace(length=min(each.length, to - each.first)))
+        length = min(each.length, to - each.first)
+        if goes.count(each.first, each.first + length) < length:
+            found.append(each._replace(length=length))
     return found
 
 
-def rekeep_of(
-    roll: Roll, read: Callable[[int], Entry], is_past: Callable[[int], bool]
-) -> tuple[bytes, int]:
+def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[bytes, int]:
     """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
 
     Args:
         roll: What is copied.
         read: Returns an entry.
-        is_past: Whether a message that was stored then (Unix ms) has been kept for long enough.
+        stays: Whether a message is copied; others go.
 
     Raises:
         DledgerError: An entry cannot be read.
     """
     messages, offsets, found = list[Message](), list[int](), list[Origin]()
-    size_bytes, to, entry = 0, roll.to, None
+    size_bytes, to, payload = 0, roll.to, None
     for first, length, row, index, start, end in roll.stretches:
         if size_bytes >= MAX_BYTES and first >= roll.log_first:
             to = first
             break
-        if entry is None or entry.index != index:
-            entry = read(index)
-        frame = ProduceFrame(entry.data, start, end)
-        theirs = origins(entry, start, end) if entry.data[start - 1] == REKEPT else None
-        mine = Origin(entry.index, entry.timestamp_ms, frame.born_host)
+        if payload is None or payload.place != (index, start):
+            if payload is None or payload.entry.index != index:
+                entry = read(index)
+            payload = _Payload(entry, start, end)
         for number in range(length):
             if size_bytes >= MAX_BYTES and first + number >= roll.log_first:
                 to = first + number
                 break
-            origin = mine if theirs is None else theirs[row + number]
-            if is_past(origin.stored_at_ms):
+            origin = payload.origin(row + number)
+            if not stays(first + number, origin):
                 continue
-            message = _message(frame, entry, start, row + number)
+            message = payload.message(row + number)
             if message is None:
                 continue
             messages.append(message)
@@ -168,15 +235,29 @@ def rekeep_of(
     return kept.encode(), len(offsets)
 
 
-def _message(frame: ProduceFrame, entry: Entry, start: int, row: int) -> Message | None:
-    """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
-    try:
-        message = frame.message(row)
-    except MalformedCommandError:
-        return None
-    if message.message_id:
-        return message
-    return replace(message, message_id=id_of_place(entry.index, start, row))
+class _Payload:
+    """A payload of messages in an entry: each slice of a block with gaps is in the same one."""
+
+    def __init__(self, entry: Entry, start: int, end: int) -> None:
+        self.entry, self.place = entry, (entry.index, start)
+        self._frame = ProduceFrame(entry.data, start, end)
+        is_copy = entry.data[start - 1] == REKEPT
+        self._theirs = origins(entry, start, end) if is_copy else None
+        self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
+
+    def origin(self, row: int) -> Origin:
+        """Return what a message had when it was stored."""
+        return self._mine if self._theirs is None else self._theirs[row]
+
+    def message(self, row: int) -> Message | None:
+        """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
+        try:
+            message = self._frame.message(row)
+        except MalformedCommandError:
+            return None
+        if message.message_id:
+            return message
+        return replace(message, message_id=id_of_place(*self.place, row))
 
 
 def past_blocks(

@@ -43,19 +43,22 @@ _RULES: Final = (
         ),
     ),
     ("dledger.v1.Ledger", "member", "Append Produce Read ReadBatches ReadIndex"),
-    ("dledger.v1.Topics", "member operator admin", "CreateTopic ListTopics"),
-    ("dledger.v1.Admin", "member operator admin backup", "Status"),
+    ("dledger.v1.Topics", "member operator admin", "CreateTopic"),
+    ("dledger.v1.Topics", "member operator admin compactor", "ListTopics"),
+    ("dledger.v1.Admin", "member operator admin backup compactor", "Status"),
     (
         "dledger.v1.Admin",
-        "operator admin backup",
+        "operator admin backup compactor",
         "Export ExportPlaces ExportPlan ExportSnapshot Snapshot",
     ),
+    ("dledger.v1.Admin", "operator admin compactor", "DescribeTopic"),
+    ("dledger.v1.Admin", "admin compactor", "Compact"),
     (
         "dledger.v1.Admin",
         "operator admin",
         (
-            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeTopic "
-            "Erase ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SetTopicRetention "
+            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic Erase "
+            "ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SetTopicRetention "
             "TransferLeader WatchStatus"
         ),
     ),

@@ -33,6 +33,7 @@ from dledger.errors import (
     NotJoined,
     NotMember,
     StorageError,
+    WrongGroup,
 )
 from dledger.files.files import DiskUsage, RealFiles
 from dledger.link.follower import RelayLinks
@@ -44,6 +45,8 @@ from dledger.peers.records import RecordsServicer
 from dledger.peers.survey import survey
 from dledger.raft.messages import Message
 from dledger.replica import force_group
+from dledger.replica.compacting import Claim
+from dledger.replica.compactor import Compacted
 from dledger.replica.driver import Driver
 from dledger.replica.force_group import Force, Forced, check_named
 from dledger.replica.log_clock import RealClock
@@ -64,6 +67,7 @@ from dledger.server.replica import MemberDependencies, Replica
 from dledger.server.servers import Doors, Servers
 from dledger.server.wiring import services_of, wire
 from dledger.services.admin import AdminServicer
+from dledger.services.compaction import CompactionServicer
 from dledger.services.export import CommittedLog
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
@@ -218,6 +222,7 @@ class Node:
             ).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._parts.context.resolver).handler(),
+            CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
 
@@ -449,6 +454,14 @@ class Node:
             raise NotJoined
         ask = partial(survey, group_id=force.group_id, ask=self._peers.ask)
         return await force_group.carry_out(self._driver, force, survey=ask, timeout_s=timeout_s)
+
+    async def compact(self, group_id: str, claim: Claim, *, timeout_s: float) -> Compacted:
+        """Let go of what a claim of that group says; see `Compactor.compact`. Raises NotJoined."""
+        if self._replica is None:
+            raise NotJoined
+        if group_id != self._joining.group_id:
+            raise WrongGroup(ours=self._joining.group_id, theirs=group_id)
+        return await self._replica.maintenance.compactor.compact(claim, timeout_s=timeout_s)
 
     def _open_records(self) -> tuple[str, CommitLog]:
         """Return the group's id and the log, for peers that lack records. Raises NotJoined."""

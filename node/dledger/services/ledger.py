@@ -18,7 +18,6 @@ from typing import Final
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
-from dledger.broker.rekeep import REKEPT
 from dledger.broker.results import Produced
 from dledger.calls.caller import Caller
 from dledger.calls.method import AnyMethod, Ended
@@ -197,12 +196,10 @@ class LedgerHandlers(NativeHandlers):
 
     def _stored(self, request: pb.ReadRequest, stretch: QueueSlice) -> Iterator[pb.StoredRecord]:
         """Yield the messages of a slice, without those that cannot be decoded."""
-        frame, rekept = stretch.frame(), None
-        if stretch.entry.data[stretch.start - 1] == REKEPT:
-            rekept = stretch.origins()
+        frame = stretch.frame()
+        rekept = stretch.origins() if stretch.offsets is not None else None
         index, stored_at_ms = stretch.entry.index, stretch.entry.timestamp_ms
-        for number in range(stretch.count):
-            offset = stretch.first_offset + number
+        for number, offset in enumerate(stretch.own_offsets()):
             try:
                 message = frame.message(stretch.first_row + number)
             except MalformedCommandError as error:

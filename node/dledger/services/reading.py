@@ -4,22 +4,28 @@ The client id is removed from each: with it, a reader could guess the producer's
 and use them first (docs/adr/0020). A reader that asks for it gets neighbours that were produced by
 few as one payload: what a payload costs by itself, here and there, is most of what reading single
 messages costs.
+
+What was copied since it was stored lies in blocks, some of whose offsets are gone. A reader that
+knows of gaps gets a block as it lies; any other a batch for each stretch without one, of its own
+rows only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, groupby
-from typing import Final
+from typing import Final, NamedTuple, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
 from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.joined_rows import Rows, joined_payload
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
 from dledger.broker.produce import ProduceFrame, without_client_id
-from dledger.broker.rekeep import REKEPT, Origin, origins
+from dledger.broker.rekeep import Origin, origins
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, TopicMadeAnew, UnknownTopic
 from dledger.requests.engine import Engine
@@ -38,13 +44,39 @@ _SMALL_BYTES: Final = 16 << 10
 joined: of others a copy would cost more than it saves."""
 _JOINED_ROWS: Final = 4_096
 """Slices of a part and messages of a joined payload, at most: they are found in one go."""
+_CUT_ROWS: Final = 256
+"""Rows of blocks that a part cuts out of their payloads, at most: that takes 8 ms of the loop."""
 _BATCHES: Final = pb.ReadBatchesResponse.BATCHES_FIELD_NUMBER
 _PAYLOAD: Final = pb.StoredBatch.PAYLOAD_FIELD_NUMBER
 
 
+_Batch: TypeAlias = tuple[bytes | memoryview, ...]
+"""One batch of a ReadBatchesResponse, in pieces."""
+
+
+class KeptStretch(NamedTuple):
+    """What is planned of a block: like a `Stretch`, but there may be gaps between the messages.
+
+    Attributes:
+        first, length, row, entry, start, end: See `Stretch`.
+        offsets: The queue offset of each row of the payload.
+    """
+
+    first: int
+    length: int
+    row: int
+    entry: int
+    start: int
+    end: int
+    offsets: Sequence[int]
+
+
+_Planned: TypeAlias = Sequence[Stretch | KeptStretch]
+
+
 @dataclass(slots=True)
 class QueueSlice:
-    """Consecutive messages of a queue that were produced together.
+    """Messages of a queue in consecutive rows of one payload.
 
     Not frozen: there is one for each message that was produced singly, and it is made in a third of
     the time.
@@ -54,6 +86,8 @@ class QueueSlice:
         first_row: Its row in the payload.
         count: The number of messages.
         entry: The entry that holds the payload, at bytes [start, end) of its data.
+        offsets: The queue offset of each row of the payload, if that is a REKEEP's: there may be
+            gaps. None: as it was produced, so there are none.
         is_cut: Whether others of the payload may have been erased: then only its own are sent.
     """
 
@@ -63,7 +97,21 @@ class QueueSlice:
     entry: Entry
     start: int
     end: int
+    offsets: Sequence[int] | None = None
     is_cut: bool = False
+
+    def own_offsets(self) -> Sequence[int]:
+        """Return the queue offset of each message."""
+        if self.offsets is None:
+            return range(self.first_offset, self.first_offset + self.count)
+        return self.offsets[self.first_row : self.first_row + self.count]
+
+    @property
+    def end_offset(self) -> int:
+        """The queue offset behind the last one."""
+        if self.offsets is None:
+            return self.first_offset + self.count
+        return self.offsets[self.first_row + self.count - 1] + 1
 
     @property
     def size_bytes(self) -> int:
@@ -79,7 +127,7 @@ class QueueSlice:
         return ProduceFrame(self.entry.data, self.start, self.end)
 
     def origins(self) -> list[Origin]:
-        """Return which entry stored each message, and when, if the payload is a REKEEP's."""
+        """Return which entry stored each message, and when; the payload is a REKEEP's."""
         found = origins(self.entry, self.start, self.end)
         return found[self.first_row : self.first_row + self.count]
 
@@ -95,7 +143,7 @@ class BatchReading:
         self._topic: Topic | None = None
         self._offset = request.start_offset
         self._left = request.max_records or None
-        self._planned: list[Stretch] = []
+        self._planned: _Planned = []
         self._erased: ErasedOffsets | None = None
         self._entry: Entry | None = None
 
@@ -154,7 +202,7 @@ class BatchReading:
         """Return the next batches in order: one, or several of together at most 1 MiB.
 
         Fewer if they lie in large entries of other queues' messages, which are held meanwhile. None
-        if all that was planned has been erased since.
+        if all that was planned has been erased since, or copied elsewhere: that is planned again.
         """
         part: list[QueueSlice] = []
         held_bytes = 0
@@ -163,15 +211,18 @@ class BatchReading:
             self._plan()
         stretches, self._planned = self._planned, []
         self._read_ahead(stretches)
-        for number, (first, count, row, index, start, end) in enumerate(stretches):
+        for number, stretch in enumerate(stretches):
+            first, count, row, index, start, end = stretch[:6]
             if self._entry is None or self._entry.index != index:
-                if held_bytes > _HELD_BYTES:
+                entry = None if held_bytes > _HELD_BYTES else await self._read(index)
+                if entry is None:
                     self._go_back(stretches[number:])
                     break
-                self._entry = await self._engine.read_entry(index)
-                held_bytes += self._entry.size_bytes
+                self._entry = entry
+                held_bytes += entry.size_bytes
+            offsets = stretch.offsets if isinstance(stretch, KeptStretch) else None
             is_cut = self._erased is not None
-            part.append(QueueSlice(first, row, count, self._entry, start, end, is_cut))
+            part.append(QueueSlice(first, row, count, self._entry, start, end, offsets, is_cut))
         if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
         with suppress(UnknownTopic, OffsetOutOfRange):  # told when it is asked for
@@ -181,24 +232,45 @@ class BatchReading:
                 self._planned = []
         return part
 
-    def _read_ahead(self, stretches: Sequence[Stretch]) -> None:
+    async def _read(self, index: int) -> Entry | None:
+        """Return an entry; None if retention has come so far since it was planned.
+
+        Its messages went then, or lie elsewhere: a topic that keeps them longer copies them first.
+        """
+        try:
+            return await self._engine.read_entry(index)
+        except OffsetOutOfRange:
+            lowest = self._queue().lowest_index
+            if lowest is not None and lowest <= index:
+                raise
+            return None
+
+    def _read_ahead(self, stretches: _Planned) -> None:
         """Have the disk at work while the loop encodes and the client takes what is sent."""
         self._engine.read_ahead(list(dict.fromkeys([stretch.entry for stretch in stretches])))
 
-    def _plan(self) -> list[Stretch]:
+    def _plan(self) -> _Planned:
         """Find where the next part is, and go on behind it.
 
         Raises:
             UnknownTopic: See `check`.
             OffsetOutOfRange: Retention has dropped it.
         """
-        stretches: list[Stretch] = []
-        self._planned, self._erased = stretches, self._queue().erased
-        if self._left == 0 or self._offset >= self._queue().end:
-            return stretches
-        size_bytes = 0
+        self._planned, queue = [], self._queue()
+        self._erased = queue.erased
+        if self._left == 0 or self._offset >= queue.end:
+            return self._planned
         self._check_is_left(self._offset)
-        for stretch in self._queue().stretches(self._offset):
+        if queue.blocks is not None and self._offset < queue.log_first:
+            self._planned = self._of_blocks(queue.blocks)
+        if not self._planned:
+            self._planned = self._of_log(queue)
+        return self._planned
+
+    def _of_log(self, queue: ConsumeQueue) -> list[Stretch]:
+        stretches: list[Stretch] = []
+        size_bytes = 0
+        for stretch in queue.stretches(max(self._offset, queue.log_first)):
             size_bytes += stretch.end - stretch.start
             if stretches and size_bytes > _RESPONSE_BYTES:
                 break
@@ -212,11 +284,48 @@ class BatchReading:
                 break
         return stretches
 
-    def _go_back(self, stretches: Sequence[Stretch]) -> None:
+    def _of_blocks(self, blocks: KeptBlocks) -> list[KeptStretch]:
+        """Plan blocks; each counts as its payload, however many gaps there are."""
+        stretches: list[KeptStretch] = []
+        size_bytes = cut_rows = 0
+        for block, row, rows in _left_of_blocks(blocks, self._offset, self._erased):
+            if not stretches or stretches[-1].entry != block.entry:
+                size_bytes += block.size_bytes
+            if stretches and size_bytes > _RESPONSE_BYTES:
+                break
+            length = rows if self._left is None else min(rows, self._left)
+            if length < block.length or (block.gaps and not self._request.with_gaps):
+                length = min(length, _CUT_ROWS - cut_rows)
+                cut_rows += length
+            if self._left is not None:
+                self._left -= length
+            offsets, place = block.offsets(), (block.entry, block.start, block.stop)
+            stretches.append(KeptStretch(offsets[row], length, row, *place, offsets))
+            self._offset = offsets[row + length - 1] + 1
+            if self._left == 0 or cut_rows == _CUT_ROWS or len(stretches) == _JOINED_ROWS:
+                break
+        return stretches
+
+    def _go_back(self, stretches: _Planned) -> None:
         """Leave some stretches to the next part."""
         self._offset = stretches[0].first
         if self._left is not None:
             self._left += sum(stretch.length for stretch in stretches)
+
+
+def _left_of_blocks(
+    blocks: KeptBlocks, offset: int, erased: ErasedOffsets | None
+) -> Iterator[tuple[KeptBlock, int, int]]:
+    """Yield blocks from *offset* on: a row and how many, cut where some were erased."""
+    for block, row in blocks.blocks(offset):
+        if erased is None:
+            yield block, row, block.length - row
+            continue
+        offsets = block.offsets()
+        for first, end in erased.pieces(offsets[row], block.end):
+            low, high = bisect_left(offsets, first), bisect_left(offsets, end)
+            if low < high:
+                yield block, low, high - low
 
 
 def encoded(
@@ -231,18 +340,23 @@ def encoded(
     while at < len(part):
         end = _end_of_few(part, at) if request is not None and request.joined else at + 1
         batch = _joined(part[at:end], request) if request is not None and end > at + 1 else None
-        for piece in (batch,) if batch is not None else map(_alone, part[at:end]):
-            pieces += piece
+        if batch is not None:
+            pieces += batch
+        elif part[at].offsets is not None:
+            with_gaps = request is not None and request.with_gaps
+            for batch in _kept(part[at], with_gaps=with_gaps):
+                pieces += batch
+        else:
+            for stretch in part[at:end]:
+                pieces += _alone(stretch)
         at = end
-    rest = pb.ReadBatchesResponse(next_offset=_end_of(part[-1]), generation=generation)
+    rest = pb.ReadBatchesResponse(next_offset=part[-1].end_offset, generation=generation)
     pieces.append(rest.SerializeToString())
     return b"".join(pieces)
 
 
-def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
-    """Return one batch as it was produced, in pieces."""
-    if stretch.entry.data[stretch.start - 1] == REKEPT:
-        return _rekept(stretch)
+def _alone(stretch: QueueSlice) -> _Batch:
+    """Return one batch as it was produced, but for rows beside it that may have been erased."""
     if stretch.is_cut and stretch.count < stretch.frame().count:
         return _cut(stretch)
     head = pb.StoredBatch(
@@ -257,13 +371,13 @@ def _alone(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
 
 
-def _cut(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
+def _cut(stretch: QueueSlice) -> _Batch:
     """Return one batch without the other rows of its payload, in pieces.
 
     A row that cannot be decoded is left out: nobody can be shown it, and the others have to go on.
     """
     try:
-        payload = _own_rows(stretch, stretch.frame())
+        payload = _own_payload(stretch, stretch.first_row, stretch.count)
     except MalformedCommandError:
         rows = range(stretch.count if stretch.count > 1 else 0)
         first, row = stretch.first_offset, stretch.first_row
@@ -279,36 +393,55 @@ def _cut(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
     return length_prefix(_BATCHES, len(head) + len(payload)), head, payload
 
 
-def _own_rows(stretch: QueueSlice, frame: ProduceFrame) -> bytes:
-    """Return a payload with the rows of a slice only. Raises MalformedCommandError."""
-    row = (stretch.entry.data, stretch.start, stretch.end, stretch.first_row, stretch.count)
-    return joined_payload(frame.topic, frame.queue_id, [row])
+def _own_payload(stretch: QueueSlice, row: int, count: int) -> bytes:
+    """Return a payload with some rows of a slice's only. Raises MalformedCommandError."""
+    frame = stretch.frame()
+    rows = (stretch.entry.data, stretch.start, stretch.end, row, count)
+    return joined_payload(frame.topic, frame.queue_id, [rows])
 
 
-def _rekept(stretch: QueueSlice) -> tuple[bytes | memoryview, ...]:
-    """Return a batch that was copied since it was stored, in pieces.
+def _kept(stretch: QueueSlice, *, with_gaps: bool) -> Iterator[_Batch]:
+    """Yield what was copied since it was stored: one batch, or one for each stretch without gaps.
 
-    Of a block with gaps only the slice's own rows are sent: it may have thousands of slices.
+    A payload has the rows of its batch only: a block of which each second offset is gone has two
+    thousand stretches.
     """
-    frame, found = stretch.frame(), stretch.origins()
-    payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
-    if stretch.count < frame.count:
-        payload = memoryview(_own_rows(stretch, frame))
+    offsets, found, frame = stretch.own_offsets(), stretch.origins(), stretch.frame()
+    bounds = [(0, len(offsets))] if with_gaps else _without_gaps(offsets)
+    for low, high in bounds:
+        payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
+        if high - low < frame.count:
+            payload = memoryview(_own_payload(stretch, stretch.first_row + low, high - low))
+        yield _kept_batch(offsets[low:high], found[low:high], payload)
+
+
+def _without_gaps(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield where stretches of consecutive offsets begin and end."""
+    low = 0
+    for high in range(1, len(offsets) + 1):
+        if high == len(offsets) or offsets[high] != offsets[high - 1] + 1:
+            yield low, high
+            low = high
+
+
+def _kept_batch(offsets: Sequence[int], found: Sequence[Origin], payload: memoryview) -> _Batch:
+    """Return the batch of a payload, all of whose rows are meant."""
     entries = [
         (len(list(rows)), *entry)
         for entry, rows in groupby((origin.entry, origin.stored_at_ms) for origin in found)
     ]
     counts, indexes, stored_at_ms = zip(*entries, strict=True)
     several = len(entries) > 1
+    has_gaps = offsets[-1] - offsets[0] >= len(offsets)
     head = pb.StoredBatch(
-        first_offset=stretch.first_offset,
-        first_row=stretch.first_row if stretch.count == frame.count else 0,
-        count=stretch.count,
+        first_offset=offsets[0],
+        count=len(offsets),
         index=indexes[0],
         stored_at_ms=stored_at_ms[0],
         entry_counts=counts if several else (),
         entry_indexes=indexes if several else (),
         entry_stored_at_ms=stored_at_ms if several else (),
+        offsets=offsets if has_gaps else (),
     ).SerializeToString()
     head += length_prefix(_PAYLOAD, len(payload))
     return length_prefix(_BATCHES, len(head) + len(payload)), head, payload
@@ -325,22 +458,16 @@ def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
         rows += stretch.count
         if stretch.count > _FEW or stretch.size_bytes > _SMALL_BYTES or rows > _JOINED_ROWS:
             break
-        if stretch.entry.data[stretch.start - 1] == REKEPT:
+        if stretch.offsets is not None:
             break
-        if end > start and stretch.is_cut and stretch.first_offset != _end_of(part[end - 1]):
+        if end > start and stretch.is_cut and stretch.first_offset != part[end - 1].end_offset:
             break
         end += 1
     return max(end, start + 1)
 
 
-def _end_of(stretch: QueueSlice) -> int:
-    return stretch.first_offset + stretch.count
-
-
-def _joined(
-    stretches: Sequence[QueueSlice], request: pb.ReadRequest
-) -> tuple[bytes | memoryview, ...] | None:
-    """Return several slices as one batch, in pieces; None if one cannot be decoded."""
+def _joined(stretches: Sequence[QueueSlice], request: pb.ReadRequest) -> _Batch | None:
+    """Return several slices as one batch; None if one cannot be decoded."""
     rows: list[Rows] = [(s.entry.data, s.start, s.end, s.first_row, s.count) for s in stretches]
     try:
         payload = joined_payload(request.topic, request.queue_id, rows)

@@ -12,7 +12,6 @@ from dledger.calls.service import Service
 from dledger.checks.names import check_may_be_made
 from dledger.door.contract import Stream
 from dledger.requests.context import RequestContext
-from dledger.rpc.messages import optional_fields
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.topic_message import topic_message
@@ -44,7 +43,7 @@ class TopicsHandlers(NativeHandlers):
             name=request.name,
             type=request.type or NORMAL.name,
             queues=queues,
-            compaction=optional_fields(Compaction, request, "compaction"),
+            compaction=_compaction(request.compaction) if request.HasField("compaction") else None,
         )
         result = await self._engine.propose(command.encode())
         if not isinstance(result, TopicCreated):
@@ -59,3 +58,8 @@ class TopicsHandlers(NativeHandlers):
         answer = pb.ListTopicsResponse(topics=topics).SerializeToString()
         async with self._context.outflow.room(caller.connection, len(answer)):
             await stream.send(answer)
+
+
+def _compaction(asked: pb.Compaction) -> Compaction:
+    """Return what is asked for; times that are not set are as usual: 0 would drop at once."""
+    return Compaction(**{field.name: value for field, value in asked.ListFields()})

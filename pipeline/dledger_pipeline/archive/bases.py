@@ -19,6 +19,8 @@ from dledger.store.snapshot_file import Snapshot, decode_snapshot
 from dledger.store.snapshot_files import SNAPSHOT_DIRECTORY, SNAPSHOT_SUFFIX
 from dledger_pipeline.archive.archive import create_once
 from dledger_pipeline.archive.manifest import BaseRow, base_name
+from dledger_pipeline.archive.places import QueueSpan, spans_of_blocks
+from dledger_pipeline.archive.queue_offsets import QueueOffsets
 from dledger_pipeline.errors import CorruptObject, NewerBackup
 from dledger_pipeline.log.export_client import ExportClient
 from dledger_pipeline.object_store.store import Store
@@ -44,6 +46,8 @@ def write_base(store: Store, group_id: str, data: bytes, *, now_ms: int) -> Base
 def read_base(store: Store, group_id: str, row: BaseRow) -> Snapshot:
     """Return the snapshot of *row*, whose hash and contents are checked.
 
+    What copies its state refers to is not compared: that is `check_kept`.
+
     Raises:
         ObjectMissing: The object is not there.
         CorruptObject: It is not the snapshot that *row* states.
@@ -52,7 +56,7 @@ def read_base(store: Store, group_id: str, row: BaseRow) -> Snapshot:
     name = f"{group_id}/{row.name}"
     data = store.get(name).to_pybytes()
     snapshot = _decoded(name, group_id, data)
-    if _row(snapshot, data, as_of_ms=row.as_of_ms) != row:
+    if _row(snapshot, data, as_of_ms=row.as_of_ms, kept=row.kept) != row:
         raise CorruptObject(name, "it is not the snapshot that the manifest names")
     return snapshot
 
@@ -63,6 +67,16 @@ def state_of(name: str, snapshot: Snapshot) -> BrokerState:
         return BrokerState.decode(snapshot.body)
     except MalformedStateError as error:
         raise CorruptObject(name, f"its state cannot be read: {error}") from error
+
+
+def check_kept(name: str, state: BrokerState, row: BaseRow) -> None:
+    """Raise CorruptObject if *state*, of the base *row*, refers to other copies than it states."""
+    if _spans(state) != row.kept:
+        raise CorruptObject(name, "it keeps messages of other queues than the manifest says")
+
+
+def _spans(state: BrokerState) -> tuple[QueueSpan, ...] | None:
+    return spans_of_blocks(QueueOffsets(state).blocks())
 
 
 def state_on_disk(directory: Path) -> BrokerState | None:
@@ -99,10 +113,13 @@ def describe_base(group_id: str, data: bytes, *, now_ms: int = 0) -> BaseRow:
     """
     name = "the snapshot"
     snapshot = _decoded(name, group_id, data)
-    return _row(snapshot, data, as_of_ms=max(now_ms, state_of(name, snapshot).now_ms))
+    state = state_of(name, snapshot)
+    return _row(snapshot, data, as_of_ms=max(now_ms, state.now_ms), kept=_spans(state))
 
 
-def _row(snapshot: Snapshot, data: bytes, *, as_of_ms: int) -> BaseRow:
+def _row(
+    snapshot: Snapshot, data: bytes, *, as_of_ms: int, kept: tuple[QueueSpan, ...] | None
+) -> BaseRow:
     applied, sha256 = snapshot.applied, hashlib.sha256(data).hexdigest()
     return BaseRow(
         name=base_name(applied.index, sha256),
@@ -113,6 +130,7 @@ def _row(snapshot: Snapshot, data: bytes, *, as_of_ms: int) -> BaseRow:
         object_bytes=len(data),
         sha256=sha256,
         as_of_ms=as_of_ms,
+        kept=kept,
     )
 
 

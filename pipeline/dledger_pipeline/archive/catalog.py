@@ -27,7 +27,8 @@ from typing import Any, Final
 import pyarrow as pa
 
 from dledger_pipeline.archive.archive import create_once
-from dledger_pipeline.archive.file_rows import encode_rows, file_row
+from dledger_pipeline.archive.extent import Extent
+from dledger_pipeline.archive.file_rows import encode_rows, file_row, spans_from
 from dledger_pipeline.archive.hashed_json import (
     MAX_JSON_BYTES,
     Signature,
@@ -276,15 +277,28 @@ def _check_present(store: Store, manifest: Manifest) -> None:
             raise CorruptObject(f"{folder}/{name}", f"it has {found} of {size_bytes} bytes")
 
 
-def _read(
-    store: Store, group_id: str, number: int, known: dict[ChunkRow, Chunk] | None = None
-) -> Manifest:
+def content_of(store: Store, group_id: str, number: int) -> dict[str, Any]:
+    """Return the fields of a manifest that is this one, whole, and signed where there is a key.
+
+    Raises:
+        CorruptManifest, NotSigned, ForeignManifest: It is damaged, not ours, or another group's.
+        NewerBackup: A newer version wrote it.
+        ObjectMissing: There is none of this number.
+        StoreError: The store failed.
+    """
     name = f"{group_id}/{manifest_name(number)}"
     data = store.get(name, max_bytes=MAX_JSON_BYTES)
     content = decode_hashed(name, data, store.manifest_key)
     _check_group(name, group_id, content)
     if field(name, content, "number", int) != number:
         raise CorruptManifest(name, "it states another number")
+    return content
+
+
+def _read(
+    store: Store, group_id: str, number: int, known: dict[ChunkRow, Chunk] | None = None
+) -> Manifest:
+    name, content = f"{group_id}/{manifest_name(number)}", content_of(store, group_id, number)
     chunks = [row_of(ChunkRow, name, row) for row in field(name, content, "chunks", list)]
     known = {} if known is None else known
     known.update({row: _read_chunk(store, group_id, row) for row in chunks if row not in known})
@@ -306,6 +320,8 @@ def _read(
     if not manifest.points:
         raise CorruptManifest(name, "it states no restore point")
     check_joins(manifest)
+    if Extent.read(name, content) != Extent.of(manifest):
+        raise CorruptManifest(name, "it does not have what it states as its extent")
     return manifest
 
 
@@ -323,8 +339,7 @@ def _encode(manifest: Manifest, key: bytes | None) -> bytes:
             "group_id": manifest.group_id,
             "as_of_ms": manifest.as_of_ms,
             "term": manifest.term,
-            "first_index": manifest.first_index,
-            "last_index": manifest.last_index,
+            "extent": Extent.of(manifest).encode(),
             "chunks": [asdict(chunk.row) for chunk in manifest.chunks if chunk.row is not None],
             "bases": [asdict(base) for base in manifest.bases],
             "points": [asdict(point) for point in manifest.points],
@@ -335,7 +350,9 @@ def _encode(manifest: Manifest, key: bytes | None) -> bytes:
 
 
 def _base(name: str, content: Any) -> BaseRow:
-    row = row_of(BaseRow, name, content)
+    if not isinstance(content, dict) or "kept" not in content:
+        raise CorruptManifest(name, f"a base is {content!r:.80}")
+    row = row_of(BaseRow, name, content, kept=spans_from(name, content["kept"]))
     if row.name != base_name(row.applied_index, row.sha256):
         raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
     if not 1 <= row.first_index <= row.applied_index + 1 or row.applied_chain > _MAX_CRC:

@@ -55,13 +55,14 @@ def _places(name: str, content: Any) -> PlacesRow | None:
     if content is None:
         return None
     _check_fields(name, content, _OF_PLACES)
-    row = row_of(PlacesRow, name, content, spans=_spans(name, content["spans"]))
+    row = row_of(PlacesRow, name, content, spans=spans_from(name, content["spans"]))
     if not row.object_bytes or (row.spans is not None and bool(row.spans) != bool(row.rows)):
         raise CorruptManifest(name, f"{row.name:.200} states places that no file has")
     return row
 
 
-def _spans(name: str, content: Any) -> tuple[QueueSpan, ...] | None:
+def spans_from(name: str, content: Any) -> tuple[QueueSpan, ...] | None:
+    """Return the spans out of their lists of numbers; None for null. Raises CorruptManifest."""
     if content is None:
         return None
     if not (

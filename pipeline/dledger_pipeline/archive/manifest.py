@@ -16,7 +16,7 @@ from typing import Final
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.archive import ManifestRow
-from dledger_pipeline.archive.places import PlacesRow
+from dledger_pipeline.archive.places import PlacesRow, QueueSpan
 from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.archive.topics import Topics
 from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
@@ -40,6 +40,7 @@ class BaseRow:
         object_bytes: Length of the object.
         sha256: Of the object, lower hex.
         as_of_ms: When it was taken, by the clock of `Manifest.as_of_ms`.
+        kept: Of which queues the state refers to copies of messages; None: too many to say.
     """
 
     name: str
@@ -50,6 +51,7 @@ class BaseRow:
     object_bytes: int
     sha256: str
     as_of_ms: int
+    kept: tuple[QueueSpan, ...] | None = ()
 
     def begins_in(self, first: int, last: int) -> bool:
         """Whether entries [*first*, *last*], or what follows them, begin the log of this state."""
@@ -327,18 +329,28 @@ class Manifest:
         So the base is the newest that includes nothing of the range, else the run's oldest.
         """
         first, last = self.run_up_to(last_index)
-        bases = [
-            base
-            for base in self.bases
-            if base.begins_in(first, last) and base.applied_index <= last
-        ]
+        bases = self.bases_of(first, last)
         before = [one for one in bases if one.applied_index < min(first_index, last_index + 1)]
-        oldest = None if first == 1 else next(iter(bases), None)
-        base = before[-1] if before else oldest
+        base = before[-1] if before else self.stands_before(first, last)
         start = before[-1].applied_index + 1 if before else first
         end = min(last, last_index)
         files = [row for row in self.files if start <= row.last_index and row.first_index <= end]
         return MessageFiles(base=base, files=tuple(files))
+
+    def bases_of(self, first: int, last: int) -> list[BaseRow]:
+        """Return the bases that stand for older entries in the run [*first*, *last*], ascending."""
+        return [
+            base
+            for base in self.bases
+            if base.begins_in(first, last) and base.applied_index <= last
+        ]
+
+    def stands_before(self, first: int, last: int) -> BaseRow | None:
+        """Return the base that stands for all before the run [*first*, *last*].
+
+        None before entry 1, and for entries from that on.
+        """
+        return None if first == 1 else next(iter(self.bases_of(first, last)), None)
 
     def files_in(self, first_index: int, last_index: int) -> tuple[ManifestRow, ...]:
         """Return the files that have any of the entries [*first_index*, *last_index*]."""

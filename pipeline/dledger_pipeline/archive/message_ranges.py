@@ -7,7 +7,7 @@ of the store that the worker reads (`StoredPlaces`). Used by the data source and
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -19,9 +19,12 @@ from dledger_pipeline.archive.entry_ranges import EntryRange
 from dledger_pipeline.archive.places_objects import read_places
 from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Bounds, Selection, overlap
 from dledger_pipeline.errors import CorruptObject
+from dledger_pipeline.log.kept_messages import BLOCK_SCHEMA, decode_kept
 from dledger_pipeline.log.messages import decode
+from dledger_pipeline.log.produce_columns import Bools, Ints
 from dledger_pipeline.object_store.store import Store
 
+ANY_ENTRY: Final = ((1, MAX_INDEX),)
 _DECODED: Final = ("index", "term", "timestamp_ms", "body")
 """What messages are made of."""
 
@@ -62,19 +65,56 @@ class StoredPlaces:
             raise CorruptObject(name, f"it has places outside of the entries of {self.row.name}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptRows:
+    """Copies of messages that are not shown where they were stored.
+
+    Attributes:
+        blocks: Where they are (`kept_messages.BLOCK_SCHEMA`), all in the entries of one range.
+        stored_in: Ranges [first, last] of entries, ascending: a message that one of these stored is
+            shown by its copy, any other one where it was stored.
+    """
+
+    blocks: pa.RecordBatch
+    stored_in: tuple[tuple[int, int], ...] = ANY_ENTRY
+
+    def within(self, first_index: int, last_index: int) -> KeptRows:
+        """Return what lies in entries [*first_index*, *last_index*]."""
+        return replace(self, blocks=between(self.blocks, first_index, last_index))
+
+    def read(
+        self, entries: pa.RecordBatch, selection: Selection, columns: Sequence[str]
+    ) -> pa.RecordBatch:
+        """Return the messages whose copies are in *entries*. Raises like `decode_kept`."""
+
+        def is_wanted(offset: Ints, index: Ints, stored_at_ms: Ints) -> Bools:
+            found = np.zeros(len(index), np.bool_)
+            for first, last in self.stored_in:
+                found |= (first <= index) & (index <= last)
+            return found & selection.of_kept(offset, index, stored_at_ms)
+
+        return decode_kept(entries, _within(entries, self.blocks), is_wanted, columns)
+
+
+NOTHING_KEPT: Final = KeptRows(blocks=pa.RecordBatch.from_pylist([], BLOCK_SCHEMA))
+
+
 @dataclass(frozen=True, slots=True)
 class MessageRange:
     """The messages of some entries that are asked for.
 
     Attributes:
         entries: Where the messages are.
-        places: Their places, those of *selection* but for times; or where these are.
+        places: The places of those that these entries stored, those of *selection* but for times;
+            or where these are.
         selection: Which messages are asked for.
+        kept: Copies of older messages.
     """
 
     entries: EntryRange
     places: pa.RecordBatch | StoredPlaces
     selection: Selection = EVERYTHING
+    kept: KeptRows = NOTHING_KEPT
 
     @property
     def first_index(self) -> int:
@@ -89,7 +129,8 @@ class MessageRange:
     @property
     def may_have_rows(self) -> bool:
         """Whether there may be such messages."""
-        return isinstance(self.places, StoredPlaces) or self.places.num_rows > 0
+        has_places = isinstance(self.places, StoredPlaces) or self.places.num_rows > 0
+        return has_places or self.kept.blocks.num_rows > 0
 
     def _read_places(self) -> pa.RecordBatch:
         if isinstance(self.places, StoredPlaces):
@@ -107,15 +148,20 @@ class MessageRange:
         """
         stored = self.places if isinstance(self.places, StoredPlaces) else None
         places = self._read_places()
-        if not places.num_rows:
+        if not places.num_rows and not self.kept.blocks.num_rows:
             return
 
         def may_hold(bounds: Bounds) -> bool:
             low, high = bounds.get("index", (1, MAX_INDEX))
+            if self.kept.within(low, high).blocks.num_rows:
+                return True  # whatever the copy's own time and index are
             is_there = between(places, low, high).num_rows > 0
             return is_there and overlap(bounds, self.selection.of_entries())
 
         for entries in self.entries.read(may_hold, _DECODED):
+            kept = self.kept.read(entries, self.selection, columns)
+            if kept.num_rows:
+                yield kept
             slices = self.selection.at_times(_within(entries, places), entries)
             if slices.num_rows:
                 if stored is not None:
@@ -124,7 +170,7 @@ class MessageRange:
 
 
 def between(slices: pa.RecordBatch, first_index: int, last_index: int) -> pa.RecordBatch:
-    """Return those of *slices* that lie in entries [*first_index*, *last_index*]."""
+    """Return those of *slices*, or blocks, that lie in entries [*first_index*, *last_index*]."""
     indexes = np.asarray(slices.column("index"))
     start = np.searchsorted(indexes, first_index)
     return slices.slice(start, np.searchsorted(indexes, last_index, "right") - start)

@@ -1,21 +1,29 @@
-"""Which objects of a backup a query for messages reads; nothing but the manifest is read for that.
+"""Which objects of a backup a query for messages reads; the manifest alone is read for that.
 
-Where a manifest does not say where the messages of some entries are, or whether a topic still
-existed at the last index, the log is replayed (`queue_offsets`). Called by the data source and by
-`compact`.
+And a base, where it may refer to copies of older messages that are asked for. Where a manifest does
+not say where the messages of some entries are, or whether a topic still existed at the last index,
+the log is replayed (`queue_offsets`). Called by the data source, by exports and by view `current`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import ArchivedRange, archived
 from dledger_pipeline.archive.manifest import Manifest, stretches
-from dledger_pipeline.archive.message_ranges import MessageRange, StoredPlaces
-from dledger_pipeline.archive.queue_offsets import message_ranges
+from dledger_pipeline.archive.message_ranges import (
+    NOTHING_KEPT,
+    KeptRows,
+    MessageRange,
+    StoredPlaces,
+)
+from dledger_pipeline.archive.places import hold
+from dledger_pipeline.archive.queue_offsets import QueueOffsets, message_ranges
 from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Selection, overlap
+from dledger_pipeline.log.places import no_places
 from dledger_pipeline.object_store.store import Store
 
 
@@ -26,7 +34,7 @@ def archived_messages(
 
     They are all whose places the manifest knows, on both sides of a gap, and in the newest run that
     begins at or below the last index also the others, from the run's oldest base on. What that
-    leaves out is `left_out`.
+    leaves out is `left_out`. Of older messages that the group kept there are copies.
 
     Raises:
         LogIncomplete: No base stands for what is missing before a run.
@@ -49,18 +57,69 @@ def archived_messages(
         if overlap(_range(store, manifest, row).bounds, selection.of_entries())
     ]
     unknown = [row for row in rows if row.places is None]
-    replayed = _by_index(store, manifest, selection, unknown, topics) if unknown else {}
+    found = _by_index(store, manifest, selection, unknown, topics) if unknown else {}
     for row in rows:
-        if row.places is None:
-            yield replayed[row.first_index]
-        elif row.places.may_hold(selection, topics):
+        if row.places is not None and row.places.may_hold(selection, topics):
             places = StoredPlaces(
                 store=store,
                 group_id=manifest.group_id,
                 row=row,
                 topics=row.places.generations(topics),
             )
-            yield MessageRange(_range(store, manifest, row), places, selection)
+            found[row.first_index] = MessageRange(_range(store, manifest, row), places, selection)
+    for row, copies in _copies(store, manifest, selection, topics):
+        without = MessageRange(_range(store, manifest, row), no_places(), selection)
+        found[row.first_index] = replace(found.get(row.first_index, without), kept=copies)
+    yield from (found[index] for index in sorted(found))
+
+
+def _copies(
+    store: Store, manifest: Manifest, selection: Selection, topics: Collection[int]
+) -> Iterator[tuple[ManifestRow, KeptRows]]:
+    """Yield files with copies of messages that are not shown where they were stored.
+
+    Those that the base refers to which stands for what is before a run: a message that is copied
+    later was there then, or is in the run. It is shown by its copy if no node told its place: it is
+    older than the run, or was copied before it was backed up.
+    """
+    told = stretches(row for row in manifest.files if row.places is not None)
+    behind = 0
+    for run in manifest.runs():
+        base = manifest.stands_before(*run)
+        if base is None:
+            continue
+        first, last = max(behind + 1, selection.first_index), selection.last_index
+        behind = base.applied_index
+        stored_in = _without((first, min(behind, last)), told)
+        if not stored_in or _are_newer(manifest, stored_in[-1][1], selection):
+            continue
+        if base.kept is not None and not hold(base.kept, selection, topics):
+            continue
+        state = state_of(base.name, read_base(store, manifest.group_id, base))
+        blocks = selection.of_blocks(QueueOffsets(state).kept(), topics)
+        copies = KeptRows(blocks=blocks, stored_in=stored_in)
+        for row in manifest.files_in(*run):
+            of_row = copies.within(row.first_index, row.last_index)
+            if of_row.blocks.num_rows:
+                yield row, of_row
+
+
+def _without(
+    entries: tuple[int, int], others: Sequence[tuple[int, int]]
+) -> tuple[tuple[int, int], ...]:
+    """Return the stretches of *entries* that are in none of *others*, which ascend apart."""
+    found, (low, last) = list[tuple[int, int]](), entries
+    for first, end in [*others, (last + 1, last + 1)]:
+        if low < first and low <= last:
+            found.append((low, min(first - 1, last)))
+        low = max(low, end + 1)
+    return tuple(found)
+
+
+def _are_newer(manifest: Manifest, index: int, selection: Selection) -> bool:
+    """Whether only messages are asked for that were stored after entry *index*, by their times."""
+    row = next((row for row in manifest.files if row.last_index >= index), None)
+    return row is not None and 0 < row.last_timestamp_ms < selection.first_ms
 
 
 def left_out(manifest: Manifest, selection: Selection = EVERYTHING) -> list[tuple[int, int]]:
@@ -113,10 +172,15 @@ def _by_index(
     rows: Sequence[ManifestRow],
     topics: Collection[int],
 ) -> dict[int, MessageRange]:
-    """Return the messages of *rows*, and of what lies between, by first index."""
+    """Return the messages that *rows* stored, by first index; what lies between is read, too."""
     first, last = rows[0].first_index, min(rows[-1].last_index, selection.last_index)
     found = _replayed(store, manifest, selection, (first, last), topics)
-    return {each.first_index: each for each in found}
+    asked = {row.first_index for row in rows}
+    return {
+        each.first_index: replace(each, kept=NOTHING_KEPT)
+        for each in found
+        if each.first_index in asked
+    }
 
 
 def _replayed(

@@ -10,26 +10,32 @@ by `planning` and the data source.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeAlias
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
+from dledger.errors import InvalidArgument
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.entry_ranges import EntryRange, within
-from dledger_pipeline.archive.message_ranges import MessageRange, between
+from dledger_pipeline.archive.message_ranges import KeptRows, MessageRange, between
 from dledger_pipeline.archive.selection import EVERYTHING, Selection, overlap
 from dledger_pipeline.errors import LogIncomplete
+from dledger_pipeline.log.kept_messages import BLOCK_SCHEMA
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 
 _QueueSlice: TypeAlias = tuple[int, int, int, int, int, int, int, int]
 """A row of `QUEUE_SLICE_SCHEMA`."""
+_Block: TypeAlias = tuple[int, int, int, int, int, int, int, int]
+"""A row of `BLOCK_SCHEMA`."""
 _APPLIED: Final = ("index", "term", "type", "timestamp_ms", "body_crc32c", "body")
 """What the broker's state needs of an entry."""
 
@@ -53,13 +59,25 @@ class QueueOffsets:
         return self._state.applied_index
 
     def held(self) -> pa.RecordBatch:
-        """Return the slices (`QUEUE_SLICE_SCHEMA`) of the messages that the state refers to now."""
+        """Return the slices (`QUEUE_SLICE_SCHEMA`) of the messages that the state refers to now.
+
+        Those that lie where they were stored; the others are in `blocks`.
+        """
         found = sorted(
             each
             for topic, queue_id, queue in self._queues()
             for each in _held(queue, queue_id, topic.generation)
         )
-        return _batch(found)
+        return _batch(found, QUEUE_SLICE_SCHEMA)
+
+    def blocks(self) -> pa.RecordBatch:
+        """Return the blocks (`BLOCK_SCHEMA`) of the copies that the state refers to now."""
+        found = sorted(
+            each
+            for topic, queue_id, queue in self._queues()
+            for each in _blocks(queue, queue_id, topic.generation)
+        )
+        return _batch(found, BLOCK_SCHEMA)
 
     def _queues(self) -> Iterator[tuple[Topic, int, ConsumeQueue]]:
         for topic in self._state.topics.all():
@@ -90,21 +108,16 @@ class QueueOffsets:
                 )
             )
         ]
-        return _batch(found)
+        return _batch(found, QUEUE_SLICE_SCHEMA)
 
-    def of_topics_left(
-        self, slices: pa.RecordBatch, selection: Selection = EVERYTHING
-    ) -> pa.RecordBatch:
-        """Return what of *slices* is asked for, but for times.
+    @property
+    def now_ms(self) -> int:
+        """The log's time after these entries."""
+        return self._state.now_ms
 
-        Nothing is of a topic that does not exist any more after all entries that were added.
-        """
-        topics = [
-            topic.generation
-            for topic in self._state.topics.all()
-            if selection.topic in (None, topic.name)
-        ]
-        return selection.of_slices(slices, topics)
+    def topics_left(self, chosen: Callable[[Topic], bool] = lambda _: True) -> list[int]:
+        """Return the generations of the *chosen* topics that exist after all these entries."""
+        return [each.generation for each in self._state.topics.all() if chosen(each)]
 
     def _apply(self, entry: Entry) -> Iterator[_QueueSlice]:
         if entry.index != self._state.applied_index + 1:
@@ -140,7 +153,8 @@ def message_ranges(
     """Yield each of *ranges* with its queue offsets, after one pass over all entries.
 
     Messages of a topic that is deleted in one of *ranges* are left out of those before it; entries
-    above the last index that is asked for have not happened yet.
+    above the last index that is asked for have not happened yet. What *state* refers to as a copy
+    is shown by that copy, what was copied later where it was stored.
 
     Args:
         ranges: Without a gap from entry 1 on, or from one that *state* includes or follows it.
@@ -155,16 +169,117 @@ def message_ranges(
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     offsets = QueueOffsets(state)
-    held = offsets.held()
+    held, kept, applied_index = offsets.held(), offsets.blocks(), offsets.applied_index
     found = [(each, _slices(each, offsets, held, selection.last_index)) for each in ranges]
+    if not found:
+        return
+    if topics is None:
+        topics = offsets.topics_left(lambda each: selection.topic in (None, each.name))
+    if selection.first_index > applied_index:
+        kept = kept.slice(0, 0)  # of older messages only
+    else:
+        kept = _with_moved(kept, held, offsets.blocks(), found[0][0].first_index)
+    blocks = selection.of_blocks(kept, topics)
     for each, slices in found:
-        if topics is None:
-            wanted = offsets.of_topics_left(slices, selection)
-        else:
-            wanted = selection.of_slices(slices, topics)
+        wanted = selection.of_slices(slices, topics)
         if not overlap(each.bounds, selection.of_entries()):
             wanted = wanted.slice(0, 0)
-        yield MessageRange(each, wanted, selection)
+        copies = KeptRows(blocks=between(blocks, each.first_index, each.last_index))
+        yield MessageRange(each, wanted, selection, copies)
+
+
+def visible_ranges(
+    ranges: Iterable[EntryRange],
+    state: BrokerState | None,
+    chosen: Callable[[Topic], bool],
+    *,
+    last_index: int,
+    last_ms: int,
+) -> list[MessageRange]:
+    """Return *ranges* with the messages that consumers can get after the last of their entries.
+
+    Args:
+        ranges: See `message_ranges`.
+        state: Likewise.
+        chosen: Whether a topic's messages are asked for.
+        last_index: No later entry has happened.
+        last_ms: Nor one from the first on that has a later timestamp.
+
+    Raises:
+        LogIncomplete, CorruptRecord, PipelineError: Like `message_ranges`.
+        InvalidArgument: *state* is of a later entry.
+    """
+    offsets, read = QueueOffsets(state), []
+    if offsets.applied_index > last_index or offsets.now_ms > last_ms:
+        raise InvalidArgument(
+            "what was visible then is not known any more: the oldest state that is there is of "
+            f"entry {offsets.applied_index}"
+        )
+    for each in ranges:
+        read.append(each)
+        if not _add_until(offsets, each, last_index, last_ms):
+            break
+    topics = offsets.topics_left(chosen=chosen)
+    held = EVERYTHING.of_slices(offsets.held(), topics)
+    kept = EVERYTHING.of_blocks(offsets.blocks(), topics)
+    return [
+        MessageRange(
+            each,
+            between(held, each.first_index, each.last_index),
+            kept=KeptRows(blocks=between(kept, each.first_index, each.last_index)),
+        )
+        for each in read
+    ]
+
+
+def _add_until(offsets: QueueOffsets, each: EntryRange, last_index: int, last_ms: int) -> bool:
+    """Add what is not added yet of a range; return False if the log ends in it."""
+    first_index = offsets.applied_index + 1
+    if first_index > each.last_index:
+        return True
+    behind = partial(overlap, {"index": (first_index, last_index)})
+    for batch in within(each.read(behind, _APPLIED), first_index, last_index):
+        late = np.flatnonzero(np.asarray(batch.column("timestamp_ms")) > last_ms)
+        if len(late):
+            offsets.add(batch.slice(0, late[0]))
+            return False
+        offsets.add(batch)
+    return each.last_index < last_index
+
+
+def _with_moved(
+    kept: pa.RecordBatch, held: pa.RecordBatch, now: pa.RecordBatch, first_index: int
+) -> pa.RecordBatch:
+    """Return the blocks *kept*, and where those are by *now* that lay below *first_index*.
+
+    A node's log may begin behind what its snapshot refers to, as a restored one's does: everything
+    there, *held* or in a block, was copied once more by then, or dropped.
+    """
+    copied = pc.is_in(held.column("generation"), now.column("generation"))
+    below = pc.and_(copied, pc.less(held.column("index"), first_index))
+    lost: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for row in held.filter(below).to_pylist():
+        end = row["first_offset"] + row["rows"]
+        lost.setdefault(_queue_of(row), []).append((row["first_offset"], end))
+    for row in kept.filter(pc.less(kept.column("index"), first_index)).to_pylist():
+        offsets = row["first_offset"], row["end_offset"]
+        lost.setdefault(_queue_of(row), []).append(offsets)
+    if not lost:
+        return kept
+    moved = [
+        {**row, "first_offset": max(low, row["first_offset"]), "end_offset": min(high, end)}
+        for row in now.to_pylist()
+        for end in [row["end_offset"]]
+        for low, high in lost.get(_queue_of(row), ())
+        if low < end and row["first_offset"] < high
+    ]
+    there = kept.filter(pc.greater_equal(kept.column("index"), first_index))
+    found = pa.concat_batches([there, pa.RecordBatch.from_pylist(moved, BLOCK_SCHEMA)])
+    return found.sort_by([("index", "ascending"), ("start", "ascending")])
+
+
+def _queue_of(row: Mapping[str, int]) -> tuple[int, int]:
+    return row["generation"], row["queue_id"]
 
 
 def _slices(
@@ -182,8 +297,15 @@ def _slices(
 
 def _held(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_QueueSlice]:
     """Yield the slices of a queue's messages, ascending."""
-    for first, length, row, index, start, end in queue.stretches(queue.first):
+    for first, length, row, index, start, end in queue.stretches(queue.log_first):
         yield (index, start, end, row, length, queue_id, first, generation)
+
+
+def _blocks(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_Block]:
+    """Yield the blocks of a queue, ascending by offset."""
+    for each in queue.blocks or ():
+        place = (each.entry, each.start, each.stop, each.length)
+        yield (*place, queue_id, each.first, each.end, generation)
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:
@@ -195,10 +317,7 @@ def _frames(data: bytes) -> Iterator[tuple[int, int]]:
         return
 
 
-def _batch(slices: list[_QueueSlice]) -> pa.RecordBatch:
-    columns = zip(*slices, strict=True) if slices else ((),) * len(QUEUE_SLICE_SCHEMA)
-    arrays = [
-        pa.array(column, field.type)
-        for column, field in zip(columns, QUEUE_SLICE_SCHEMA, strict=True)
-    ]
-    return pa.RecordBatch.from_arrays(arrays, schema=QUEUE_SLICE_SCHEMA)
+def _batch(rows: Sequence[tuple[int, ...]], schema: pa.Schema) -> pa.RecordBatch:
+    columns = zip(*rows, strict=True) if rows else ((),) * len(schema)
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

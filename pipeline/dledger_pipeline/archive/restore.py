@@ -221,7 +221,7 @@ def _end(
     if target_index is not None and target_time_ms is not None:
         raise TargetNotAvailable("restore to an index or to a time, not to both")
     if target_time_ms is not None:
-        target_index = _index_at(store, manifest, target_time_ms)
+        target_index = index_at(store, manifest, target_time_ms)
     return _end_at(store, manifest, manifest.last_index if target_index is None else target_index)
 
 
@@ -256,7 +256,7 @@ def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
     )
 
 
-def _index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
+def index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
     """Return the last index before the first entry that is later than *time_ms*.
 
     Raises:

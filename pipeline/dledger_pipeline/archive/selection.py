@@ -16,6 +16,8 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+_Ints: TypeAlias = npt.NDArray[np.int64]
+
 MAX_INDEX: Final = (1 << 63) - 1
 """The last index, offset or time there can be."""
 
@@ -119,6 +121,25 @@ class Selection:
         ]
         return pa.RecordBatch.from_arrays(columns, schema=slices.schema).filter(pa.array(wanted))
 
+    def of_blocks(self, blocks: pa.RecordBatch, topics: Collection[int]) -> pa.RecordBatch:
+        """Return *blocks* (`kept_messages.BLOCK_SCHEMA`) that may have what is asked for.
+
+        Which of their messages are asked for is `of_kept`. *topics*: see `of_slices`.
+        """
+        wanted = np.isin(_ints(blocks, "generation"), np.array([*topics], np.int64))
+        wanted &= _ints(blocks, "index") <= self.last_index
+        wanted &= _ints(blocks, "first_offset") <= self.last_offset
+        wanted &= self.first_offset < _ints(blocks, "end_offset")
+        if self.queue_id is not None:
+            wanted &= _ints(blocks, "queue_id") == self.queue_id
+        return blocks.filter(pa.array(wanted))
+
+    def of_kept(self, offset: _Ints, index: _Ints, stored_at_ms: _Ints) -> npt.NDArray[np.bool_]:
+        """Return which messages of `of_blocks` are asked for, by what they were stored with."""
+        wanted = (self.first_offset <= offset) & (offset <= self.last_offset)
+        wanted &= (self.first_index <= index) & (index <= self.last_index)
+        return wanted & (self.first_ms <= stored_at_ms) & (stored_at_ms <= self.last_ms)
+
     def at_times(self, slices: pa.RecordBatch, entries: pa.RecordBatch) -> pa.RecordBatch:
         """Return those of *slices*, all in *entries*, whose entries' times are asked for."""
         if (self.first_ms, self.last_ms) == (0, MAX_INDEX):
@@ -131,5 +152,5 @@ class Selection:
 EVERYTHING: Final = Selection()
 
 
-def _ints(batch: pa.RecordBatch, name: str) -> npt.NDArray[np.int64]:
+def _ints(batch: pa.RecordBatch, name: str) -> _Ints:
     return np.asarray(batch.column(name), np.int64)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from dledger_pipeline.archive.archive import ManifestRow, describe
-from dledger_pipeline.archive.bases import read_base, state_of
+from dledger_pipeline.archive.bases import check_kept, read_base, state_of
 from dledger_pipeline.archive.catalog import load, signature
 from dledger_pipeline.archive.entry_ranges import within
 from dledger_pipeline.archive.hashed_json import Signature
@@ -75,7 +75,7 @@ def verify(
     manifest = load(store, group_id, number)
     for base in manifest.bases:
         name = f"{manifest.group_id}/{base.name}"
-        state_of(name, read_base(store, manifest.group_id, base))
+        check_kept(name, state_of(name, read_base(store, manifest.group_id, base)), base)
     tables = prefetch(store, manifest.group_id, manifest.files)
     for row, table in zip(manifest.files, tables, strict=True):
         _check_row(f"{manifest.group_id}/{row.name}", row, table)

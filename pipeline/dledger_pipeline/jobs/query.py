@@ -20,7 +20,7 @@ from pyspark.sql import functions as sf
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
-from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.manifest import Manifest, told_time
 from dledger_pipeline.archive.planning import entries_left_out, gaps_told
 from dledger_pipeline.jobs.request import SparkRequest
 from dledger_pipeline.jobs.result import COMPLETED, Result
@@ -30,7 +30,7 @@ from dledger_pipeline.spark.source import FORMAT, READ_ONCE, View
 _PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 _SPARKS_LOGGER: Final = "SQLQueryContextLogger"
 """Prints what is wrong with a statement, as JSON with a stack trace, besides raising it."""
-_TABLES: Final = (View.MESSAGES, View.ENTRIES)
+_TABLES: Final = (View.MESSAGES, View.ENTRIES, View.CURRENT)
 _TABLE: Final = "DataSourceV2Relation"
 _OF_CTE: Final = "CTERelationRef"
 _WITHOUT_TABLE: Final = ("OneRowRelation", "LocalRelation", "Range", "ResolvedInlineTable")
@@ -40,13 +40,18 @@ command, which has run by then, or of a recursion, is not taken for one that rea
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryRequest(SparkRequest):
-    """What to ask: *sql* about the tables ``messages`` and ``entries`` of backup *number*.
+    """What to ask.
 
-    None: the newest.
+    Attributes:
+        sql: About the tables ``messages``, ``entries`` and ``current``.
+        number: Of which backup; None: the newest.
+        to_time_ms: As of when ``current`` is, Unix milliseconds; None: as of the backup.
+        allow_http: Whether the store may be reached without encryption.
     """
 
     sql: str
     number: int | None = None
+    to_time_ms: int | None = None
     allow_http: bool = False
 
 
@@ -138,6 +143,11 @@ def _table(
         "groupId": manifest.group_id,
         "manifest": str(manifest.number),
         "view": view,
+        "asOf": _as_of(request) if view is View.CURRENT else "",
         READ_ONCE: str(read_once),
     }
     spark.read.format(FORMAT).options(**options).load().createOrReplaceTempView(view)
+
+
+def _as_of(request: QueryRequest) -> str:
+    return "" if request.to_time_ms is None else told_time(request.to_time_ms)

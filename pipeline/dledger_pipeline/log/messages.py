@@ -79,6 +79,11 @@ bytes ``[start, end)`` of the entry at `index` are the messages of queue `queue_
 (index, start, first_row); a row that is in none is a repeat."""
 
 
+def schema_of(columns: Sequence[str]) -> pa.Schema:
+    """Return these columns of `MESSAGE_SCHEMA`, all when empty."""
+    return pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
+
+
 @dataclass(frozen=True, slots=True)
 class SetAside:
     """A message that cannot be decoded: its queue offset, and the entry that holds it."""
@@ -118,21 +123,13 @@ def decode(
     Raises:
         MalformedMessage: A payload's columns do not fit into it: the broker stored no such thing.
     """
-    wanted = pa.schema([MESSAGE_SCHEMA.field(name) for name in columns or MESSAGE_SCHEMA.names])
+    wanted = schema_of(columns)
     if slices.num_rows == 0:
         return pa.RecordBatch.from_pylist([], schema=wanted)
-    messages = _Messages(entries, slices)
-    if "message_id" not in wanted.names:
-        messages.judge_ids()
-    arrays = [_COLUMNS[name](messages) for name in wanted.names]
-    found = pa.RecordBatch.from_arrays(arrays, schema=wanted)
-    if messages.good.all():
-        return found
-    report(messages.set_aside())
-    return found.filter(pa.array(messages.good))
+    return Messages(entries, slices).decode(wanted, report)
 
 
-class _Messages:
+class Messages:
     """The messages of some slices: which slice each is in, and which row of its payload it is."""
 
     def __init__(self, entries: pa.RecordBatch, slices: pa.RecordBatch) -> None:
@@ -140,30 +137,53 @@ class _Messages:
         bodies = entries.column("body")
         found = np.searchsorted(_ints(entries.column("index")), index)
         at = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][found]
-        self._numbers = Numbers(bodies.buffers()[2])
+        self.numbers = Numbers(bodies.buffers()[2])
         self._entries, self._slices = entries, slices
         self._entry = found
-        self.columns = ProduceColumns(self._numbers, index=index, start=at + start, end=at + end)
+        self.starts = at
+        """Where the data of each slice's entry begins."""
+        self.columns = ProduceColumns(self.numbers, index=index, start=at + start, end=at + end)
         self.columns.check(
             first_row + rows <= self.columns.count, "fewer messages than queue offsets"
         )
-        self._slice = np.repeat(np.arange(len(rows)), rows)
-        self._nth = _count_up(rows)
-        self._row = first_row[self._slice] + self._nth
-        self._every = np.arange(len(self._row))
-        self.good = np.ones(len(self._row), np.bool_)
+        of_slice, nth = np.repeat(np.arange(len(rows)), rows), _count_up(rows)
+        first_offset = _ints(slices.column("first_offset"))
+        self.take(of_slice, first_row[of_slice] + nth, first_offset[of_slice] + nth)
+
+    @property
+    def place(self) -> tuple[Ints, Ints]:
+        """The slice that each message is in, and its row in the payload."""
+        return self._slice, self._row
+
+    def take(self, of_slice: Ints, row: Ints, offset: Ints) -> None:
+        """Decode these messages: each is a *row* of a slice's payload, at a queue *offset*."""
+        self._slice, self._row, self._offset = of_slice, row, offset
+        self._every = np.arange(len(row))
+        self.good = np.ones(len(row), np.bool_)
         """Which messages can be decoded, by the columns that were cut out so far."""
 
-    def set_aside(self) -> list[SetAside]:
+    def decode(
+        self, wanted: pa.Schema, report: Callable[[Sequence[SetAside]], None]
+    ) -> pa.RecordBatch:
+        """Return the columns of *wanted*; *report* is told of messages that are set aside."""
+        if "message_id" not in wanted.names:
+            self._judge_ids()
+        arrays = [_COLUMNS[name](self) for name in wanted.names]
+        found = pa.RecordBatch.from_arrays(arrays, schema=wanted)
+        if self.good.all():
+            return found
+        report(self._set_aside())
+        return found.filter(pa.array(self.good))
+
+    def _set_aside(self) -> list[SetAside]:
         """Return the messages that cannot be decoded."""
         bad = np.flatnonzero(~self.good)
         of_slice = self._slice[bad]
         queue_ids = _ints(self._slices.column("queue_id"))[of_slice]
-        offsets = _ints(self.queue_offset())[bad]
-        rows = zip(self.columns.index[of_slice], queue_ids, offsets, strict=True)
+        rows = zip(self.columns.index[of_slice], queue_ids, self._offset[bad], strict=True)
         return [SetAside(int(index), int(queue), int(offset)) for index, queue, offset in rows]
 
-    def judge_ids(self) -> None:
+    def _judge_ids(self) -> None:
         """Check the ids, even if not asked for; a single test is enough if all are ASCII."""
         ids = self.columns.ids
         start = ids.offsets_at + 4 * (ids.count + 1)
@@ -173,13 +193,32 @@ class _Messages:
             self.texts(ids)
 
     def of_entry(self, column: str) -> pa.Array:
+        """Return a column of the messages' entries."""
         return self._entries.column(column).take(pa.array(self._entry[self._slice]))
 
+    def index(self) -> pa.Array:
+        """Return the entry that stored each."""
+        return self.of_entry("index")
+
+    def term(self) -> pa.Array:
+        """Return that entry's term."""
+        return self.of_entry("term")
+
+    def stored_at_ms(self) -> pa.Array:
+        """Return when each was stored, Unix milliseconds."""
+        return self.of_entry("timestamp_ms")
+
+    def born_host(self) -> pa.Array:
+        """Return each one's producer's address."""
+        return self.once(self.columns.born_host)
+
     def queue_id(self) -> pa.Array:
+        """Return the queue of each."""
         return self._slices.column("queue_id").take(pa.array(self._slice))
 
     def queue_offset(self) -> pa.Array:
-        return pa.array(_ints(self._slices.column("first_offset"))[self._slice] + self._nth)
+        """Return the queue offset of each."""
+        return pa.array(self._offset)
 
     def once(self, span: Span) -> pa.Array:
         """Return a text that all messages of a payload share."""
@@ -193,33 +232,39 @@ class _Messages:
         return texts.take(pa.array(self._slice))
 
     def texts(self, column: Strings) -> pa.Array:
+        """Return a column of texts, one for each message."""
         return self._text(self.strings(column), self._every)
 
     def strings(self, column: Strings) -> pa.Array:
+        """Return a column of bytes, one for each message."""
         if not column.present.any():
             return pa.repeat(pa.scalar(b"", pa.large_binary()), len(self._row))
         return self._items(column, self._every, self._row)
 
     def keys(self) -> pa.Array:
+        """Return the keys of each."""
         offsets, items = self._lists(self.columns.keys)
         return pa.ListArray.from_arrays(offsets, *items, type=MESSAGE_SCHEMA.field("keys").type)
 
     def properties(self) -> pa.Array:
+        """Return the properties of each."""
         offsets, items = self._lists(self.columns.properties)
         return pa.MapArray.from_arrays(
             offsets, *items, type=MESSAGE_SCHEMA.field("properties").type
         )
 
     def encoding(self) -> pa.Array:
+        """Return how each body is packed."""
         at = self.columns.encodings_at[self._slice]
         present = at >= 0
-        found = self._numbers.u8(np.where(present, at + self._row, 0))
+        found = self.numbers.u8(np.where(present, at + self._row, 0))
         encodings = np.where(present, found, Encoding.IDENTITY)
         self._keep(np.isin(encodings, list(Encoding)), self._every)
         return pa.array(encodings.astype(np.int8))
 
     def born_at_ms(self) -> pa.Array:
-        return pa.array(self._numbers.i64(self.columns.born_at[self._slice] + 8 * self._row))
+        """Return when each was sent, by its producer's clock."""
+        return pa.array(self.numbers.i64(self.columns.born_at[self._slice] + 8 * self._row))
 
     def _lists(self, lists: Lists) -> tuple[pa.Array, list[pa.Array]]:
         """Return the offsets of each message's list, and the texts of each of its columns."""
@@ -249,7 +294,7 @@ class _Messages:
         """Return the two offsets that bound *item* in the payload of *of_slice*; 0 where absent."""
         there = present[of_slice]
         at = np.where(there, offsets_at[of_slice] + 4 * item, 0)
-        low, high = self._numbers.u32(at), self._numbers.u32(at + 4)
+        low, high = self.numbers.u32(at), self.numbers.u32(at + 4)
         return np.where(there, low, 0), np.where(there, high, 0)
 
     def _cut(self, start: Ints, end: Ints) -> pa.Array:
@@ -258,7 +303,7 @@ class _Messages:
             return pa.array([], pa.large_binary())
         # Damaged lists may overlap; Arrow asks only that the last bound is not before the first.
         bounds = np.append(np.column_stack((start, end)).ravel(), end.max())
-        buffers = [None, pa.py_buffer(bounds), self._numbers.buffer]
+        buffers = [None, pa.py_buffer(bounds), self.numbers.buffer]
         with_gaps = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
         return with_gaps.take(pa.array(np.arange(0, len(bounds) - 1, 2)))
 
@@ -277,23 +322,23 @@ class _Messages:
         return good
 
 
-_COLUMNS: Final[dict[str, Callable[[_Messages], pa.Array]]] = {
+_COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "topic": lambda m: m.once(m.columns.topic),
-    "queue_id": _Messages.queue_id,
-    "queue_offset": _Messages.queue_offset,
+    "queue_id": Messages.queue_id,
+    "queue_offset": Messages.queue_offset,
     "message_id": lambda m: m.texts(m.columns.ids),
     "tag": lambda m: m.texts(m.columns.tags),
-    "keys": _Messages.keys,
-    "properties": _Messages.properties,
+    "keys": Messages.keys,
+    "properties": Messages.properties,
     "body": lambda m: m.strings(m.columns.bodies).cast(pa.binary()),
-    "encoding": _Messages.encoding,
-    "born_at_ms": _Messages.born_at_ms,
-    "stored_at_ms": lambda m: m.of_entry("timestamp_ms"),
+    "encoding": Messages.encoding,
+    "born_at_ms": Messages.born_at_ms,
+    "stored_at_ms": lambda m: m.stored_at_ms(),
     "client_id": lambda m: m.once(m.columns.client),
-    "born_host": lambda m: m.once(m.columns.born_host),
+    "born_host": lambda m: m.born_host(),
     "trace_context": lambda m: m.texts(m.columns.traces),
-    "index": lambda m: m.of_entry("index"),
-    "term": lambda m: m.of_entry("term"),
+    "index": lambda m: m.index(),
+    "term": lambda m: m.term(),
 }
 
 

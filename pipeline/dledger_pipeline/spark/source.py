@@ -1,10 +1,11 @@
 """``spark.read.format("dledger")``: a group's log as a table, for DataFrames and SQL.
 
 A Python Data Source that yields Arrow batches. It reads a backup, a node's data directory or
-running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, or compacted
-messages. Which objects of a backup may have such messages follows from the manifest (`planning`);
-elsewhere queue offsets are found in one pass over the log while Spark plans (`queue_offsets`). The
-tasks then read in parallel. Spark finds the format by `pyspark_dledger`.
+running nodes (`entry_ranges`), and shows entries, messages as consumers saw them, compacted
+messages, or the newest message of each key (`current`). Which objects of a backup may have such
+messages follows from the manifest (`planning`); elsewhere queue offsets are found in one pass over
+the log while Spark plans (`queue_offsets`). The tasks then read in parallel. Spark finds the format
+by `pyspark_dledger`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -27,6 +28,13 @@ from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog, compacted
 from dledger_pipeline.archive.bases import state_of_node, state_on_disk
 from dledger_pipeline.archive.compacted import CompactedRange
+from dledger_pipeline.archive.current import (
+    CURRENT_SCHEMA,
+    Chosen,
+    CurrentRange,
+    archived_current,
+    current_ranges,
+)
 from dledger_pipeline.archive.entry_ranges import (
     EntryRange,
     ExportedRange,
@@ -38,7 +46,7 @@ from dledger_pipeline.archive.entry_ranges import (
 from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.planning import archived_messages
-from dledger_pipeline.archive.queue_offsets import message_ranges
+from dledger_pipeline.archive.queue_offsets import message_ranges, visible_ranges
 from dledger_pipeline.archive.selection import (
     MAX_INDEX,
     Bounds,
@@ -58,7 +66,7 @@ _PATH: Final = "path"
 _OPTIONS: Final = (
     *_SOURCES,
     *("storeEndpoint", "allowHttp", "groupId", "manifest", "view", "topics", "columns"),
-    *("firstIndex", "lastIndex", "fromTime", "toTime", "topic", "queue", "from", "to"),
+    *("firstIndex", "lastIndex", "fromTime", "toTime", "asOf", "topic", "queue", "from", "to"),
 )
 READ_ONCE: Final = "readOnce"
 """What `jobs.query` alone says of a table: one plan reads it, once, and nothing does afterwards.
@@ -99,12 +107,14 @@ class View(StrEnum):
     ENTRIES = "entries"
     MESSAGES = "messages"
     COMPACTED = "compacted"
+    CURRENT = "current"
 
 
 _PUSHED: Final = {
     View.ENTRIES: pushdown.OF_ENTRIES,
     View.MESSAGES: pushdown.OF_MESSAGES,
     View.COMPACTED: pushdown.OF_COMPACTED,
+    View.CURRENT: pushdown.OF_MESSAGES,
 }
 
 
@@ -116,9 +126,10 @@ class ReadOptions:
         store, data, endpoint: Just one is set: a store's URL, a directory, or peer addresses.
         group_id: Whose backup; None if the store holds one group only.
         number: Which backup; None: the newest.
-        topics: Of a compaction: which one.
+        topics: Of a compaction: which one. Of what is current: which topics, if not the compacted.
             columns: Which columns of the view, in which order.
         selection: Which rows.
+        as_of_ms: Of what is current: at which time, Unix milliseconds.
         read_once: Whether Spark may narrow the selection by a query's conditions: `READ_ONCE`.
     """
 
@@ -133,6 +144,7 @@ class ReadOptions:
     topics: tuple[str, ...]
     columns: tuple[str, ...]
     selection: Selection
+    as_of_ms: int
     read_once: bool
 
     @classmethod
@@ -158,6 +170,7 @@ class ReadOptions:
             topics=_list(given.get("topics", "")),
             columns=_columns(given, view),
             selection=_selection(given),
+            as_of_ms=_of(_time("asOf", given), MAX_INDEX),
             read_once=read_once,
         )
 
@@ -193,8 +206,7 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
             f"exactly one of the options {', '.join(_SOURCES)} must say where to read; "
             f"given: {', '.join(sources) or 'none'}"
         )
-    if (view is View.COMPACTED) != ("topics" in given):
-        raise InvalidArgument("view compacted needs the option topics, and no other view has it")
+    _check_of_keys(given, view)
     if view is View.COMPACTED and sources != ["store"]:
         raise InvalidArgument("view compacted needs the option store")
     if "manifest" in given and (sources != ["store"] or view is View.COMPACTED):
@@ -202,6 +214,15 @@ def _check_names(given: Mapping[str, str], view: View) -> None:
     of_messages = [name for name in _OF_MESSAGES if name in given]
     if view is View.ENTRIES and of_messages:
         raise InvalidArgument(f"view entries has no option {', '.join(of_messages)}")
+
+
+def _check_of_keys(given: Mapping[str, str], view: View) -> None:
+    if view is View.COMPACTED and "topics" not in given:
+        raise InvalidArgument("view compacted needs the option topics")
+    if "topics" in given and view not in (View.COMPACTED, View.CURRENT):
+        raise InvalidArgument("option topics is for the views compacted and current only")
+    if "asof" in given and view is not View.CURRENT:
+        raise InvalidArgument("option asOf is for view current only; others have toTime")
 
 
 def _view(value: str) -> View:
@@ -214,8 +235,11 @@ def _list(value: str) -> tuple[str, ...]:
     return tuple(filter(None, (item.strip() for item in value.split(","))))
 
 
+_SCHEMAS: Final = {View.ENTRIES: ENTRY_VIEW, View.CURRENT: CURRENT_SCHEMA}
+
+
 def _schema(view: View) -> pa.Schema:
-    return ENTRY_VIEW if view is View.ENTRIES else MESSAGE_SCHEMA
+    return _SCHEMAS.get(view, MESSAGE_SCHEMA)
 
 
 def _columns(given: Mapping[str, str], view: View) -> tuple[str, ...]:
@@ -239,12 +263,16 @@ def _selection(given: Mapping[str, str]) -> Selection:
         first_index=_number("firstIndex", given, 1, low=1),
         last_index=_number("lastIndex", given, MAX_INDEX, low=1),
         first_ms=max(first_ms or 1, 1) if is_timed else 0,  # 0: an entry without a time
-        last_ms=MAX_INDEX if last_ms is None else last_ms,
+        last_ms=_of(last_ms, MAX_INDEX),
         topic=given.get("topic"),
         queue_id=_number("queue", given, 0) if "queue" in given else None,
         first_offset=_number("from", given, 0),
         last_offset=_number("to", given, MAX_INDEX),
     )
+
+
+def _of(value: int | None, default: int) -> int:
+    return default if value is None else value
 
 
 def _number(name: str, given: Mapping[str, str], default: int, *, low: int = 0) -> int:
@@ -262,11 +290,15 @@ def _time(name: str, given: Mapping[str, str], *, up: bool = False) -> int | Non
         raise InvalidArgument(f"option {name}: {error}") from None
 
 
+Share: TypeAlias = EntryRange | MessageRange | CompactedRange | CurrentRange
+"""What one task reads."""
+
+
 @dataclass(frozen=True, slots=True)
 class Part(InputPartition):
     """One task's share of the rows."""
 
-    share: EntryRange | MessageRange | CompactedRange
+    share: Share
 
 
 class LedgerDataSource(DataSource):
@@ -351,10 +383,8 @@ class PushdownReader(LedgerReader):
         return rest
 
 
-def _rows(
-    share: EntryRange | MessageRange | CompactedRange, options: ReadOptions
-) -> Iterator[pa.RecordBatch]:
-    if isinstance(share, MessageRange):
+def _rows(share: Share, options: ReadOptions) -> Iterator[pa.RecordBatch]:
+    if isinstance(share, MessageRange | CurrentRange):
         yield from share.read(options.columns)
         return
     bounds = _bounds(options)
@@ -371,8 +401,11 @@ def _bounds(options: ReadOptions) -> Bounds:
     return selection.of_entries() if is_entries else selection.of_messages()
 
 
-def _shares(options: ReadOptions) -> Iterator[EntryRange | MessageRange | CompactedRange]:
+def _shares(options: ReadOptions) -> Iterator[Share]:
     """Yield what may have rows that are asked for."""
+    if options.view is View.CURRENT:
+        yield from current_ranges(_visible(options), options.selection)
+        return
     if options.view is View.MESSAGES:
         yield from (each for each in _messages(options) if each.may_have_rows)
         return
@@ -391,6 +424,18 @@ def _messages(options: ReadOptions) -> Iterator[MessageRange]:
     ranges = _of_nodes(options)
     early = [each for each in ranges if each.first_index <= selection.last_index]
     yield from message_ranges(early, _state_before(ranges), selection)
+
+
+def _visible(options: ReadOptions) -> Sequence[MessageRange]:
+    chosen = Chosen(frozenset(options.topics))
+    last_index, as_of_ms = options.selection.last_index, options.as_of_ms
+    if options.store:
+        store = options.opened()
+        manifest = catalog.load(store, options.group_id, options.number)
+        return archived_current(store, manifest, chosen, last_index=last_index, as_of_ms=as_of_ms)
+    ranges = _of_nodes(options)
+    state = _state_before(ranges)
+    return visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=as_of_ms)
 
 
 def _state_before(

@@ -560,7 +560,7 @@ class ExportPlacesChunk(_message.Message):
     def __init__(self, queues: _Optional[_Iterable[_Union[QueuePlaces, _Mapping]]] = ..., state: _Optional[_Union[PlacesState, _Mapping]] = ...) -> None: ...
 
 class QueuePlaces(_message.Message):
-    __slots__ = ("generation", "queue_id", "end_offset", "first_offsets", "indexes", "starts", "ends", "rows", "counts")
+    __slots__ = ("generation", "queue_id", "end_offset", "first_offsets", "indexes", "starts", "ends", "rows")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
@@ -569,7 +569,6 @@ class QueuePlaces(_message.Message):
     STARTS_FIELD_NUMBER: _ClassVar[int]
     ENDS_FIELD_NUMBER: _ClassVar[int]
     ROWS_FIELD_NUMBER: _ClassVar[int]
-    COUNTS_FIELD_NUMBER: _ClassVar[int]
     generation: int
     queue_id: int
     end_offset: int
@@ -578,8 +577,7 @@ class QueuePlaces(_message.Message):
     starts: bytes
     ends: bytes
     rows: bytes
-    counts: bytes
-    def __init__(self, generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_offsets: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., rows: _Optional[bytes] = ..., counts: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., end_offset: _Optional[int] = ..., first_offsets: _Optional[bytes] = ..., indexes: _Optional[bytes] = ..., starts: _Optional[bytes] = ..., ends: _Optional[bytes] = ..., rows: _Optional[bytes] = ...) -> None: ...
 
 class PlacesState(_message.Message):
     __slots__ = ("kept_from", "applied_index", "topics_made", "topics")

@@ -1,0 +1,338 @@
+"""What Admin.Compact lets go, and whether what its caller says is true: pure.
+
+A caller has read the keys of all that the group keeps up to some entry, and says of one queue which
+offsets stay. `find_going` cuts that with what is there: it can only let go, and only of what its
+caller has seen and is old enough. Of that a sample is proved before anything is done (`sample_of`,
+`judge`), and `due_of` says what is copied at once; the rest goes when it is next copied. Called by
+`compactor`.
+
+Why it can do no harm, late, doubled, or half done: a message that has lost to a newer one of its
+key has lost for ever, and an offset is never given to another one. What lies in an entry up to the
+caller's was there for it to read; what was copied since, it may have missed, and that stays. Of a
+tombstone that is the only one of its key this needs one thing of the caller: that it reads from the
+oldest entry that the log had when it chose its newest, so that it has missed nothing older.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from heapq import nsmallest
+from typing import Final, NamedTuple
+
+from dledger.broker.command_frame import MalformedCommandError
+from dledger.broker.consume_queue import Position
+from dledger.broker.kept_blocks import KeptBlock
+from dledger.broker.message import TOMBSTONE, is_tombstone
+from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_part import QueuePart
+from dledger.broker.rekeep import REKEPT, origins
+from dledger.common.offset_set import OffsetSet
+from dledger.errors import InvalidArgument
+from dledger.replica.rolling import Due, soon_due
+from dledger.types import Entry
+
+MAX_OFFSETS: Final = 1 << 23
+"""That one call decides: a bitmap of 1 MiB."""
+MAX_SAMPLE: Final = 256
+"""Messages that are proved for one call, at most."""
+_ONE_IN: Final = 100
+_NUMBERS: Final = struct.Struct("<32H")
+_BELOW: Final = (1 << 16) // _ONE_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a caller says of a queue.
+
+    Attributes:
+        as_of_index, as_of_chain: The entry up to which it has seen all that the group keeps, and
+            that record's chain CRC.
+        first, to: Queue offsets ``[first, to)`` are decided.
+        stays: Which of them stay, as `OffsetSet.unpack` reads it.
+        again_in_ms: It comes again in so much time; 0: that is not known.
+        proofs: Of each offset that is to go, the newer one of its key; itself: it is a tombstone
+            and its key's only message.
+    """
+
+    as_of_index: int
+    as_of_chain: int
+    topic: str
+    generation: int
+    queue_id: int
+    first: int
+    to: int
+    stays: bytes
+    again_in_ms: int = 0
+    proofs: Mapping[int, int] = field(default_factory=dict)
+
+    def check(self) -> None:
+        """Raise InvalidArgument if its numbers cannot be right, whatever the group has."""
+        if not 0 <= self.first < self.to:
+            raise InvalidArgument(f"[{self.first}, {self.to}) is no range of queue offsets")
+        if self.to - self.first > MAX_OFFSETS:
+            raise InvalidArgument(
+                f"{self.to - self.first} offsets in one call, of {MAX_OFFSETS} at most: say it in "
+                "parts"
+            )
+        for name, value in (
+            ("as_of_index", self.as_of_index),
+            ("again_in_ms", self.again_in_ms),
+        ):
+            if value < 0:
+                raise InvalidArgument(f"{name} is {value}, must not be negative")
+
+    def digest(self, secret: bytes) -> bytes:
+        """Return a keyed hash of all but the proofs."""
+        said = (
+            *(self.as_of_index, self.as_of_chain, self.topic, self.generation, self.queue_id),
+            *(self.first, self.to, self.again_in_ms, self.stays),
+        )
+        return blake2b(repr(said).encode(), key=secret).digest()
+
+
+# -- what goes -----------------------------------------------------------------------------------
+
+
+def find_going(
+    claim: Claim,
+    stays: OffsetSet,
+    blocks: Iterable[KeptBlock],
+    part: QueuePart | None,
+    *,
+    read: Callable[[int], Entry],
+    is_old: Callable[[int], bool],
+) -> OffsetSet:
+    """Return the offsets that go. May be called from any thread.
+
+    Args:
+        claim: What is said; *stays* is its bitmap.
+        stays: The offsets that stay.
+        blocks: The queue's blocks.
+        part: The queue's messages in the log, of entries up to the claim's at most.
+        read: Returns an entry.
+        is_old: Whether a message that was stored then (Unix ms) is old enough to go.
+
+    Raises:
+        DledgerError: An entry cannot be read.
+    """
+    going = OffsetSet(claim.first, claim.to)
+    for block in blocks:
+        is_seen = block.entry <= claim.as_of_index
+        if is_seen and block.first < claim.to and block.end > claim.first:
+            _add_of_block(going, stays, block, read=read, is_old=is_old)
+    if part is not None:
+        low, high = part.entries
+        end = end_below(part, first_young(low, high + 1, read=read, is_old=is_old))
+        going.add_missing(part.first, end, stays)
+    return going
+
+
+def _add_of_block(
+    going: OffsetSet,
+    stays: OffsetSet,
+    block: KeptBlock,
+    *,
+    read: Callable[[int], Entry],
+    is_old: Callable[[int], bool],
+) -> None:
+    offsets = block.offsets()
+    said = stays.rows_missing(offsets)
+    if said and not is_old(block.newest_ms):
+        rows = origins(read(block.entry), block.start, block.stop)
+        said = [row for row in said if is_old(rows[row].stored_at_ms)]
+    for row in said:
+        going.add(offsets[row])
+
+
+def first_young(
+    low: int, high: int, *, read: Callable[[int], Entry], is_old: Callable[[int], bool]
+) -> int:
+    """Return the first entry in ``[low, high)`` whose messages are too young; *high* if none is.
+
+    The log's time never goes back. Raft's own entries have none, and no messages.
+    """
+    while low < high:
+        middle = at = (low + high) // 2
+        while not (stored_at_ms := read(at).timestamp_ms) and at > low:
+            at -= 1
+        if not stored_at_ms or is_old(stored_at_ms):
+            low = middle + 1
+        else:
+            high = at
+    return low
+
+
+def end_below(part: QueuePart, index: int) -> int:
+    """Return the offset behind the last message in entries below *index*; `first` if none is."""
+    end = part.first
+    for columns in part.columns():
+        at = bisect_left(columns.indexes, index)
+        if at < len(columns.indexes):
+            return columns.firsts[at]
+        end = columns.end
+    return end
+
+
+def due_of(
+    claim: Claim,
+    going: OffsetSet,
+    blocks: Iterable[KeptBlock],
+    part: QueuePart | None,
+    reached: int,
+) -> Due:
+    """Return what is copied at once of a queue, and goes with it. May be called from any thread.
+
+    Blocks that lose at least half of their rows, which stand for their bytes; blocks, and the
+    log's front, that retention reaches before the caller comes again: it would copy them whole.
+
+    Args:
+        claim: What is said.
+        going: What of it goes.
+        blocks: The queue's blocks.
+        part: Its messages in the log, of entries up to the claim's at most.
+        reached: The entry that retention comes to before the caller does.
+    """
+    counted = ((block, going.count(block.first, block.end)) for block in blocks)
+    gone_of = {block: gone for block, gone in counted if gone}
+    due = {
+        block
+        for block, gone in gone_of.items()
+        if 2 * gone >= block.length or block.entry < reached
+    }
+    to = 0
+    if part is not None:
+        last = going.last(part.first, end_below(part, reached))
+        to = part.first if last is None else last + 1
+        going = going.below(to)
+    return Due(
+        is_block=due.__contains__,
+        before=reached,
+        soon=soon_due(reached, claim.as_of_index),
+        to=to,
+        goes=going,
+        gone_of=gone_of,
+    )
+
+
+# -- whether it is true ----------------------------------------------------------------------------
+
+
+def sample_of(claim: Claim, going: OffsetSet, secret: bytes) -> list[int]:
+    """Return the messages that are to be proved, ascending: 1 %, at least one if any goes.
+
+    The same of the same claim, whatever has gone since; nobody without the *secret* knows them
+    before. May be called from any thread.
+    """
+    seed = claim.digest(secret)
+    numbered = _numbered(going, seed)
+    chosen = nsmallest(MAX_SAMPLE, numbered)
+    few = [offset for number, offset in chosen if number < _BELOW]
+    return sorted(few or [offset for _, offset in chosen[:1]])
+
+
+def _numbered(going: OffsetSet, seed: bytes) -> Iterable[tuple[int, int]]:
+    """Yield a keyed hash of 16 bits of each offset, and the offset: a digest has 32 of them."""
+    numbers, of = tuple[int, ...](), -1
+    for offset in going:
+        if offset >> 5 != of:
+            of = offset >> 5
+            numbers = _NUMBERS.unpack(blake2b(of.to_bytes(8, "little"), key=seed).digest())
+        yield numbers[offset & 31], offset
+
+
+class Row(NamedTuple):
+    """What a stored message says of itself: its keys, whether it is a tombstone, and since when."""
+
+    keys: tuple[str, ...]
+    is_tombstone: bool
+    stored_at_ms: int
+
+
+def read_row(position: Position, read: Callable[[int], Entry]) -> Row | None:
+    """Return what a message says; None if it cannot be decoded. May be called from any thread.
+
+    Raises:
+        DledgerError: Its entry cannot be read.
+    """
+    index, start, end = position.payload.index, position.payload.start, position.payload.end
+    entry = read(index)
+    try:
+        message = ProduceFrame(entry.data, start, end).message(position.row)
+    except MalformedCommandError:
+        return None
+    stored_at_ms = entry.timestamp_ms
+    if entry.data[start - 1] == REKEPT:
+        stored_at_ms = origins(entry, start, end)[position.row].stored_at_ms
+    return Row(message.keys, is_tombstone(message.properties), stored_at_ms)
+
+
+def judge(
+    claim: Claim,
+    stays: OffsetSet,
+    sample: Sequence[int],
+    rows: Mapping[int, Row | None],
+    *,
+    end: int,
+    is_tombstone_old: Callable[[int], bool],
+) -> list[int]:
+    """Return those of the sampled messages that are not proved: they stay.
+
+    Args:
+        claim: What is said, with a proof of each sampled message.
+        stays: Its bitmap.
+        sample: What `sample_of` returned.
+        rows: Each message that is there of the sampled ones and of those that are said to be newer.
+            Of others nothing is known: one that is gone by now is no lie, and proves nothing.
+        end: The offset that the queue's next message gets.
+        is_tombstone_old: Whether a tombstone that was stored then (Unix ms) may go.
+
+    Raises:
+        InvalidArgument: The first lie, by name.
+    """
+    unproved = []
+    for offset in sample:
+        by = claim.proofs[offset]
+        lie = _false_order(offset, by, stays, end) or _false_rows(
+            rows.get(offset), rows.get(by), is_tombstone_old if by == offset else None
+        )
+        if lie:
+            raise InvalidArgument(
+                f"what is said of topic {claim.topic!r}, queue {claim.queue_id} is not true, and "
+                f"nothing was done: offset {offset} is to go for offset {by}, but {lie}"
+            )
+        if rows.get(offset) is None or rows.get(by) is None:
+            unproved.append(offset)
+    return unproved
+
+
+def _false_order(offset: int, by: int, stays: OffsetSet, end: int) -> str:
+    """Return what is wrong with the offsets of a proof; empty: nothing."""
+    if not offset <= by < end:
+        return f"offset {by} is not newer, or there is none"
+    if by != offset and stays.first <= by < stays.to and by not in stays:
+        return f"offset {by} is to go as well, so that nothing of its key is left"
+    return ""
+
+
+def _false_rows(
+    mine: Row | None, newer: Row | None, is_tombstone_old: Callable[[int], bool] | None
+) -> str:
+    """Return what is wrong with the messages of a proof; empty: nothing, or they are gone by now.
+
+    *is_tombstone_old*: both are one, which is to be a tombstone of that age.
+    """
+    if mine is None or newer is None:
+        return ""
+    if len(mine.keys) != 1 or mine.keys != newer.keys:
+        return f"their keys are {list(mine.keys)} and {list(newer.keys)}"
+    if is_tombstone_old is None:
+        return ""
+    if not mine.is_tombstone:
+        return f"it is no tombstone: its property {TOMBSTONE} is not 'true'"
+    if not is_tombstone_old(mine.stored_at_ms):
+        return "this tombstone is younger than the topic keeps them"
+    return ""

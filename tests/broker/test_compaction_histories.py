@@ -1,0 +1,229 @@
+"""Random histories of compacted topics: whatever their rounds do, who reads them gets one table.
+
+To the steps of `test_rekeep_histories` come rounds of a job that reads the keys of what the log
+keeps, as any job would: of messages as they were stored and as they were copied, whether that copy
+was refused or not. What it says is said at once, late, twice, in parts and half done, to whatever
+the topic is by then.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dledger.broker import consume_queue
+from dledger.broker.lived_time import older_than
+from dledger.broker.message import TOMBSTONE
+from dledger.broker.rekeep import REKEPT, Rekeep
+from dledger.common.offset_set import OffsetSet
+from dledger.replica import rolling
+from dledger.replica.compacting import (
+    Claim,
+    due_of,
+    find_going,
+    judge,
+    read_row,
+    sample_of,
+)
+from dledger.replica.rolling import next_roll, rekeep_of
+from tests.broker.test_rekeep_histories import _QUEUES, Row, TopicModel, World
+
+_HISTORIES = int(os.environ.get("REKEEP_HISTORIES", "60"))
+_TOMBSTONE_MS = 4_000
+_SECRET = b"of this process"
+
+
+class CompactedWorld(World):
+    """A world whose topics are compacted."""
+
+    compacted = 1.0
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed)
+        self.stored: defaultdict[tuple[int, int], dict[int, Row]] = defaultdict(dict)
+        self.claims: list[Claim] = []
+        self.min_lag_ms = self.rng.choice((0, 2_000))
+
+    def said(self, topic: TopicModel, queue_id: int) -> dict[str, Any]:
+        is_tombstone = self.rng.random() < 0.3
+        properties = {TOMBSTONE: "true"} if is_tombstone else {}
+        return {**super().said(topic, queue_id), "properties": properties}
+
+    def produce(self) -> None:
+        super().produce()
+        for topic in self.topics.values():
+            for queue_id, rows in enumerate(topic.rows):
+                stored = self.stored[topic.generation, queue_id]
+                stored.update({o: row for o, row in rows.items() if o >= len(stored)})
+
+    # -- the job -----------------------------------------------------------------------------------
+
+    def say(self) -> None:
+        """The job reads what the log keeps, and notes what it will say."""
+        as_of = self.index
+        for name, topic in self.topics.items():
+            for queue_id in range(_QUEUES):
+                seen = self._seen(topic.generation, queue_id, as_of)
+                if seen:
+                    self.claims += self._claims(name, topic.generation, queue_id, as_of, seen)
+
+    def _seen(self, generation: int, queue_id: int, as_of: int) -> dict[int, Row]:
+        stored = self.stored[generation, queue_id]
+        seen = {o for o, row in stored.items() if row.entry in self.entries and row.entry <= as_of}
+        for index, entry in self.entries.items():
+            if index <= as_of and len(entry.data) > 5 and entry.data[4] == REKEPT:
+                said = Rekeep(entry.data, 5, len(entry.data))
+                if (said.generation, said.queue_id) == (generation, queue_id):
+                    seen.update(said.offsets)
+        return {offset: stored[offset] for offset in sorted(seen)}
+
+    def _claims(
+        self, name: str, generation: int, queue_id: int, as_of: int, seen: Mapping[int, Row]
+    ) -> list[Claim]:
+        of_key = defaultdict[tuple[str, ...], list[int]](list)
+        for offset, row in seen.items():
+            of_key[row.keys].append(offset)
+        winners, proofs = set[int](), dict[int, int]()
+        for offsets in of_key.values():
+            newest = max(offsets)
+            row = seen[newest]
+            proofs.update(dict.fromkeys(offsets, newest))
+            is_old = self.now_ms - row.stored_at_ms >= _TOMBSTONE_MS
+            if not (TOMBSTONE in row.properties and is_old and len(offsets) == 1):
+                winners.add(newest)
+        whole = Claim(
+            as_of_index=as_of,
+            as_of_chain=0,
+            topic=name,
+            generation=generation,
+            queue_id=queue_id,
+            first=0,
+            to=max(seen) + 1,
+            stays=b"",
+            proofs=proofs,
+        )
+        cut = self.rng.randint(0, whole.to)
+        parts = {(0, whole.to)} if self.rng.random() < 0.5 else {(0, cut), (cut, whole.to)}
+        return [
+            replace(
+                whole,
+                first=first,
+                to=to,
+                stays=OffsetSet(first, to, (o for o in winners if first <= o < to)).pack(),
+            )
+            for first, to in parts
+            if first < to
+        ]
+
+    # -- the leader --------------------------------------------------------------------------------
+
+    def compact(self) -> None:
+        """The leader is told one of the claims, late or at once; perhaps not for the last time."""
+        if not self.claims:
+            return
+        claim = self.rng.choice(self.claims)
+        if self.rng.random() < 0.7:
+            self.claims.remove(claim)
+        topic = self.topics.get(claim.topic)
+        if topic is not None and topic.generation == claim.generation:
+            self._compact(claim)
+
+    def _compact(self, claim: Claim) -> None:
+        queue = self.state.topics.queue(claim.topic, claim.queue_id)
+        blocks = tuple(queue.blocks or ())
+        part = queue.part(self.state.first_index, claim.as_of_index)
+        stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
+        is_old = older_than(self.min_lag_ms, leaps=(), lived_ms=self.now_ms)
+        going = find_going(claim, stays, blocks, part, read=self.read, is_old=is_old)
+        rows = self.topics[claim.topic].rows[claim.queue_id]
+        assert all(offset in rows for offset in going)
+        reached = self.rng.choice((claim.as_of_index + 1, self.rng.randint(1, self.index)))
+        due = due_of(claim, going, blocks, part, reached)
+        going = due.goes
+        sample = sample_of(claim, going, _SECRET)
+        assert bool(sample) == bool(len(going))
+        found = {
+            o: read_row(queue.locate(o), self.read)
+            for each in sample
+            for o in (each, claim.proofs[each])
+            if queue.has(o)
+        }
+        is_tombstone_old = older_than(_TOMBSTONE_MS, leaps=(), lived_ms=self.now_ms)
+        for unproved in judge(
+            claim, stays, sample, found, end=queue.end, is_tombstone_old=is_tombstone_old
+        ):
+            going.discard(unproved)
+        topic, left = self.state.topics.named(claim.topic), self.rng.choice((1, 3, 1 << 30))
+        while left and (
+            roll := next_roll(
+                topic, claim.queue_id, self.state.topics.queue(claim.topic, claim.queue_id), due
+            )
+        ):
+            command, _ = rekeep_of(roll, self.read, lambda offset, _: offset not in going)
+            if self.rng.random() < 0.1:
+                self.late.append(command)
+                break
+            assert self.rekeep(command)
+            left -= 1
+        else:
+            if left and reached > claim.as_of_index:
+                self._is_done(claim, going)
+
+    def _is_done(self, claim: Claim, going: OffsetSet) -> None:
+        """What may go is gone from the log; of a block less than half of the rows may go yet."""
+        queue = self.state.topics.queue(claim.topic, claim.queue_id)
+        assert not going.count(queue.log_first, queue.end)
+        for block in queue.blocks or ():
+            assert 2 * sum(offset in going for offset in block.offsets()) < block.length
+
+    # -- what holds --------------------------------------------------------------------------------
+
+    def check(self) -> None:
+        super().check()
+        for topic in self.topics.values():
+            for queue_id, rows in enumerate(topic.rows):
+                stored = self.stored[topic.generation, queue_id]
+                assert _table(rows) == _table(stored), "the newest of a key is not what is shown"
+
+
+def _table(rows: Mapping[int, Row]) -> dict[tuple[str, ...], bytes]:
+    """Return what a reader of these rows has in the end: the newest value of each key."""
+    table = dict[tuple[str, ...], bytes]()
+    for _, row in sorted(rows.items()):
+        if TOMBSTONE in row.properties:
+            table.pop(row.keys, None)
+        else:
+            table[row.keys] = row.body
+    return table
+
+
+_STEPS = (
+    *("create", "delete", "produce", "produce", "produce", "produce", "say", "say"),
+    *("compact", "compact", "compact", "compact", "roll", "tell_late", "retain", "retain"),
+    *("receive", "ack", "wait", "snapshot"),
+)
+
+
+@settings(max_examples=_HISTORIES, deadline=None)
+@given(st.integers(0, 1 << 32), st.integers(20, 90), st.sampled_from((2, 3, 1024)))
+def test_rounds_leave_the_newest_of_each_key(seed: int, steps: int, sealed: int) -> None:
+    """Stale, doubled, late and half done ones, of a job that knows nothing of older ones."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(consume_queue, "_SEALED", sealed)
+        patch.setattr(rolling, "MAX_ROWS", 7)
+        patch.setattr(rolling, "MAX_BYTES", 40)
+        patch.setattr(rolling, "_MAX_LOOKED_AT", 20)
+        world = CompactedWorld(seed)
+        world.create()
+        for _ in range(steps):
+            getattr(world, world.rng.choice(_STEPS))()
+            world.check()
+        world.drain("g")
+        world.check()
