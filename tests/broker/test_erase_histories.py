@@ -26,13 +26,13 @@ class ErasingWorld(World):
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.said: list[Erase] = []
+        self.erases: list[Erase] = []
         self.remembered: list[tuple[int, str, int]] = []
 
     def erase(self) -> None:
         """A leader has found some of what is there, or another one had, some time ago."""
-        if self.said and self.rng.random() < 0.2:
-            self._erase(self.rng.choice(self.said))
+        if self.erases and self.rng.random() < 0.2:
+            self._erase(self.rng.choice(self.erases))
             return
         for topic in self.state.topics.keeping_longer():
             queue_id = self.rng.randrange(topic.queues)
@@ -43,7 +43,7 @@ class ErasingWorld(World):
                 command = Erase(
                     generation=topic.generation, queue_id=queue_id, first_entry=1, offsets=offsets
                 )
-                self.said.append(command)
+                self.erases.append(command)
                 self._erase(command)
 
     def _erase(self, command: Erase) -> None:
