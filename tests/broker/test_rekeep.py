@@ -3,44 +3,22 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
 
 import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
 from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
-from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.rekeep import Kept, Origin, Rekeep, origins
+from dledger.broker.rekeep import Origin, Rekeep, origins
 from dledger.broker.results import Rekept, RetentionSet
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument, NewerCommand, OffsetOutOfRange, UnknownTopic
 from tests.broker.log import Log, offsets
-
-
-def _kept(
-    log: Log, first: int, to: int, rows: Sequence[int], *, generation: int = 0, topic: str = "t"
-) -> bytes:
-    """Return the REKEEP of some rows, as a leader would make it of messages without tags."""
-    made = generation or log.state.topics.named("t").generation
-    messages = Columns.of([Message(message_id=f"id {o}", body=b"%d" % o) for o in rows])
-    return Kept(
-        topic=topic,
-        generation=made,
-        queue_id=0,
-        first=first,
-        to=to,
-        offsets=rows,
-        origins=[Origin(7, 500 + o, "host") for o in rows],
-        messages=messages if rows else None,
-    ).encode()
-
-
-def _say(log: Log, command: bytes) -> object:
-    (result,) = log.append(command)
-    return result
+from tests.broker.rekept import kept as _kept
+from tests.broker.rekept import say as _say
+from tests.broker.rekept import there as _there
 
 
 def _keeping(count: int, hours: int | None = 0) -> Log:
@@ -51,11 +29,6 @@ def _keeping(count: int, hours: int | None = 0) -> Log:
     for number in range(count):
         log.produce(f"{number}")
     return log
-
-
-def _there(log: Log) -> list[int]:
-    queue = log.state.topics.queue("t", 0)
-    return [o for o in range(queue.end) if queue.has(o)]
 
 
 def _blocks(log: Log) -> list[KeptBlock]:

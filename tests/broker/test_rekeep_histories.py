@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -456,7 +456,7 @@ class World:
             assert (backlog.unread, backlog.held) == (0, 0)
 
 
-_STEPS = (
+STEPS = (
     *("create", "delete", "change_retention", "produce", "produce", "produce", "produce"),
     *("roll", "leave_out", "tell_late", "retain", "retain", "receive", "receive", "ack"),
     *("wait", "snapshot"),
@@ -468,18 +468,24 @@ _STEPS = (
 def test_histories_equal_a_plain_model(seed: int, steps: int, sealed: int) -> None:
     """Content, ids, tags, times, hosts and places are those of the model, on every node."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
-        patch.setattr(rolling, "MAX_ROWS", 7)
-        patch.setattr(rolling, "MAX_BYTES", 40)
-        world = World(seed)
-        world.create()
-        for _ in range(steps):
-            getattr(world, world.rng.choice(_STEPS))()
-            world.check()
-        world.drain("g")
-        world.got.clear()
-        world.drain("late")
-        for name, topic in world.topics.items():
-            there = {(queue_id, o) for queue_id in range(_QUEUES) for o in topic.rows[queue_id]}
-            assert world.got[name, topic.generation] == there, "a new group reads it all"
+        play(World(seed), STEPS, patch, steps=steps, sealed=sealed)
+
+
+def play(
+    world: World, choice: Sequence[str], patch: pytest.MonkeyPatch, *, steps: int, sealed: int
+) -> None:
+    """Do so many steps, each by chance; check the world after each, and that a group gets all."""
+    patch.setattr(consume_queue, "_SEALED", sealed)
+    patch.setattr(rolling, "MAX_ROWS", 7)
+    patch.setattr(rolling, "MAX_BYTES", 40)
+    world.create()
+    for _ in range(steps):
+        getattr(world, world.rng.choice(choice))()
         world.check()
+    world.drain("g")
+    world.got.clear()
+    world.drain("late")
+    for name, topic in world.topics.items():
+        there = {(queue_id, o) for queue_id in range(_QUEUES) for o in topic.rows[queue_id]}
+        assert world.got[name, topic.generation] == there, "a new group reads it all"
+    world.check()

@@ -15,6 +15,7 @@ from crc32c import crc32c
 from dledger.broker import commands
 from dledger.broker.command_frame import CommandType, frame, split
 from dledger.broker.commands import LeaseRef
+from dledger.broker.erase import Erase
 from dledger.broker.message import Columns
 from dledger.broker.produce import NO_QUEUE, encode_produce
 from dledger.broker.rekeep import Kept, Origin
@@ -301,6 +302,9 @@ class Entries(Target):
         origins=[Origin(3, 5, "host"), Origin(3, 5, "")],
         messages=Columns(message_ids=["a", "c"], bodies=[b"x"] * 2, born_at_ms=[0] * 2),
     ).encode()  # fmt: skip
+    _ERASE: ClassVar[bytes] = Erase(
+        generation=1, queue_id=0, first_entry=3, offsets=(0, 2)
+    ).encode()
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),
         encode_produce(
@@ -319,7 +323,7 @@ class Entries(Target):
             if way == 0:
                 seed = a_batch(rng)
             elif way == 1:
-                seed = mutated(rng, rng.choice((seed, self._REKEEP)))
+                seed = mutated(rng, rng.choice((seed, self._REKEEP, self._ERASE)))
             elif way == 2:
                 kind, start, end = next(split(seed))
                 row = json.dumps(spoil(rng, json.loads(seed[start:end])))

@@ -11,6 +11,7 @@ from tests.mutants.deletion_mutants import DELETION_MUTANTS
 from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
 from tests.mutants.edge_mutants import EDGE_MUTANTS
+from tests.mutants.erase_mutants import ERASE_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
@@ -59,6 +60,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *DELETION_MUTANTS,
     *GROWTH_MUTANTS,
     *KEEPING_MUTANTS,
+    *ERASE_MUTANTS,
     *COMPACTED_MUTANTS,
     *TABLE_MUTANTS,
     *COMPACTION_MUTANTS,

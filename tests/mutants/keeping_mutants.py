@@ -54,8 +54,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="an ended lease on a row that is gone is given",
         file="broker/deliveries.py",
-        old="if offset < queue.log_first and not queue.has(offset):\n                self._forget",
-        new="if offset < queue.first and not queue.has(offset):\n                self._forget",
+        old="if queue.has_gaps and not queue.has(offset):\n                self._forget",
+        new="if not queue.has_gaps and not queue.has(offset):\n                self._forget",
         why="the group receives nothing any more, for ever",
         checks=(_REKEEP,),
     ),
@@ -86,8 +86,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="blocks of lost entries stay",
         file="broker/consume_queue.py",
-        old="        self._keep(blocks.without_entries_below(index))\n",
-        new="        self._keep(blocks)\n",
+        old="        self._keep(blocks.without_entries_below(index), erased)\n",
+        new="        self._keep(blocks, erased)\n",
         why="after `log discard` a topic says that it has messages which lie nowhere",
         checks=(_REKEEP,),
     ),

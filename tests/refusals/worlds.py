@@ -553,6 +553,8 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "ListGroups": pb.ListGroupsRequest(),
     "CreateGroup": pb.CreateGroupRequest(name="a b"),
     "DeleteGroup": pb.DeleteGroupRequest(name="nobody"),
+    "Erase": pb.EraseRequest(topic="nowhere", key="whose"),
+    "ListErasures": pb.ListErasuresRequest(),
 }
 
 
@@ -562,7 +564,7 @@ async def admin_of_topics() -> Answers:
         bad_ones = [
             bad(f"Admin/{name}", "names what is not there, or may not be", request)
             for name, request in TOPIC_ADMIN.items()
-            if name != "ListGroups"
+            if name not in {"ListGroups", "ListErasures"}
         ]
         await asking.each(bad_ones, (PEER_PORT,))
         both = (PEER_PORT, PEER_PORT_ELSEWHERE)
@@ -588,6 +590,18 @@ async def admin_of_topics() -> Answers:
                 pb.SetTopicRetentionRequest(name=TOPIC, hours=71),
             ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
+            bad("Admin/Erase", "key: empty", pb.EraseRequest(topic=TOPIC)),
+            bad(
+                "Admin/Erase",
+                "start_offset: negative",
+                pb.EraseRequest(topic=TOPIC, key="whose", start_offset=-1),
+            ),
+            bad("Admin/Erase", "topic: not compacted", pb.EraseRequest(topic=TOPIC, key="whose")),
+            bad(
+                "Admin/Erase",
+                "topic: made anew",
+                pb.EraseRequest(topic=TOPIC, key="whose", generation=77),
+            ),
         ]
         await asking.each(grown, (PEER_PORT,))
         await _make_table(asking)

@@ -43,6 +43,7 @@ class CommandType(IntEnum):
     USE_FILTER = 16
     REKEEP = 17
     SET_RETENTION = 18
+    ERASE = 19
 
 
 class MalformedCommandError(ValueError):

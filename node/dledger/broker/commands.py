@@ -1,4 +1,4 @@
-"""Every command but PRODUCE and REKEEP: frozen values, compact UTF-8 JSON inside their frame.
+"""Every command whose payload is JSON, compact and in UTF-8: frozen values.
 
 They are few compared to messages, so the format favours readability over size. `decode` is the one
 place that checks their shape; `state` defines what they do.

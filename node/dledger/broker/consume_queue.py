@@ -7,7 +7,8 @@ share a tag take one row, whether they are one message or a thousand. A row take
 reference, so that the event loop never copies them (`editions`).
 
 What a topic keeps for longer than its group lies in blocks before these runs (`kept_blocks`): the
-rows of a block are where a REKEEP copied them, and some of their offsets may be gone. A queue of a
+rows of a block are where a REKEEP copied them, and some of their offsets may be gone. Over both lie
+the offsets that were erased (`erased_offsets`): nobody is shown what is there. A queue of a
 compacted topic begins at offset 0 for ever, whatever of its front is gone: whoever reads the table
 from its beginning gets the next row that is left.
 """
@@ -23,6 +24,7 @@ from itertools import groupby, pairwise
 from operator import attrgetter, le
 from typing import Final, NamedTuple
 
+from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.filters import tag_code
 from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, Rows, block_of
 from dledger.broker.queue_index import CODES, Runs, SealedRuns, opened, seal
@@ -37,6 +39,8 @@ _BOUNDS: Final = struct.Struct("<QQII")
 """The first offset of the log's runs and the end, the sealed pieces and the open runs."""
 _HAS_BLOCKS: Final = 1 << 31
 """In the number of sealed pieces: what was copied follows."""
+_HAS_ERASED: Final = 1 << 30
+"""In the same number: what was erased follows, behind that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,8 @@ class Run:
 class ConsumeQueue:
     """Positions of a queue's messages; queue offsets count from 0.
 
-    Without gaps from `log_first` on; before it only what the blocks have is left. So there may be
-    gaps only if `first` is below `log_first`.
+    Without gaps from `log_first` on, but for what was erased; before it only what the blocks have
+    is left.
 
     The newest runs are open; older ones are sealed in pieces of about `_SEALED`, cut between
     payloads. The first piece may begin with runs that were dropped: they are freed with the piece.
@@ -105,7 +109,9 @@ class ConsumeQueue:
         "copied_below",
         "edition",
         "end",
+        "erased",
         "first",
+        "has_gaps",
         "log_first",
     )
 
@@ -120,10 +126,14 @@ class ConsumeQueue:
         self.end = 0
         """The offset that the next message gets."""
         self.log_first = 0
-        """Where the log's own runs begin: all offsets from here on are kept. Equal to `first` if
-        there are no blocks."""
+        """Where the log's own runs begin: all offsets from here on are kept, or were erased. Equal
+        to `first` if there are no blocks."""
         self.blocks: KeptBlocks | None = None
         """What is kept before the log's runs; None if nothing is."""
+        self.erased: ErasedOffsets | None = None
+        """Which of all these messages were erased; None if none was."""
+        self.has_gaps = False
+        """Whether there may be no message at an offset between `first` and `end`."""
         self.copied_below = 0
         """Messages that entries below it stored may have been copied, or let go with that; 0: none
         were, or retention has come so far."""
@@ -140,6 +150,7 @@ class ConsumeQueue:
         other = ConsumeQueue(edition, begins_at_0=self._begins_at_0)
         other.first, other.end = self.first, self.end
         other.log_first, other.blocks = self.log_first, self.blocks
+        other.erased, other.has_gaps = self.erased, self.has_gaps
         other.copied_below = self.copied_below
         other._sealed, other._sealed_firsts = self._sealed[:], self._sealed_firsts[:]
         other._open = self._open
@@ -183,27 +194,37 @@ class ConsumeQueue:
 
         The messages of a slice are in consecutive rows of one payload. Raises OffsetOutOfRange.
         """
-        if not self.first <= offset < self.end:
-            raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+        if not self.first <= offset < self.end or (
+            self.erased is not None and self.erased.has(offset)
+        ):
+            raise self._nothing_at(offset)
         if offset < self.log_first:
-            return self._kept_stretch(offset)
-        runs, end = self._piece(offset)
-        run = runs.at(offset)
-        last, count = run + 1, len(runs.firsts)
-        while last < count and _continues(runs, run, last):
-            last += 1
-        if last < count:
-            end = runs.firsts[last]
-        payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
-        return Position(payload, runs.rows[run] + offset - runs.firsts[run]), end - offset
+            position, end = self._kept_stretch(offset)
+        else:
+            runs, end = self._piece(offset)
+            run = runs.at(offset)
+            last, count = run + 1, len(runs.firsts)
+            while last < count and _continues(runs, run, last):
+                last += 1
+            if last < count:
+                end = runs.firsts[last]
+            payload = Payload(runs.indexes[run], runs.starts[run], runs.ends[run])
+            position = Position(payload, runs.rows[run] + offset - runs.firsts[run])
+        if self.erased is not None:
+            end = self.erased.next_from(offset, end)
+        return position, end - offset
 
     def _kept_stretch(self, offset: int) -> tuple[Position, int]:
+        """Return the position of a message in a block, and the end of the slice it begins."""
         for block, rows in self._kept_rows(offset, by_tag=False):
             if rows.first == offset:
                 payload = Payload(block.entry, block.start, block.stop)
-                return Position(payload, rows.row), rows.length
+                return Position(payload, rows.row), offset + rows.length
             break
-        raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+        raise self._nothing_at(offset)
+
+    def _nothing_at(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
 
     def _kept_rows(self, offset: int, *, by_tag: bool) -> Iterator[tuple[KeptBlock, Rows]]:
         """Return the rows from *offset* on that are in blocks."""
@@ -211,15 +232,18 @@ class ConsumeQueue:
 
     def has(self, offset: int) -> bool:
         """Whether there is a message at *offset*: in a gap there is none, though around it."""
+        if self.erased is not None and self.erased.has(offset):
+            return False
         if self.blocks is not None and offset < self.log_first:
             return self.blocks.at(offset) is not None
         return self.log_first <= offset < self.end
 
     def count_from(self, offset: int) -> int:
         """Return how many messages there are from *offset* on."""
+        gone = 0 if self.erased is None else self.erased.count_from(offset)
         if self.blocks is not None and offset < self.log_first:
-            return self.blocks.count_from(offset) + self.end - self.log_first
-        return self.end - max(offset, self.log_first)
+            return self.blocks.count_from(offset) + self.end - self.log_first - gone
+        return self.end - max(offset, self.log_first) - gone
 
     @property
     def count(self) -> int:
@@ -234,17 +258,19 @@ class ConsumeQueue:
     @property
     def lowest_index(self) -> int | None:
         """The lowest entry that any message lies in; None if there is no message."""
-        log = self._first_index() if self.log_first < self.end else None
+        log = self._first_index()
         if self.blocks is None:
             return log
         kept = self.blocks.lowest_index
         return kept if log is None else min(kept, log)
 
-    def _first_index(self) -> int:
-        """Return the entry of the oldest message in the log's runs; there must be one."""
+    def _first_index(self) -> int | None:
+        """Return the entry of the oldest message in the log's runs; None if there is none."""
         if self._first_entry is None:
-            runs, _ = self._piece(self.log_first)
-            self._first_entry = runs.indexes[runs.at(self.log_first)]
+            first = self.log_first if self.erased is None else self.erased.behind(self.log_first)
+            if first < self.end:
+                runs, _ = self._piece(first)
+                self._first_entry = runs.indexes[runs.at(first)]
         return self._first_entry
 
     def stretches(self, offset: int) -> Iterator[Stretch]:
@@ -258,7 +284,11 @@ class ConsumeQueue:
         if offset < self.log_first:
             for block, rows in self._kept_rows(offset, by_tag=False):
                 place = (block.entry, block.start, block.stop)
-                yield Stretch(rows.first, rows.length, rows.row, *place)
+                whole = Stretch(rows.first, rows.length, rows.row, *place)
+                if self.erased is None:
+                    yield whole
+                else:
+                    yield from _left_of(whole, self.erased)
             offset = self.log_first
         while offset < self.end:
             runs, piece_end = self._piece(offset)
@@ -270,7 +300,11 @@ class ConsumeQueue:
                 end = runs.firsts[last] if last < count else piece_end
                 row = runs.rows[run] + offset - runs.firsts[run]
                 place = (runs.indexes[run], runs.starts[run], runs.ends[run])
-                yield Stretch(offset, end - offset, row, *place)
+                whole = Stretch(offset, end - offset, row, *place)
+                if self.erased is None:
+                    yield whole
+                else:
+                    yield from _left_of(whole, self.erased)
                 offset, run = end, last
 
     def _piece(self, offset: int) -> tuple[Runs, int]:
@@ -288,10 +322,12 @@ class ConsumeQueue:
 
     def code(self, offset: int) -> int:
         """Return the tag code of the message at *offset*, which must exist."""
+        if self.erased is not None and self.erased.has(offset):
+            raise self._nothing_at(offset)
         if offset < self.log_first:
             found = None if self.blocks is None else self.blocks.at(offset)
             if found is None:
-                raise OffsetOutOfRange(offset, first=self.first, last=self.end - 1)
+                raise self._nothing_at(offset)
             return found[0].code(found[1])
         runs, _ = self._piece(offset)
         return runs.codes[runs.at(offset)]
@@ -303,14 +339,22 @@ class ConsumeQueue:
         """
         if start < self.log_first:
             for _, rows in self._kept_rows(start, by_tag=True):
-                yield Run(first=rows.first, end=rows.first + rows.length, code=rows.code)
+                whole = Run(first=rows.first, end=rows.first + rows.length, code=rows.code)
+                if self.erased is None:
+                    yield whole
+                else:
+                    yield from _runs_left_of(whole, self.erased)
             start = self.log_first
         while start < self.end:
             runs, piece_end = self._piece(start)
             count = len(runs.firsts)
             for run in range(runs.at(start), count):
                 end = runs.firsts[run + 1] if run + 1 < count else piece_end
-                yield Run(first=start, end=end, code=runs.codes[run])
+                whole = Run(first=start, end=end, code=runs.codes[run])
+                if self.erased is None:
+                    yield whole
+                else:
+                    yield from _runs_left_of(whole, self.erased)
                 start = end
 
     def part(self, first_index: int, last_index: int) -> QueuePart | None:
@@ -335,6 +379,7 @@ class ConsumeQueue:
             runs=self._open,
             bounds=(low, high),
             end=self._open.firsts[high] if high < count else self.end,
+            erased=self.erased,
         )
 
     def drop_before(self, index: int) -> int:
@@ -342,17 +387,20 @@ class ConsumeQueue:
 
         A sealed piece that is only partly dropped stays as it is; only `log_first` moves.
         """
-        if self.blocks is not None:
-            return self._drop_kept_before(self.blocks, index)
+        if self.blocks is not None or self.erased is not None:
+            return self._drop_kept_before(self.blocks or KeptBlocks(), index)
         before = self.log_first
         self._drop_runs_before(index)
         self.first = 0 if self._begins_at_0 else self.log_first
+        self.has_gaps = self.first < self.log_first
         return self.log_first - before
 
     def _drop_kept_before(self, blocks: KeptBlocks, index: int) -> int:
-        before = self.count
+        before, log_first = self.count, self.log_first
         self._drop_runs_before(index)
-        self._keep(blocks.without_entries_below(index))
+        gone = [(block.first, block.end) for block in blocks if block.entry < index]
+        erased = self._erased_outside(*gone, (log_first, self.log_first))
+        self._keep(blocks.without_entries_below(index), erased)
         return before - self.count
 
     def _drop_runs_before(self, index: int) -> None:
@@ -407,7 +455,7 @@ class ConsumeQueue:
         before = self.count
         if to > self.log_first:
             self._cut_runs(to)
-        self._keep(blocks)
+        self._keep(blocks, self._erased_outside((first, to)))
         return before - self.count
 
     def _codes_of(self, first: int, to: int, offsets: Sequence[int]) -> list[int]:
@@ -428,13 +476,40 @@ class ConsumeQueue:
     def forget_blocks(self) -> int:
         """Forget what is kept before the log's runs; return how many messages that are."""
         before, self.copied_below = self.count, 0
-        self._keep(KeptBlocks())
+        self._keep(KeptBlocks(), self._erased_outside((0, self.log_first)))
         return before - self.count
 
-    def _keep(self, blocks: KeptBlocks) -> None:
+    def erase(self, offsets: Sequence[int]) -> int:
+        """Let the messages at *offsets*, which ascend, be there no more; return how many were.
+
+        Where none is, or none yet, nothing is done.
+        """
+        there = [*filter(self.has, offsets)]
+        if not there:
+            return 0
+        erased = ErasedOffsets(there) if self.erased is None else self.erased.including(there)
+        self.erased, self._first_entry = erased, None
+        blocks, ranges = self.blocks or KeptBlocks(), list[tuple[int, int]]()
+        for block in blocks:
+            if erased.count_in(block.first, block.end) == block.length:
+                blocks = blocks.with_range(block.first, block.end, None)
+                ranges.append((block.first, block.end))
+        self._keep(blocks, self._erased_outside(*ranges))
+        return len(there)
+
+    def _erased_outside(self, *ranges: tuple[int, int]) -> ErasedOffsets | None:
+        """Return what was erased and is in none of some ranges of offsets ``[first, end)``."""
+        erased = self.erased
+        for first, end in ranges:
+            erased = None if erased is None else erased.without(first, end)
+        return erased
+
+    def _keep(self, blocks: KeptBlocks, erased: ErasedOffsets | None) -> None:
         self.blocks = blocks if len(blocks) else None
+        self.erased = erased
         if not self._begins_at_0:
             self.first = blocks.first if len(blocks) else self.log_first
+        self.has_gaps = self.first < self.log_first or erased is not None
 
     def _cut_runs(self, to: int) -> None:
         """Forget the log's runs before offset *to*, at most `end`."""
@@ -462,11 +537,13 @@ class ConsumeQueue:
     def encoded(self) -> Iterator[bytes]:
         """Yield the whole queue for a snapshot: bounds, blocks, sealed pieces, open runs."""
         count = self._runs_at_its_end()
-        has_blocks = _HAS_BLOCKS if self.was_copied else 0
-        yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has_blocks, count)
-        if has_blocks:
+        has = (_HAS_BLOCKS if self.was_copied else 0) | (0 if self.erased is None else _HAS_ERASED)
+        yield _BOUNDS.pack(self.log_first, self.end, len(self._sealed) | has, count)
+        if self.was_copied:
             yield number(self.copied_below)
             yield from (self.blocks or KeptBlocks()).encode()
+        if self.erased is not None:
+            yield from self.erased.encode()
         for piece in self._sealed:
             yield from piece.encoded()
         if count:
@@ -480,11 +557,17 @@ class ConsumeQueue:
         """
         queue = cls(begins_at_0=begins_at_0)
         queue.log_first, queue.end, sealed, count = source.fields(_BOUNDS)
-        queue.first = 0 if begins_at_0 else queue.log_first
+        blocks = KeptBlocks()
         if sealed & _HAS_BLOCKS:
             queue.copied_below = source.number()
-            queue._keep(KeptBlocks.read(source, queue.log_first))
-        queue._sealed = [SealedRuns.read(source) for _ in range(sealed & ~_HAS_BLOCKS)]
+            blocks = KeptBlocks.read(source, queue.log_first)
+        erased = ErasedOffsets.read(source, queue.end) if sealed & _HAS_ERASED else None
+        queue._keep(blocks, None)
+        if erased is not None and not all(map(queue.has, erased)):
+            raise source.malformed("an erased offset where no message was")
+        queue._keep(blocks, erased)
+        pieces = sealed & ~(_HAS_BLOCKS | _HAS_ERASED)
+        queue._sealed = [SealedRuns.read(source) for _ in range(pieces)]
         queue._open = Runs([source.items(code, count) for code in CODES])
         queue._sealed_firsts.extend(piece.first for piece in queue._sealed)
         if not queue._is_whole():
@@ -521,7 +604,19 @@ class ConsumeQueue:
             kept[4][0] += first - kept[0][0]
             kept[0][0] = first
         blocks = [] if self.blocks is None else self.blocks.canonical()
-        return [first, self.end, *kept, blocks, self.copied_below]
+        return [first, self.end, *kept, blocks, self.copied_below, list(self.erased or ())]
+
+
+def _left_of(whole: Stretch, erased: ErasedOffsets) -> Iterator[Stretch]:
+    """Yield what is left of a slice."""
+    for first, end in erased.pieces(whole.first, whole.first + whole.length):
+        yield whole._replace(first=first, length=end - first, row=whole.row + first - whole.first)
+
+
+def _runs_left_of(whole: Run, erased: ErasedOffsets) -> Iterator[Run]:
+    """Yield what is left of a run."""
+    for first, end in erased.pieces(whole.first, whole.end):
+        yield Run(first=first, end=end, code=whole.code)
 
 
 def _continues(runs: Runs, run: int, later: int) -> bool:

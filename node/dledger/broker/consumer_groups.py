@@ -145,8 +145,8 @@ class ConsumerGroups:
                 )
             else:
                 end = queue.end
-                position = deliveries.next_offset
-                if position < queue.log_first:  # as if the messages had no gaps between them
+                if queue.has_gaps:  # as if the messages had none between them
+                    position = deliveries.next_offset
                     end = position + queue.count_from(position)
                 count += deliveries.available(end, lived_ms, enough=enough - count)
             if count >= enough:

@@ -222,7 +222,7 @@ class QueueDeliveries:
         taken: list[int] = []
         while len(taken) < limit and self.next_expiry() <= now_ms:
             offset = self._pop_end()
-            if offset < queue.log_first and not queue.has(offset):
+            if queue.has_gaps and not queue.has(offset):
                 self._forget(offset)
                 continue
             if codes is not None and (code := queue.code(offset)) not in codes:
@@ -250,7 +250,7 @@ class QueueDeliveries:
         """
         taken = kept.first_aside(codes, limit)
         passed = kept.take_passed(codes, min(limit - len(taken), MAX_LEASES - len(self.leases)))
-        if queue.first < queue.log_first:
+        if queue.has_gaps:
             for offset in taken:
                 if not queue.has(offset):
                     self._forget(offset)

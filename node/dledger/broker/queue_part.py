@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.queue_index import Runs, SealedRuns
 
 _OPEN_AT_ONCE: Final = 1 << 14
@@ -44,6 +45,7 @@ class QueuePart:
         sealed: The sealed pieces, and in *ends* the queue offset behind each.
         runs: Open runs, of which those in [low, high) of *bounds* count.
         end: The queue offset behind these.
+        erased: Which messages of the queue were erased; None if none was.
     """
 
     first: int
@@ -53,6 +55,7 @@ class QueuePart:
     runs: Runs
     bounds: tuple[int, int]
     end: int
+    erased: ErasedOffsets | None = None
 
     @property
     def pieces(self) -> int:
@@ -63,9 +66,18 @@ class QueuePart:
     def columns(self) -> Iterator[PlaceColumns]:
         """Yield the runs, ascending, in parts of some thousand; may be called from any thread.
 
+        A part ends before what was erased: it has no gaps.
+
         Raises:
             MalformedStateError: A sealed piece is damaged.
         """
+        for whole in self._columns():
+            if self.erased is None:
+                yield whole
+            else:
+                yield from _left_of(whole, self.erased)
+
+    def _columns(self) -> Iterator[PlaceColumns]:
         for piece, end in zip(self.sealed, self.ends, strict=True):
             found = self._of_sealed(piece, end)
             if found.firsts:
@@ -93,6 +105,23 @@ class QueuePart:
             indexes=indexes[low:high],
             starts=starts,
             ends=ends,
+            rows=rows,
+            end=end,
+        )
+
+
+def _left_of(whole: PlaceColumns, erased: ErasedOffsets) -> Iterator[PlaceColumns]:
+    """Yield what is left of consecutive runs."""
+    for first, end in erased.pieces(whole.firsts[0], whole.end):
+        low, high = bisect_right(whole.firsts, first) - 1, bisect_left(whole.firsts, end)
+        firsts, rows = whole.firsts[low:high], whole.rows[low:high]
+        rows[0] += first - firsts[0]
+        firsts[0] = first
+        yield PlaceColumns(
+            firsts=firsts,
+            indexes=whole.indexes[low:high],
+            starts=whole.starts[low:high],
+            ends=whole.ends[low:high],
             rows=rows,
             end=end,
         )

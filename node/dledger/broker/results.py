@@ -194,3 +194,11 @@ class Rekept:
     """How many messages of the offsets that a REKEEP decides are gone with it."""
 
     dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Erased:
+    """How many messages went with an ERASE, of those that it names, and its entry."""
+
+    messages: int
+    entry: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
@@ -28,11 +28,14 @@ from dledger.broker.consume_queue import Payload
 from dledger.broker.consumer_groups import ConsumerGroups
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
+from dledger.broker.erase import Erase
+from dledger.broker.erasures import Erasure, Erasures
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.rekeep import Rekeep
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import (
+    Erased,
     Leapt,
     Rekept,
     Retained,
@@ -45,7 +48,6 @@ from dledger.broker.snapshot_codec import (
     Encoded,
     MalformedStateError,
     Reader,
-    blob,
     gathered,
     number,
 )
@@ -58,6 +60,8 @@ from dledger.types import MAX_NUMBER, Entry, EntryKind
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
 """The first bytes of an encoded state; the last digit is the format version."""
 _CRC: Final = struct.Struct("<I")
+_HAS_ERASURES: Final = 1 << 8
+"""In the length of the secret: erasures follow it."""
 Pace = Callable[[Iterable[bytes]], Iterable[bytes]]
 _Read: TypeAlias = tuple[int, int, object]
 """Start and end of a command's payload, and the command, or the error if it is malformed."""
@@ -97,6 +101,7 @@ class BrokerState:
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
         secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
         time: The log's time, and how much of it was lived; read-only for callers.
+        erasures: What was erased and may still lie in the log; read-only for callers.
         topics: Topics, their queues and what is known of repeats; read-only for callers.
         groups: Consumer groups and their deliveries; read-only for callers.
     """
@@ -115,13 +120,14 @@ class BrokerState:
             dedupe: A deduplication window with other limits, for tests.
             lanes: Lanes with other bounds, likewise.
             features: What this version knows; any other command stops the node.
-            decoders: The decoder of each type of command but PRODUCE and REKEEP.
+            decoders: The decoder of each type of command whose payload is JSON.
         """
         self._features, self._decoders = features, decoders
         self._changes = StateChanges()
         self.applied_index = 0
         self.first_index = 1
         self.secret = b""
+        self.erasures = Erasures()
         self._edition = Edition()
         window = DeduplicationWindow() if dedupe is None else dedupe  # an empty one is false
         replayed = ReplayedLanes() if lanes is None else lanes
@@ -148,6 +154,7 @@ class BrokerState:
             commands.Leap: self._leap,
             commands.UseFilter: self.groups.use_filter,
             commands.SetRetention: self._set_retention,
+            Erase: self._erase,
         }
 
     @property
@@ -202,8 +209,8 @@ class BrokerState:
         try:
             if kind == CommandType.PRODUCE:
                 return ProduceFrame(data, start, end)
-            if kind == CommandType.REKEEP and kind in self._features.commands:
-                return Rekeep(data, start, end)
+            if kind in _OF_COLUMNS and kind in self._features.commands:
+                return _OF_COLUMNS[kind](data, start, end)
             return commands.decode(
                 kind, data[start:end], features=self._features, decoders=self._decoders
             )
@@ -262,10 +269,26 @@ class BrokerState:
         return done
 
     def _rekeep(self, command: Rekeep, index: int) -> Rekept:
-        topic, dropped = self.topics.rekeep(command, index)
-        if dropped:
-            self.groups.drop_before_first_offset(topic, command.queue_id)
-        return Rekept(dropped)
+        gone = self.topics.rekeep(command, index)
+        if gone.from_front:
+            self.groups.drop_before_first_offset(gone.topic, command.queue_id)
+        return Rekept(gone.messages)
+
+    def _erase(self, command: Erase) -> Erased:
+        gone = self.topics.erase(command)
+        if gone.from_front:
+            self.groups.drop_before_first_offset(gone.topic, command.queue_id)
+        if gone.messages:
+            self.erasures.remember(
+                Erasure(
+                    entry=self.applied_index,
+                    at_ms=self.time.log_ms,
+                    topic=gone.topic,
+                    messages=gone.messages,
+                    first_entry=min(command.first_entry, self.applied_index),
+                )
+            )
+        return Erased(gone.messages, self.applied_index)
 
     def forget_before(self, index: int) -> int:
         """Drop the messages in entries below *index*, whoever keeps them; return their number.
@@ -273,13 +296,15 @@ class BrokerState:
         For RETAIN, which is held back where a topic keeps them; else for who has lost the entries.
         """
         self.first_index = max(self.first_index, index)
+        self.erasures.forget_before(self.first_index)
         dropped = self.topics.drop_before(self.first_index)
         self.groups.drop_before_first_offsets()
         return dropped
 
     def freeze(self) -> FrozenState:
         """Return the present state by reference; from now on this one changes copies only."""
-        numbers = partial(_numbers, self.applied_index, self.first_index, self.secret)
+        erasures = self.erasures.freeze() if len(self.erasures) else ()
+        numbers = partial(_numbers, self.applied_index, self.first_index, self.secret, erasures)
         time = tuple(self.time.encoded())
         parts = (numbers, partial(iter, time), self.topics.freeze(), self.groups.freeze())
         frozen = FrozenState(parts)
@@ -311,9 +336,14 @@ class BrokerState:
         source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
-        state.secret = source.raw(source.number(high=commands.SECRET_BYTES))
+        size = source.number(high=commands.SECRET_BYTES | _HAS_ERASURES)
+        state.secret = source.raw(size & ~_HAS_ERASURES)
         if len(state.secret) not in (0, commands.SECRET_BYTES):
             raise source.malformed(f"a secret of {len(state.secret)} bytes")
+        if size & _HAS_ERASURES:
+            state.erasures.read(
+                source, first_index=state.first_index, applied_index=state.applied_index
+            )
         state.time.read(source)
         state.topics.read(source)
         state.groups.read(source)
@@ -325,7 +355,7 @@ class BrokerState:
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
         groups_gone = [name for name in self.groups.names() if not other.groups.exists(name)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
-        self.secret = other.secret
+        self.secret, self.erasures = other.secret, other.erasures
         self.time, self.topics = other.time, other.topics
         self.groups, self._changes = other.groups, other._changes
         self._edition = other._edition
@@ -354,6 +384,7 @@ class BrokerState:
             self.applied_index,
             self.first_index,
             self.secret.hex(),
+            self.erasures.canonical(),
             self.time.canonical(),
             self.topics.canonical(),
             self.groups.canonical(),
@@ -361,7 +392,18 @@ class BrokerState:
         return blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()
 
 
-def _numbers(applied_index: int, first_index: int, secret: bytes) -> Iterator[bytes]:
+_OF_COLUMNS: Final[Mapping[int, Callable[[bytes, int, int], object]]] = {
+    CommandType.REKEEP: Rekeep,
+    CommandType.ERASE: Erase.decode,
+}
+"""What decodes commands whose payload is columns, but for PRODUCE, of which most of a log is."""
+
+
+def _numbers(
+    applied_index: int, first_index: int, secret: bytes, erasures: Sequence[bytes]
+) -> Iterator[bytes]:
     yield number(applied_index)
     yield number(first_index)
-    yield blob(secret)
+    yield number(len(secret) | (_HAS_ERASURES if erasures else 0))
+    yield secret
+    yield from erasures

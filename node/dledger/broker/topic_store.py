@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, replace
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 from dledger.broker import commands
 from dledger.broker.body_digests import Digests, digest_of
 from dledger.broker.consume_queue import ConsumeQueue, Payload
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
+from dledger.broker.erase import Erase
 from dledger.broker.id_runs import IdRun
 from dledger.broker.key_queues import check_keyed
 from dledger.broker.lived_time import LivedTime
@@ -49,6 +50,14 @@ _KEEPS_LONGER: Final = 1 << 16
 """In a topic's number of queues in a snapshot: its own retention follows."""
 _IS_COMPACTED: Final = 1 << 17
 """Likewise: the times of its compaction follow, in milliseconds; it is kept for ever."""
+
+
+class Gone(NamedTuple):
+    """How many *messages* of one queue are gone, and whether it begins at a later offset now."""
+
+    topic: str
+    messages: int
+    from_front: bool
 
 
 class TopicStore:
@@ -414,8 +423,8 @@ class TopicStore:
         self._kept[topic.name] -= dropped
         return RetentionSet(before=topic.retention_hours, dropped=dropped)
 
-    def rekeep(self, command: Rekeep, index: int) -> tuple[str, int]:
-        """Copy, move or drop messages that a topic keeps longer; return its name and how many went.
+    def rekeep(self, command: Rekeep, index: int) -> Gone:
+        """Copy, move or drop messages that a topic keeps longer; return what is gone.
 
         Raises:
             UnknownTopic: There is no topic of this generation that keeps anything longer.
@@ -428,15 +437,36 @@ class TopicStore:
         if command.offsets and command.topic != name:
             raise InvalidArgument(f"a payload of topic {command.topic!r} for topic {name!r}")
         self.queue(name, command.queue_id)
-        gone = self._own(name, command.queue_id).rekeep(
+        queue = self._own(name, command.queue_id)
+        first = queue.first
+        messages = queue.rekeep(
             command.first,
             command.to,
             Payload(index, command.inner, command.end),
             command.offsets,
             newest_ms=command.newest_ms,
         )
-        self._kept[name] -= gone
-        return name, gone
+        self._kept[name] -= messages
+        return Gone(name, messages, queue.first > first)
+
+    def erase(self, command: Erase) -> Gone:
+        """Erase messages of a compacted topic; return what is gone.
+
+        Raises:
+            UnknownTopic: There is no topic of this generation that keeps anything longer.
+            InvalidArgument: It is not compacted, or has no such queue. Nothing is changed.
+        """
+        topic = self._topics.get(self.longer.get(command.generation, ""))
+        if topic is None:
+            raise UnknownTopic(f"generation {command.generation}")
+        if topic.compaction is None:
+            raise InvalidArgument(f"topic {topic.name!r} is not compacted")
+        self.queue(topic.name, command.queue_id)
+        queue = self._own(topic.name, command.queue_id)
+        first = queue.first
+        messages = queue.erase(command.offsets)
+        self._kept[topic.name] -= messages
+        return Gone(topic.name, messages, queue.first > first)
 
     @property
     def copied_below(self) -> int:

@@ -20,6 +20,7 @@ from dledger.cli import (
     group_command,
     log_tool,
     member_command,
+    message_command,
     node_command,
     spool_command,
     topic_command,
@@ -42,6 +43,7 @@ examples:
   dledger topic create orders --queues 8 --endpoint 127.0.0.1:18281
   dledger topic list --endpoint 127.0.0.1:18281 --json
   dledger group list --endpoint 127.0.0.1:18281
+  dledger message erase --topic prices --key user-17 --endpoint 127.0.0.1:18281
   dledger status --endpoint 127.0.0.1:18281
   dledger member list --endpoint 127.0.0.1:18281
   dledger log verify ./data/node-0
@@ -84,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _family(commands, "topic", "create, list and delete topics", topic_command)
     _family(commands, "group", "list, create and delete consumer groups", group_command)
+    _family(commands, "message", "erase messages by their key", message_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(
         commands,

@@ -9,7 +9,15 @@ from __future__ import annotations
 
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.topics import Compaction
-from dledger.client.admin_client import AdminClient, ForcedGroup, GroupView, TopicView
+from dledger.client.admin_client import (
+    AdminClient,
+    ErasedView,
+    ErasuresView,
+    ErasureView,
+    ForcedGroup,
+    GroupView,
+    TopicView,
+)
 from dledger.client.append_stream import AppendStream
 from dledger.client.batch_reader import follow
 from dledger.client.batching_producer import BatchingProducer, Sent
@@ -38,6 +46,9 @@ __all__ = [
     "Change",
     "Client",
     "Compaction",
+    "ErasedView",
+    "ErasureView",
+    "ErasuresView",
     "FilterBacklog",
     "ForcedGroup",
     "GroupView",

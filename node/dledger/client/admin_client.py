@@ -41,6 +41,55 @@ _NO_PEER_PORT: Final = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedView:
+    """What came of erasing a key.
+
+    Attributes:
+        messages: How many were erased, or counted.
+        first_entry: The lowest entry that stored one of them; 0: there was none.
+        erase_entry: The entry of the last command: all the key's bytes lie below; 0: there is none.
+    """
+
+    messages: int
+    first_entry: int
+    erase_entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasureView:
+    """Messages that were erased by one command and may still lie in the log.
+
+    Attributes:
+        entry: The entry of the command: their bytes lie below.
+        at_ms: Its time, Unix milliseconds.
+        topic: The topic's name; empty: there were several.
+        messages: How many they were.
+        first_entry: The lowest entry that stored one of them.
+    """
+
+    entry: int
+    at_ms: int
+    topic: str
+    messages: int
+    first_entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasuresView:
+    """What was erased and may still lie in the log: what is not here any more is not there.
+
+    Attributes:
+        erasures: Oldest first.
+        first_index: The log is kept from this entry on.
+        retention_hours: How long, in lived hours; 0: for ever.
+    """
+
+    erasures: tuple[ErasureView, ...]
+    first_index: int
+    retention_hours: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TopicView:
     """A topic as the leader sees it.
 
@@ -262,6 +311,42 @@ class AdminClient(Channel):
         """
         request = pb.DeleteTopicRequest(name=topic.name, generation=topic.generation)
         return int((await self._at_leader("DeleteTopic", request)).messages)
+
+    async def erase(self, topic: str, key: str, *, only_count: bool = False) -> ErasedView:
+        """Erase the messages of one key of a compacted topic, or only count them.
+
+        What is stored after this began stays. It takes as many calls as the key's queue is long,
+        each within the timeout, and may be repeated: then there is nothing left to erase.
+
+        Raises:
+            UnknownTopic: It does not exist, or was deleted meanwhile.
+            Refused: It is not compacted.
+            FeatureNotReady: A member runs a version that cannot read of it.
+            Unavailable: A call was not done within the timeout; some may be erased.
+        """
+        request = pb.EraseRequest(topic=topic, key=key, only_count=only_count)
+        messages = first_entry = erase_entry = 0
+        while True:
+            response = await self._at_leader("Erase", request)
+            messages += response.messages
+            erase_entry = response.erase_entry or erase_entry
+            if response.first_entry:
+                first_entry = min(first_entry or response.first_entry, response.first_entry)
+            if response.next_offset >= response.end_offset:
+                return ErasedView(
+                    messages=messages, first_entry=first_entry, erase_entry=erase_entry
+                )
+            request.generation = response.generation
+            request.start_offset, request.end_offset = response.next_offset, response.end_offset
+
+    async def erasures(self) -> ErasuresView:
+        """Return what was erased and may still lie in the log. Raises Unavailable."""
+        response = await self._at_leader("ListErasures", pb.ListErasuresRequest())
+        return same_fields(
+            ErasuresView,
+            response,
+            erasures=tuple(same_fields(ErasureView, each) for each in response.erasures),
+        )
 
     async def groups(self) -> tuple[GroupView, ...]:
         """Return all consumer groups, sorted by name. Raises Unavailable."""

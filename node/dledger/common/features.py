@@ -178,6 +178,7 @@ FEATURES: Final = Features(
         16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
         17: CommandForm(name="REKEEP", level=1, flags={1: 1}),
         18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
+        19: CommandForm(name="ERASE", level=1),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

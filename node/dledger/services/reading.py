@@ -12,16 +12,18 @@ rows only.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from itertools import groupby
+from dataclasses import dataclass, replace
+from itertools import chain, groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.joined_rows import Rows, joined_payload
-from dledger.broker.kept_blocks import KeptBlocks
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
 from dledger.broker.produce import ProduceFrame, without_client_id
 from dledger.broker.rekeep import Origin, origins
 from dledger.broker.topics import Topic
@@ -86,6 +88,7 @@ class QueueSlice:
         entry: The entry that holds the payload, at bytes [start, end) of its data.
         offsets: The queue offset of each row of the payload, if that is a REKEEP's: there may be
             gaps. None: as it was produced, so there are none.
+        is_cut: Whether others of the payload may have been erased: then only its own are sent.
     """
 
     first_offset: int
@@ -95,6 +98,7 @@ class QueueSlice:
     start: int
     end: int
     offsets: Sequence[int] | None = None
+    is_cut: bool = False
 
     def own_offsets(self) -> Sequence[int]:
         """Return the queue offset of each message."""
@@ -140,6 +144,7 @@ class BatchReading:
         self._offset = request.start_offset
         self._left = request.max_records or None
         self._planned: _Planned = []
+        self._erased: ErasedOffsets | None = None
         self._entry: Entry | None = None
 
     def check(self) -> None:
@@ -197,10 +202,13 @@ class BatchReading:
         """Return the next batches in order: one, or several of together at most 1 MiB.
 
         Fewer if they lie in large entries of other queues' messages, which are held meanwhile. None
-        if all that was planned has been copied elsewhere since, and is to be planned again.
+        if all that was planned has been erased since, or copied elsewhere: that is planned again.
         """
         part: list[QueueSlice] = []
         held_bytes = 0
+        if self._queue().erased is not self._erased:
+            self._go_back(self._planned)
+            self._plan()
         stretches, self._planned = self._planned, []
         self._read_ahead(stretches)
         for number, stretch in enumerate(stretches):
@@ -213,7 +221,8 @@ class BatchReading:
                 self._entry = entry
                 held_bytes += entry.size_bytes
             offsets = stretch.offsets if isinstance(stretch, KeptStretch) else None
-            part.append(QueueSlice(first, row, count, self._entry, start, end, offsets))
+            is_cut = self._erased is not None
+            part.append(QueueSlice(first, row, count, self._entry, start, end, offsets, is_cut))
         if stretches and stretches[0].end - stretches[0].start > _RESPONSE_BYTES:
             self.let_go()  # a payload this large is alone in its entry
         with suppress(UnknownTopic, OffsetOutOfRange):  # told when it is asked for
@@ -248,6 +257,7 @@ class BatchReading:
             OffsetOutOfRange: Retention has dropped it.
         """
         self._planned, queue = [], self._queue()
+        self._erased = queue.erased
         if self._left == 0 or self._offset >= queue.end:
             return self._planned
         self._check_is_left(self._offset)
@@ -278,12 +288,12 @@ class BatchReading:
         """Plan blocks; each counts as its payload, however many gaps there are."""
         stretches: list[KeptStretch] = []
         size_bytes = cut_rows = 0
-        for block, row in blocks.blocks(self._offset):
-            size_bytes += block.size_bytes
+        for block, row, rows in _left_of_blocks(blocks, self._offset, self._erased):
+            if not stretches or stretches[-1].entry != block.entry:
+                size_bytes += block.size_bytes
             if stretches and size_bytes > _RESPONSE_BYTES:
                 break
-            length = block.length - row
-            length = length if self._left is None else min(length, self._left)
+            length = rows if self._left is None else min(rows, self._left)
             if length < block.length or (block.gaps and not self._request.with_gaps):
                 length = min(length, _CUT_ROWS - cut_rows)
                 cut_rows += length
@@ -301,6 +311,21 @@ class BatchReading:
         self._offset = stretches[0].first
         if self._left is not None:
             self._left += sum(stretch.length for stretch in stretches)
+
+
+def _left_of_blocks(
+    blocks: KeptBlocks, offset: int, erased: ErasedOffsets | None
+) -> Iterator[tuple[KeptBlock, int, int]]:
+    """Yield blocks from *offset* on: a row and how many, cut where some were erased."""
+    for block, row in blocks.blocks(offset):
+        if erased is None:
+            yield block, row, block.length - row
+            continue
+        offsets = block.offsets()
+        for first, end in erased.pieces(offsets[row], block.end):
+            low, high = bisect_left(offsets, first), bisect_left(offsets, end)
+            if low < high:
+                yield block, low, high - low
 
 
 def encoded(
@@ -331,7 +356,9 @@ def encoded(
 
 
 def _alone(stretch: QueueSlice) -> _Batch:
-    """Return one batch as it was produced."""
+    """Return one batch as it was produced, but for rows beside it that may have been erased."""
+    if stretch.is_cut and stretch.count < stretch.frame().count:
+        return _cut(stretch)
     head = pb.StoredBatch(
         first_offset=stretch.first_offset,
         first_row=stretch.first_row,
@@ -342,6 +369,35 @@ def _alone(stretch: QueueSlice) -> _Batch:
     fixed, rest = stretch.anonymous()
     head += length_prefix(_PAYLOAD, len(fixed) + len(rest)) + fixed
     return length_prefix(_BATCHES, len(head) + len(rest)), head, rest
+
+
+def _cut(stretch: QueueSlice) -> _Batch:
+    """Return one batch without the other rows of its payload, in pieces.
+
+    A row that cannot be decoded is left out: nobody can be shown it, and the others have to go on.
+    """
+    try:
+        payload = _own_payload(stretch, stretch.first_row, stretch.count)
+    except MalformedCommandError:
+        rows = range(stretch.count if stretch.count > 1 else 0)
+        first, row = stretch.first_offset, stretch.first_row
+        each = (replace(stretch, first_offset=first + n, first_row=row + n, count=1) for n in rows)
+        return tuple(chain.from_iterable(map(_cut, each)))
+    head = pb.StoredBatch(
+        first_offset=stretch.first_offset,
+        count=stretch.count,
+        index=stretch.entry.index,
+        stored_at_ms=stretch.entry.timestamp_ms,
+    ).SerializeToString()
+    head += length_prefix(_PAYLOAD, len(payload))
+    return length_prefix(_BATCHES, len(head) + len(payload)), head, payload
+
+
+def _own_payload(stretch: QueueSlice, row: int, count: int) -> bytes:
+    """Return a payload with some rows of a slice's only. Raises MalformedCommandError."""
+    frame = stretch.frame()
+    rows = (stretch.entry.data, stretch.start, stretch.end, row, count)
+    return joined_payload(frame.topic, frame.queue_id, [rows])
 
 
 def _encode_kept(stretch: QueueSlice, *, with_gaps: bool) -> Iterator[_Batch]:
@@ -355,9 +411,7 @@ def _encode_kept(stretch: QueueSlice, *, with_gaps: bool) -> Iterator[_Batch]:
     for low, high in bounds:
         payload = memoryview(stretch.entry.data)[stretch.start : stretch.end]
         if high - low < frame.count:
-            place = (stretch.entry.data, stretch.start, stretch.end)
-            rows = (*place, stretch.first_row + low, high - low)
-            payload = memoryview(joined_payload(frame.topic, frame.queue_id, [rows]))
+            payload = memoryview(_own_payload(stretch, stretch.first_row + low, high - low))
         yield _kept_batch(offsets[low:high], found[low:high], payload)
 
 
@@ -394,7 +448,10 @@ def _kept_batch(offsets: Sequence[int], found: Sequence[Origin], payload: memory
 
 
 def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
-    """Return the end of the slices from *start* on that may be joined, at least one."""
+    """Return the end of the slices from *start* on that may be joined, at least one.
+
+    A joined payload has no gaps.
+    """
     end, rows = start, 0
     while end < len(part):
         stretch = part[end]
@@ -402,6 +459,8 @@ def _end_of_few(part: Sequence[QueueSlice], start: int) -> int:
         if stretch.count > _FEW or stretch.size_bytes > _SMALL_BYTES or rows > _JOINED_ROWS:
             break
         if stretch.offsets is not None:
+            break
+        if end > start and stretch.is_cut and stretch.first_offset != part[end - 1].end_offset:
             break
         end += 1
     return max(end, start + 1)

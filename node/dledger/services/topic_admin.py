@@ -1,4 +1,4 @@
-"""The Admin service's calls about topics and consumer groups.
+"""The Admin service's calls about topics, their messages and consumer groups.
 
 Served by the leader, whose state is current. It translates, and decides nothing.
 """
@@ -19,6 +19,7 @@ from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin_port import admin_service
+from dledger.services.erasing import Eraser, Wanted
 from dledger.services.topic_message import topic_message
 
 _Q = TypeVar("_Q")
@@ -28,10 +29,11 @@ _QUEUES_IN_A_TURN: Final = 1_024
 
 
 class TopicAdminServicer:
-    """Describes, grows, keeps and deletes topics, and lists, makes and deletes consumer groups."""
+    """Describes, grows, keeps, erases from and deletes topics; lists, makes and deletes groups."""
 
     def __init__(self, engine: Engine, resolver: TopicResolver) -> None:
         self._engine, self._resolver = engine, resolver
+        self._eraser = Eraser(engine)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
@@ -47,6 +49,8 @@ class TopicAdminServicer:
                 "ListGroups": (pb.ListGroupsRequest, self._at_leader(self._list_groups)),
                 "CreateGroup": (pb.CreateGroupRequest, self._at_leader(self._create_group)),
                 "DeleteGroup": (pb.DeleteGroupRequest, self._at_leader(self._delete_group)),
+                "Erase": (pb.EraseRequest, self._at_leader(self._erase)),
+                "ListErasures": (pb.ListErasuresRequest, self._at_leader(self._list_erasures)),
             }
         )
 
@@ -122,6 +126,34 @@ class TopicAdminServicer:
     async def _delete_group(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
         await self._engine.propose(DeleteGroup(name=request.name).encode())
         return pb.DeleteGroupResponse()
+
+    async def _erase(self, request: pb.EraseRequest) -> pb.EraseResponse:
+        erasing = await self._eraser.erase(
+            Wanted(
+                topic=request.topic,
+                key=request.key,
+                generation=request.generation,
+                first=request.start_offset,
+                end=request.end_offset,
+                only_count=request.only_count,
+            )
+        )
+        return pb.EraseResponse(
+            generation=erasing.generation,
+            messages=erasing.messages,
+            first_entry=erasing.first_entry,
+            erase_entry=erasing.erase_entry,
+            next_offset=erasing.next,
+            end_offset=erasing.end,
+        )
+
+    async def _list_erasures(self, request: pb.ListErasuresRequest) -> pb.ListErasuresResponse:
+        del request
+        return pb.ListErasuresResponse(
+            erasures=[pb.Erasure(**each._asdict()) for each in self._engine.state.erasures],
+            first_index=self._engine.state.first_index,
+            retention_hours=self._resolver.retention_hours,
+        )
 
 
 class _Turns:

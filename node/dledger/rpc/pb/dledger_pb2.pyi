@@ -784,3 +784,63 @@ class DeleteGroupRequest(_message.Message):
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class EraseRequest(_message.Message):
+    __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    ONLY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    key: str
+    generation: int
+    start_offset: int
+    end_offset: int
+    only_count: bool
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., generation: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., only_count: _Optional[bool] = ...) -> None: ...
+
+class EraseResponse(_message.Message):
+    __slots__ = ("generation", "messages", "first_entry", "erase_entry", "next_offset", "end_offset")
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ERASE_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    generation: int
+    messages: int
+    first_entry: int
+    erase_entry: int
+    next_offset: int
+    end_offset: int
+    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., first_entry: _Optional[int] = ..., erase_entry: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
+class ListErasuresRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ListErasuresResponse(_message.Message):
+    __slots__ = ("erasures", "first_index", "retention_hours")
+    ERASURES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_INDEX_FIELD_NUMBER: _ClassVar[int]
+    RETENTION_HOURS_FIELD_NUMBER: _ClassVar[int]
+    erasures: _containers.RepeatedCompositeFieldContainer[Erasure]
+    first_index: int
+    retention_hours: int
+    def __init__(self, erasures: _Optional[_Iterable[_Union[Erasure, _Mapping]]] = ..., first_index: _Optional[int] = ..., retention_hours: _Optional[int] = ...) -> None: ...
+
+class Erasure(_message.Message):
+    __slots__ = ("entry", "at_ms", "topic", "messages", "first_entry")
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    AT_MS_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    MESSAGES_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
+    entry: int
+    at_ms: int
+    topic: str
+    messages: int
+    first_entry: int
+    def __init__(self, entry: _Optional[int] = ..., at_ms: _Optional[int] = ..., topic: _Optional[str] = ..., messages: _Optional[int] = ..., first_entry: _Optional[int] = ...) -> None: ...

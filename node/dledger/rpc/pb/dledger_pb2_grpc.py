@@ -513,6 +513,16 @@ class AdminStub:
                 request_serializer=dledger__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=dledger__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
+        self.Erase = channel.unary_unary(
+                '/dledger.v1.Admin/Erase',
+                request_serializer=dledger__pb2.EraseRequest.SerializeToString,
+                response_deserializer=dledger__pb2.EraseResponse.FromString,
+                _registered_method=True)
+        self.ListErasures = channel.unary_unary(
+                '/dledger.v1.Admin/ListErasures',
+                request_serializer=dledger__pb2.ListErasuresRequest.SerializeToString,
+                response_deserializer=dledger__pb2.ListErasuresResponse.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -678,6 +688,23 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Erase(self, request, context):
+        """Erases the messages of one key of a compacted topic: nobody is shown them any more. A call looks
+        through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
+        that is `end_offset`. What is stored after the first call began is not looked at, and stays.
+        Each call may be repeated. FAILED_PRECONDITION if the topic is not compacted.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListErasures(self, request, context):
+        """What was erased and may still lie in the log; what is not listed any more is not there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -785,6 +812,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=dledger__pb2.DeleteGroupRequest.FromString,
                     response_serializer=dledger__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'Erase': grpc.unary_unary_rpc_method_handler(
+                    servicer.Erase,
+                    request_deserializer=dledger__pb2.EraseRequest.FromString,
+                    response_serializer=dledger__pb2.EraseResponse.SerializeToString,
+            ),
+            'ListErasures': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListErasures,
+                    request_deserializer=dledger__pb2.ListErasuresRequest.FromString,
+                    response_serializer=dledger__pb2.ListErasuresResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -1355,6 +1392,60 @@ class Admin:
             '/dledger.v1.Admin/DeleteGroup',
             dledger__pb2.DeleteGroupRequest.SerializeToString,
             dledger__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Erase(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/Erase',
+            dledger__pb2.EraseRequest.SerializeToString,
+            dledger__pb2.EraseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListErasures(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/ListErasures',
+            dledger__pb2.ListErasuresRequest.SerializeToString,
+            dledger__pb2.ListErasuresResponse.FromString,
             options,
             channel_credentials,
             insecure,
