@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from dledger.broker.commands import CreateTopic, DeleteTopic, Retain, SetRetention
 from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.message import Columns, Message
+from dledger.broker.message import DELETES, TOMBSTONE, Columns, Message, is_tombstone
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
 from dledger.broker.results import Produced
@@ -21,7 +21,6 @@ from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.types import Entry
 from dledger_pipeline.archive.archive import ManifestRow
-from dledger_pipeline.archive.current import TOMBSTONE
 from dledger_pipeline.archive.manifest import Manifest, RestorePoint, first_manifest
 from dledger_pipeline.object_store.store import Store
 from tests.broker.log import Log
@@ -117,7 +116,7 @@ class KeptWorld:
                 topic.name,
                 message.keys,
                 message.body,
-                TOMBSTONE in message.properties.items(),
+                is_tombstone(message.properties),
                 len(self.log.entries),
                 self.log.now_ms,
                 host,
@@ -125,7 +124,7 @@ class KeptWorld:
 
     def _message(self, number: int) -> Message:
         keys = self.rng.sample(["k1", "k2", "k3", "k4"], self.rng.choice((1, 1, 1, 2)))
-        properties = dict([TOMBSTONE]) if self.rng.random() < 0.2 else {"n": str(number)}
+        properties = {TOMBSTONE: DELETES} if self.rng.random() < 0.2 else {"n": str(number)}
         name = self.rng.choice(("", f"id-{number}"))
         return Message(
             message_id=name, body=b"%d" % number, keys=tuple(keys), properties=properties

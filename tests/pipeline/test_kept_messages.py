@@ -15,7 +15,7 @@ from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
 from dledger.broker.commands import CreateTopic
-from dledger.broker.message import Message
+from dledger.broker.message import DELETES, TOMBSTONE, Message
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction
 from dledger.errors import InvalidArgument
@@ -23,7 +23,6 @@ from dledger.store.snapshot_file import Snapshot
 from dledger_pipeline.archive import planning
 from dledger_pipeline.archive.bases import read_base
 from dledger_pipeline.archive.current import (
-    TOMBSTONE,
     Chosen,
     archived_current,
     current_ranges,
@@ -271,7 +270,7 @@ def a_table() -> Log:
         log.now_ms += 1000
         log.append(produced(Message(message_id="", body=body, keys=keys), queue_id=queue_id))
     log.now_ms += 1000
-    gone = Message(message_id="", body=b"-", keys=("d",), properties=dict([TOMBSTONE]))
+    gone = Message(message_id="", body=b"-", keys=("d",), properties={TOMBSTONE: DELETES})
     log.append(produced(gone, queue_id=0))
     return log
 

@@ -170,7 +170,7 @@ async def test_what_was_copied_is_found_with_the_entry_that_stored_it(group: Mem
         topics.named("t"),
         queue_id,
         topics.queue("t", queue_id),
-        Due.below(len(group.log) + 1, last_index=0),
+        Due.below(len(group.log) + 1),
     )
     assert roll is not None
     command, _ = rekeep_of(roll, lambda index: group.log[index - 1], lambda *_: True)
@@ -280,7 +280,7 @@ class Copied(PartOfEngine):
             self.state.topics.named("t"),
             0,
             self.state.topics.queue("t", 0),
-            Due.below(9, last_index=0),
+            Due.below(9),
         )
         if roll is not None:
             entries = self.log.entries

@@ -40,7 +40,7 @@ class Disk(PartOfEngine):
                 topics.named("orders"),
                 0,
                 topics.queue("orders", 0),
-                Due.below(behind, last_index=0),
+                Due.below(behind),
             )
             assert roll is not None
             entries = self.log.entries

@@ -10,12 +10,13 @@ from operator import attrgetter
 from typing import Any, Final
 
 TOMBSTONE: Final = "dledger.tombstone"
-"""The user property of a message that deletes its key in a compacted topic, if it is `true`."""
+DELETES: Final = "true"
+"""The user property, and its value, of a message that deletes its key in a compacted topic."""
 
 
 def is_tombstone(properties: Mapping[str, str]) -> bool:
     """Whether a message with these properties of its user's deletes its key."""
-    return properties.get(TOMBSTONE) == "true"
+    return properties.get(TOMBSTONE) == DELETES
 
 
 def id_of_place(index: int, start: int, row: int) -> str:

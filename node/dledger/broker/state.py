@@ -276,8 +276,6 @@ class BrokerState:
 
     def _erase(self, command: Erase) -> Erased:
         gone = self.topics.erase(command)
-        if gone.from_front:
-            self.groups.drop_before_first_offset(gone.topic, command.queue_id)
         if gone.messages:
             self.erasures.remember(
                 Erasure(

@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import Position
 from dledger.broker.kept_blocks import KeptBlock
-from dledger.broker.message import TOMBSTONE, is_tombstone
+from dledger.broker.message import DELETES, TOMBSTONE, is_tombstone
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
 from dledger.broker.rekeep import REKEPT, origins
@@ -332,7 +332,7 @@ def _false_rows(
     if is_tombstone_old is None:
         return ""
     if not mine.is_tombstone:
-        return f"it is no tombstone: its property {TOMBSTONE} is not 'true'"
+        return f"it is no tombstone: its property {TOMBSTONE} is not {DELETES!r}"
     if not is_tombstone_old(mine.stored_at_ms):
         return "this tombstone is younger than the topic keeps them"
     return ""

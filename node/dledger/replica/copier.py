@@ -16,6 +16,7 @@ from dledger.broker.results import Rekept
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.common.metrics import NodeMetrics
+from dledger.errors import InvalidArgument
 from dledger.replica.driver import Driver
 from dledger.replica.rolling import Due, Stays, next_roll, past_blocks, rekeep_of
 from dledger.store.commit_log import CommitLog
@@ -61,13 +62,18 @@ class Copier:
         async with self._writer:
             while (now := self._as_it_is(topic)) is not None:
                 queue = self._state.topics.queue(topic.name, queue_id)
-                roll = next_roll(now, queue_id, queue, due)
+                erased, roll = queue.erased, next_roll(now, queue_id, queue, due)
                 if roll is None:
                     return None
                 command, kept = await asyncio.to_thread(rekeep_of, roll, self.read, stays(now))
                 if self._as_it_is(topic) is not now:
                     continue
-                dropped = await self._propose(command)
+                try:
+                    dropped = await self._propose(command)
+                except InvalidArgument:
+                    if self._state.topics.queue(topic.name, queue_id).erased is erased:
+                        raise
+                    continue  # some of it was erased meanwhile, and may not come back
                 self._metrics.rolled_messages.inc(kept)
                 self._metrics.rolled_bytes.inc(len(command))
                 return Copied(kept=kept, dropped=dropped, size_bytes=len(command))

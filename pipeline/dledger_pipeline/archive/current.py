@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dledger.broker.message import is_tombstone
 from dledger.broker.topics import Topic
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import archived
@@ -32,8 +33,6 @@ from dledger_pipeline.object_store.store import Store
 KEY: Final = "key"
 CURRENT_SCHEMA: Final = pa.schema([pa.field(KEY, pa.string(), nullable=False), *MESSAGE_SCHEMA])
 """`messages.MESSAGE_SCHEMA`, and first the key of which the message is the newest."""
-TOMBSTONE: Final = ("dledger.tombstone", "true")
-"""The property of a message that says that its key is deleted."""
 
 _PLACE: Final = ("topic", "queue_id", "queue_offset")
 _SLIM: Final = (*_PLACE, "keys", "index")
@@ -104,8 +103,7 @@ def _by_key_of(
     named = rows.append_column(
         CURRENT_SCHEMA.field(KEY), pa.array([key for _, key in found], pa.string())
     )
-    name, value = TOMBSTONE
-    stays = [dict(each).get(name) != value for each in rows.column("properties").to_pylist()]
+    stays = [not is_tombstone(dict(each)) for each in rows.column("properties").to_pylist()]
     return named.filter(pa.array(stays, pa.bool_()))
 
 

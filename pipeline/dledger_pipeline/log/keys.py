@@ -22,6 +22,7 @@ from dledger.broker.command_frame import (
     MalformedCommandError,
     UnknownCommandError,
 )
+from dledger.broker.message import DELETES, TOMBSTONE
 from dledger.broker.rekeep import REKEPT, Rekeep
 from dledger_pipeline.errors import MalformedMessage
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
@@ -38,9 +39,6 @@ KEY_SCHEMA: Final = schema(
 )
 """One row a message that has just one key: of which topic, queue and offset it is; whether it is a
 tombstone; and when it was stored, Unix milliseconds."""
-
-TOMBSTONE: Final = ("dledger.tombstone", "true")
-"""The user property, and its value, of a message that deletes its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,8 +212,8 @@ def _is_tombstone(properties: pa.MapArray) -> Bools:
     keys, items = properties.keys, properties.items
     if not len(keys):
         return np.zeros(len(properties), np.bool_)
-    name, value = TOMBSTONE
-    is_one = pc.and_(pc.equal(keys, name), pc.equal(items, value)).to_numpy(zero_copy_only=False)
+    is_one = pc.and_(pc.equal(keys, TOMBSTONE), pc.equal(items, DELETES))
+    is_one = is_one.to_numpy(zero_copy_only=False)
     so_far = np.concatenate(([0], np.cumsum(is_one)))
     found: Bools = so_far[bounds[1:] - bounds[0]] > so_far[bounds[:-1] - bounds[0]]
     return found
