@@ -145,6 +145,8 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
         "dledger_rolled_bytes_total",
+        "dledger_let_go_messages_total",
+        "dledger_compaction_lies_total",
         "dledger_rolled_messages_total",
     }
 
