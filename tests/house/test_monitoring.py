@@ -146,6 +146,8 @@ def test_every_metric_is_shown_or_explained() -> None:
         "dledger_door_processes",
         "dledger_door_restarts_total",
         "dledger_peer_plain_text_accepted",
+        "dledger_let_go_messages_total",
+        "dledger_compaction_lies_total",
     }
 
     assert {name for name in _names() if name not in asked} == elsewhere

@@ -530,7 +530,7 @@ class TopicStore:
             elif any(queue.was_copied for queue in self._queues[name]):
                 raise source.malformed(f"topic {name!r} has blocks, and keeps nothing longer")
             if compaction is None and any(queue.erased for queue in self._queues[name]):
-                raise source.malformed(f"messages of topic {name!r} are erased: it is not compacted")
+                raise source.malformed(f"topic {name!r} is not compacted, and erased")
         self._dedupe.read(source)
         self._lanes.read(source, self._topics)
 

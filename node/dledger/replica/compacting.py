@@ -228,13 +228,13 @@ def sample_of(claim: Claim, going: OffsetSet, secret: bytes) -> list[int]:
     before. May be called from any thread.
     """
     seed = claim.digest(secret)
-    numbered = _numbered(going, seed)
+    numbered = _number_each(going, seed)
     chosen = nsmallest(MAX_SAMPLE, numbered)
     few = [offset for number, offset in chosen if number < _BELOW]
     return sorted(few or [offset for _, offset in chosen[:1]])
 
 
-def _numbered(going: OffsetSet, seed: bytes) -> Iterable[tuple[int, int]]:
+def _number_each(going: OffsetSet, seed: bytes) -> Iterable[tuple[int, int]]:
     """Yield a keyed hash of 16 bits of each offset, and the offset: a digest has 32 of them."""
     numbers, of = tuple[int, ...](), -1
     for offset in going:

@@ -126,7 +126,7 @@ class Compactor:
             self._calls -= 1
 
     async def _compact(self, claim: Claim, until_s: float) -> Compacted:
-        topic, how = self._checked(claim)
+        topic, how = self._check(claim)
         found = await self._find(claim, how)
         if not claim.proofs.keys() >= set(found.sample):
             return Compacted(ask=tuple(found.sample))
@@ -151,7 +151,7 @@ class Compactor:
 
     # -- what is checked ---------------------------------------------------------------------------
 
-    def _checked(self, claim: Claim) -> tuple[Topic, Compaction]:
+    def _check(self, claim: Claim) -> tuple[Topic, Compaction]:
         """Return the topic and how it is compacted. Raises like `compact`."""
         claim.check()
         if not self._driver.is_serving_leader():
