@@ -29,6 +29,7 @@ NAMES_OF_OTHERS = {
     "SO_REUSEPORT",
     "SSL_CERT_FILE",
     "ServerSideDiff",
+    "advisoryPartitionSizeInBytes",
     "delta_scan",
     "epoch_ms",
     "from_avro",

@@ -20,16 +20,16 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: it begins where retention or a discard has come to",
         file="broker/consume_queue.py",
-        old="        self.first = 0 if self._begins_at_0 else self.log_first\n        return",
-        new="        self.first = self.log_first\n        return",
+        old="        self.first = 0 if self._begins_at_0 else self.log_first\n",
+        new="        self.first = self.log_first\n",
         why="the same, after a RETAIN or `log discard`",
         checks=(_STATE, _HISTORIES),
     ),
     Mutant(
         name="compacted: a snapshot forgets where it begins",
         file="broker/consume_queue.py",
-        old="        queue.first = 0 if begins_at_0 else queue.log_first\n",
-        new="        queue.first = queue.log_first\n",
+        old="        queue = cls(begins_at_0=begins_at_0)\n",
+        new="        queue = cls()\n",
         why="a node that joins refuses what the others do not",
         checks=(_STATE, _HISTORIES),
     ),
@@ -65,16 +65,15 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: a message in an emptied front is located",
         file="broker/consume_queue.py",
-        old="        if offset < self.log_first:\n            return self._kept_stretch(offset)\n",
-        new="        if self.blocks and offset < self.log_first:\n"
-        "            return self._kept_stretch(offset)\n",
+        old="        if offset < self.log_first:\n            position, end = self._kept",
+        new="        if self.blocks and offset < self.log_first:\n            position, end = self._kept",
         why="a retry is compared with another message, and stored apart",
         checks=(_STATE,),
     ),
     Mutant(
         name="compacted: an emptied front counts as unread",
         file="broker/consumer_groups.py",
-        old="if position < queue.log_first:  # as if",
+        old="if queue.has_gaps:  # as if",
         new="if queue.blocks is not None:  # as if",
         why="polls propose RECEIVEs without end",
         checks=(_STATE, _HISTORIES),
@@ -82,7 +81,7 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: an ended lease in an emptied front is given",
         file="broker/deliveries.py",
-        old="            if offset < queue.log_first and not queue.has(offset):\n",
+        old="            if queue.has_gaps and not queue.has(offset):\n",
         new="            if queue.blocks is not None and not queue.has(offset):\n",
         why="the group receives nothing any more, for ever",
         checks=(_STATE, _HISTORIES),
@@ -90,7 +89,7 @@ COMPACTED_MUTANTS = (
     Mutant(
         name="compacted: what was kept for a filter is given from an emptied front",
         file="broker/deliveries.py",
-        old="        if queue.first < queue.log_first:\n",
+        old="        if queue.has_gaps:\n",
         new="        if queue.blocks is not None:\n",
         why="the group receives nothing any more, for ever",
         checks=(_STATE,),

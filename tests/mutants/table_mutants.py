@@ -83,7 +83,7 @@ TABLE_MUTANTS = (
     Mutant(
         name="any value of the property makes a tombstone",
         file="broker/message.py",
-        old='    return properties.get(TOMBSTONE) == "true"\n',
+        old="    return properties.get(TOMBSTONE) == DELETES\n",
         new="    return TOMBSTONE in properties\n",
         why="`false` deletes a key",
         checks=(_TABLES,),

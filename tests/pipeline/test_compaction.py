@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_pipeline.archive import compaction
-from dledger_pipeline.archive.compaction import QueueDecision, by_queue, decided
+from dledger_pipeline.archive.compaction import QueueDecision, by_queue, decide_keys
 from dledger_pipeline.log.keys import KEY_SCHEMA
 
 _OLD, _YOUNG, _LIMIT = 100, 200, 150
@@ -80,9 +80,9 @@ def test_what_may_go_is_what_a_dict_says(rows: list[_Row], data: st.DataObject) 
     again = data.draw(st.lists(st.sampled_from(numbered), max_size=9)) if numbered else []
     mixed = data.draw(st.permutations([*numbered, *again]))
 
-    whole = by_queue([decided(_table(mixed), _limits())])
+    whole = by_queue([decide_keys(_table(mixed), _limits())])
     shares = [[row for row in mixed if len(row[2]) % 3 == share] for share in range(3)]
-    apart = by_queue(decided(_table(share), _limits()) for share in shares)
+    apart = by_queue(decide_keys(_table(share), _limits()) for share in shares)
 
     assert _told(whole) == _told(apart) == _by_dict(numbered)
     keys = {row[:3] for row in numbered}
@@ -97,9 +97,9 @@ def test_a_tombstone_goes_only_where_it_was_all_that_was_read_of_its_key() -> No
     young, in_another = (1, 0, "b", 5, True, _YOUNG), (1, 1, "a", 9, True, _OLD)
 
     found = by_queue(
-        [decided(_table([(1, 0, "a", 1, False, _OLD), alone, deleting, young]), _limits())]
+        [decide_keys(_table([(1, 0, "a", 1, False, _OLD), alone, deleting, young]), _limits())]
     )
-    others = by_queue([decided(_table([in_another]), _limits())])
+    others = by_queue([decide_keys(_table([in_another]), _limits())])
 
     assert _told(found) == {(1, 0): {1: 3, 4: 4}}
     assert _told(others) == {(1, 1): {9: 9}}
@@ -159,7 +159,7 @@ def test_a_decision_takes_sixteen_bytes_a_message_that_may_go(
         "stored_at_ms": [0] * count,
     }
 
-    table = decided(pa.table(columns, schema=KEY_SCHEMA), {})
+    table = decide_keys(pa.table(columns, schema=KEY_SCHEMA), {})
 
     assert 16 * (count - 30) <= table.nbytes < 16 * count + 2000
     (first, *_) = by_queue([table]).values()

@@ -41,7 +41,7 @@ DONE = [3, 4, 0, 2]
 """Messages that are left in each queue once nothing more may go."""
 
 
-def test_of_each_key_the_newest_isleft_in(compacting: CompactingGroup, inline_tasks: None) -> None:
+def test_of_each_key_the_newest_is_left(compacting: CompactingGroup, inline_tasks: None) -> None:
     """The table is what it was. A tombstone stays until the value that it deletes is gone."""
     before = compacting.table("prices"), compacting.table("stock")
 

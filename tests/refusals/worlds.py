@@ -36,11 +36,12 @@ from dledger.errors import (
 )
 from dledger.requests.config import RequestConfig
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.rpc.requests import SMALL_BYTES
+from dledger.rpc.requests import SMALL_BYTES, limit_of
 from dledger.rpc.rocketmq_stubs import definition, service
 from dledger.server.config import GRPC, NATIVE
 from dledger.server.node_report import load_of
 from dledger.services.admin import AdminServicer
+from dledger.services.compaction import CompactionServicer
 from dledger.types import NodeId
 from tests.refusals import asked
 from tests.refusals.answers import said
@@ -538,6 +539,7 @@ ADMIN: Final[dict[str, Any]] = {
     "RemoveMember": pb.RemoveMemberRequest(id="id-9"),
     "ChangeMembers": pb.ChangeMembersRequest(remove=["id-9"]),
     "ForceNewGroup": pb.ForceNewGroupRequest(group_id="g"),
+    "Compact": pb.CompactRequest(group_id="g"),
     "Snapshot": pb.SnapshotRequest(),
     "ExportPlan": pb.ExportPlanRequest(),
     "Export": pb.ExportRequest(),
@@ -641,7 +643,8 @@ async def admin_of_nodes() -> Answers:
     failing = _Failing()
     answers: Answers = {}
     server = grpc.aio.server(options=made.OPTIONS)
-    server.add_generic_rpc_handlers((AdminServicer(cast("Any", failing)).handler(),))
+    servicers = AdminServicer(cast("Any", failing)), CompactionServicer(cast("Any", failing))
+    server.add_generic_rpc_handlers([each.handler() for each in servicers])
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     group = cast(
@@ -667,7 +670,7 @@ async def admin_of_nodes() -> Answers:
             large = Asked(
                 f"Admin/{name}",
                 "a request over its method's limit",
-                prefixed(bytes(SMALL_BYTES + 1)),
+                prefixed(bytes(limit_of(name) + 1)),
             )
             await asking.each([broken, large], (PEER_PORT,))
     finally:
@@ -687,7 +690,7 @@ class _Failing:
         async def fails_later(*_: Any, **__: Any) -> Any:
             raise self.error
 
-        later = name in ("bootstrap", "change_members", "force_new_group", "snapshot")
+        later = name in ("bootstrap", "change_members", "force_new_group", "snapshot", "compact")
         return fails_later if later else fails
 
 

@@ -20,6 +20,8 @@ from dledger.types import NodeId
 _ERRORS: list[DledgerError] = [
     errors.Refused("no"),
     errors.InvalidArgument("field x"),
+    errors.IllegalKey("t", "row 0 has 2"),
+    errors.SeveralQueues("keys of several queues", queues=3),
     errors.UnknownTopic("t"),
     errors.AlreadyBootstrapped("id"),
     errors.Unavailable("later"),

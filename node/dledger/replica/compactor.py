@@ -196,7 +196,7 @@ class Compactor:
         if chain != claim.as_of_chain:
             raise Refused(
                 f"the chain at entry {index} is {chain:#010x} here and {claim.as_of_chain:#010x} "
-                "where the caller has read: another history, as after `dledger group force`; begin "
+                "where the caller has read: another history, as after `dledger force-new-group`; begin "
                 "a round from a backup of this one"
             )
 

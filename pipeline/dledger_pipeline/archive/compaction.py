@@ -6,8 +6,8 @@ were it to go together with the value that it deletes, and that value's queue we
 later, or never, the deleted key would be back.
 
 What was not read is never named, so it stays. What was beaten once stays beaten: the decision may
-be late, or told twice. Plain batches in, batches out; `jobs.compact` runs `decided` in one process
-or in Spark's tasks, each with all rows of its keys.
+be late, or told twice. Plain batches in, batches out; `jobs.compact` runs `decide_keys` in one
+process or in Spark's tasks, each with all rows of its keys.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _PAIR: Final = np.dtype("<i8")
 _CELL_PAIRS: Final = 1 << 20
 
 
-def decided(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
+def decide_keys(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
     """Return what is decided (`DECIDED_SCHEMA`) by *rows*, in any order, and any of them twice.
 
     Args:
@@ -60,8 +60,8 @@ def decided(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table
     generation, queue_id, offset, stored_at_ms = (
         _numbers(rows, name) for name in ("generation", "queue_id", "queue_offset", "stored_at_ms")
     )
-    queue, queues = _coded(generation << 32 | queue_id)
-    key, keys = _coded(_codes(rows.column("key")) * len(queues) + queue)
+    queue, queues = _number_items(generation << 32 | queue_id)
+    key, keys = _number_items(_codes(rows.column("key")) * len(queues) + queue)
     highest = np.full(len(keys), -1, np.int64)
     lowest = np.full(len(keys), np.iinfo(np.int64).max, np.int64)
     np.maximum.at(highest, key, offset)
@@ -103,7 +103,7 @@ def _codes(column: pa.ChunkedArray) -> _Ints:
     return values(whole.dictionary_encode().indices).astype(np.int64)
 
 
-def _coded(column: _Ints) -> tuple[_Ints, _Ints]:
+def _number_items(column: _Ints) -> tuple[_Ints, _Ints]:
     """Return each item as a number from 0 on, and the items by these numbers."""
     found = pc.dictionary_encode(pa.array(column))
     return values(found.indices).astype(np.int64), values(found.dictionary)
@@ -181,7 +181,7 @@ class QueueDecision:
 
 
 def by_queue(tables: Iterable[pa.Table]) -> dict[Queue, QueueDecision]:
-    """Return what `decided` returned of all keys, in any parts, by queue, ascending."""
+    """Return what `decide_keys` returned of all keys, in any parts, by queue, ascending."""
     pairs: dict[Queue, list[_Ints]] = {}
     counts: dict[Queue, _Ints] = {}
     for table in tables:

@@ -98,12 +98,12 @@ class KeptLog:
         """What the entries take as records."""
         return sum(each.size_bytes for each in self.ranges)
 
-    def paced(self, bytes_per_s: float) -> KeptLog:
+    def with_pace(self, bytes_per_s: float) -> KeptLog:
         """Return it with ranges each of which reads nodes at so many bytes of records a second."""
-        return replace(self, ranges=tuple(_paced(each, bytes_per_s) for each in self.ranges))
+        return replace(self, ranges=tuple(_with_pace(each, bytes_per_s) for each in self.ranges))
 
 
-def _paced(each: KeyRange, bytes_per_s: float) -> KeyRange:
+def _with_pace(each: KeyRange, bytes_per_s: float) -> KeyRange:
     if not isinstance(each.entries, ExportedRange):
         return each
     return replace(each, entries=replace(each.entries, bytes_per_s=bytes_per_s))
@@ -156,7 +156,7 @@ def kept_log(
                     topics=frozenset(generations),
                 )
             else:
-                told = _told(nodes, entries, first)
+                told = _ask_places(nodes, entries, first)
                 applied_index = max(applied_index, told.applied_index)
                 places = _of(told.places, generations)
             ranges.append(_range(entries, places, generations, size_bytes))
@@ -218,7 +218,7 @@ def _entries(
         yield live, each.size_bytes, None
 
 
-def _told(nodes: Nodes, entries: EntryRange, first: int) -> ExportedPlaces:
+def _ask_places(nodes: Nodes, entries: EntryRange, first: int) -> ExportedPlaces:
     span = max(entries.first_index, first), entries.last_index
     return told_places(nodes.addresses, nodes.group_id, *span)
 

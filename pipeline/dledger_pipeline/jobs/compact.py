@@ -126,11 +126,11 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     progress.at(Phase.PLANNING)
     nodes = _nodes(request)
     with LeaderClient(request.endpoints, nodes.group_id, patience_s=request.patience_s) as leader:
-        topics = _asked(leader.compacted_topics(), request.topics)
+        topics = _choose_topics(leader.compacted_topics(), request.topics)
         if not topics:
             progress("the group has no compacted topic")
             return {"phase": COMPLETED, "groupId": nodes.group_id, "topics": {}}
-        log, decisions = _decided(request, topics, progress)
+        log, decisions = _read_and_decide(request, topics, progress)
         progress.at(Phase.COMPACTING)
         telling = _Telling(leader, log, request.again_in_ms, progress)
         sums = {topic.name: _Sum() for topic in topics}
@@ -143,7 +143,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     for name, each in sums.items():
         progress(
             f"topic {name}: {count(each.keys, 'key')}, {each.messages} messages read, "
-            f"{each.may_go} may go; {_told(each)}"
+            f"{each.may_go} may go; {_tell_outcome(each)}"
         )
     return _result(request, nodes, log, sums, time.monotonic() - began_s)
 
@@ -157,7 +157,7 @@ def _nodes(request: CompactRequest) -> Nodes:
     return nodes
 
 
-def _asked(
+def _choose_topics(
     there: Mapping[str, CompactedTopic | None], names: Collection[str]
 ) -> list[CompactedTopic]:
     """Return the topics that are asked for: *names*, or all that are compacted."""
@@ -168,7 +168,7 @@ def _asked(
     return [each for name, each in sorted(there.items()) if each and (not names or name in names)]
 
 
-def _decided(
+def _read_and_decide(
     request: CompactRequest, topics: Collection[CompactedTopic], progress: Progress
 ) -> tuple[KeptLog, list[QueueDecision]]:
     """Read the log and decide; from the beginning where retention has overtaken the reader."""
@@ -198,7 +198,7 @@ def _read_once(
         threshold_bytes=request.local_threshold_bytes,
     )
     at_once = workers(runner, request.master, request.conf, tasks=len(log.ranges))
-    log = log.paced(request.bytes_per_s / at_once)
+    log = log.with_pace(request.bytes_per_s / at_once)
     lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
     limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
     processes = at_once if runner is RunnerName.PLAIN else 0
@@ -229,17 +229,17 @@ class _Telling:
                 again_in_ms=self.again_in_ms,
             )
             try:
-                answer = self._answered(call, decision)
+                answer = self._call_with_proofs(call, decision)
             except UnknownTopic as error:
                 self.progress(f"topic {topic} was deleted meanwhile: {error}")
                 return
             self.progress(
                 f"topic {topic}, queue {decision.queue_id}, offsets [{part.first}, {part.to}): "
-                f"{part.goes} may go; {_told(answer)}"
+                f"{part.goes} may go; {_tell_outcome(answer)}"
             )
             yield answer
 
-    def _answered(self, call: CompactCall, decision: QueueDecision) -> Compacted:
+    def _call_with_proofs(self, call: CompactCall, decision: QueueDecision) -> Compacted:
         """Return what came of a call, after the proofs that the leader asked for, or leaders."""
         proofs: dict[int, int] = {}
         while True:
@@ -264,7 +264,7 @@ def _proof(decision: QueueDecision, offset: int) -> int:
     return by
 
 
-def _told(done: Compacted | _Sum) -> str:
+def _tell_outcome(done: Compacted | _Sum) -> str:
     return f"{done.kept} copied, {done.let_go} gone, {done.later} later"
 
 

@@ -19,7 +19,7 @@ from dledger_pipeline.archive.compaction import (
     Queue,
     QueueDecision,
     by_queue,
-    decided,
+    decide_keys,
 )
 from dledger_pipeline.archive.kept_log import KeptLog, KeyRange
 from dledger_pipeline.jobs import process_pool
@@ -44,7 +44,7 @@ def decide(
 
     Args:
         log: All that the group keeps.
-        tombstones_before_ms: See `compaction.decided`.
+        tombstones_before_ms: See `compaction.decide_keys`.
         request: By which Spark.
         progress: Told each range.
         processes: How many local ones do it instead; 0: Spark does.
@@ -71,7 +71,7 @@ def _plain(
         workers=processes,
         done=lambda task, _: progress.finished(Done(task.size_bytes, 0)),
     )
-    return by_queue([decided(pa.concat_tables(found), tombstones_before_ms)])
+    return by_queue([decide_keys(pa.concat_tables(found), tombstones_before_ms)])
 
 
 def _rows(task: KeyRange) -> pa.Table:
@@ -114,13 +114,13 @@ def decided_by_spark(rows: DataFrame, tombstones_before_ms: Mapping[int, int]) -
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, takes a second
 
-    work = partial(_decided, dict(tombstones_before_ms))
+    work = partial(_decide_share, dict(tombstones_before_ms))
     return rows.repartition(*KEY).mapInArrow(work, from_arrow_schema(DECIDED_SCHEMA)).toArrow()
 
 
-def _decided(
+def _decide_share(
     tombstones_before_ms: Mapping[int, int], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """Decide about a share of the keys; runs in a worker."""
     rows = pa.Table.from_batches([batch.cast(KEY_SCHEMA) for batch in batches], KEY_SCHEMA)
-    yield from decided(rows, tombstones_before_ms).to_batches()
+    yield from decide_keys(rows, tombstones_before_ms).to_batches()

@@ -71,7 +71,7 @@ def key_rows(
     bodies = entries.column("body")
     numbers, starts = Numbers(bodies.buffers()[2] or pa.py_buffer(b"")), _offsets(bodies)
     produced = _of_produce(entries, places, numbers, starts, generations)
-    copied = list(_copied(entries, numbers, starts, generations))
+    copied = list(_find_copied(entries, numbers, starts, generations))
     if not copied and not produced.num_rows:
         return pa.RecordBatch.from_pylist([], KEY_SCHEMA)
     slices, generation, queue_id, offsets, stored_at_ms = _numbered(entries, produced, copied)
@@ -130,8 +130,8 @@ def _numbered(
     facts = (
         _with_copied(generation, rows, [each.generation for each in commands], sizes),
         _with_copied(queue_id, rows, [each.queue_id for each in commands], sizes),
-        _joined(_counted(first, rows), [each.offsets for each in commands]),
-        _joined(np.repeat(stored_at[of_entry], rows), [each.stored_at_ms for each in commands]),
+        _join(_count_up(first, rows), [each.offsets for each in commands]),
+        _join(np.repeat(stored_at[of_entry], rows), [each.stored_at_ms for each in commands]),
     )
     more = [
         (each.index, each.at + each.command.inner, each.at + each.command.end, 0, size)
@@ -157,18 +157,18 @@ def _with_copied(of_slice: Ints, rows: Ints, of_copied: list[int], sizes: list[i
     return np.concatenate((np.repeat(of_slice, rows), more))
 
 
-def _joined(of_produce: Ints, of_copied: Sequence[Sequence[int]]) -> Ints:
+def _join(of_produce: Ints, of_copied: Sequence[Sequence[int]]) -> Ints:
     return np.concatenate((of_produce, *(np.array(each, np.int64) for each in of_copied)))
 
 
-def _counted(first: Ints, rows: Ints) -> Ints:
+def _count_up(first: Ints, rows: Ints) -> Ints:
     """Return the numbers from each of *first* on, *rows* of them."""
     begins = np.cumsum(rows) - rows
     found: Ints = np.arange(int(rows.sum())) + np.repeat(first - begins, rows)
     return found
 
 
-def _copied(
+def _find_copied(
     entries: pa.RecordBatch, numbers: Numbers, starts: Ints, generations: Collection[int]
 ) -> Iterator[_Copied]:
     """Yield the REKEEPs of *generations* that have rows, in the log's order."""

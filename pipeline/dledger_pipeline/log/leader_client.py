@@ -131,10 +131,10 @@ class LeaderClient:
             found[topic.name] = None
             if topic.HasField("compaction"):
                 with suppress(UnknownTopic):  # deleted meanwhile
-                    found[topic.name] = self._described(topic.name)
+                    found[topic.name] = self._describe(topic.name)
         return found
 
-    def _described(self, name: str) -> CompactedTopic | None:
+    def _describe(self, name: str) -> CompactedTopic | None:
         request = pb.DescribeTopicRequest(name=name)
         said = self._call(lambda at: pb_grpc.AdminStub(at).DescribeTopic, request)
         if not said.topic.HasField("compaction"):
