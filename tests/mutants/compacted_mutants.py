@@ -66,7 +66,8 @@ COMPACTED_MUTANTS = (
         name="compacted: a message in an emptied front is located",
         file="broker/consume_queue.py",
         old="        if offset < self.log_first:\n            position, end = self._kept",
-        new="        if self.blocks and offset < self.log_first:\n            position, end = self._kept",
+        new="        if self.blocks and offset < self.log_first:\n"
+        "            position, end = self._kept",
         why="a retry is compared with another message, and stored apart",
         checks=(_STATE,),
     ),
