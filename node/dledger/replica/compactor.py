@@ -196,8 +196,8 @@ class Compactor:
         if chain != claim.as_of_chain:
             raise Refused(
                 f"the chain at entry {index} is {chain:#010x} here and {claim.as_of_chain:#010x} "
-                "where the caller has read: another history, as after `dledger force-new-group`; begin "
-                "a round from a backup of this one"
+                "where the caller has read: another history, as after `dledger force-new-group`; "
+                "begin a round from a backup of this one"
             )
 
     async def _find(self, claim: Claim, how: Compaction) -> _Found:

@@ -55,14 +55,14 @@ class Sender:
         if (topics := self._engine.state.topics).full:
             topics.check_takes(sending.origin.topic)
         if topic.compaction is None:
-            offsets = await self._offsets(sending, self._submitted(sending))
+            offsets = await self._offsets(sending, await self._submitted(sending))
         else:
             offsets = await self._keyed_offsets(by_queue(sending, topic))
         return response_of(sending.messages, offsets)
 
-    async def _offsets(self, sending: Sending, submitted: asyncio.Future[Place]) -> list[int]:
-        """Return the offsets of submitted messages, once they are stored, in their order."""
-        stored, first = _placed(await submitted)
+    async def _offsets(self, sending: Sending, place: Place) -> list[int]:
+        """Return the offsets of messages that were stored at a place, in their order."""
+        stored, first = _placed(place)
         messages = sending.messages
         offsets = list(stored.offsets[first : first + len(messages)])
         unsure = [row - first for row in _unsure(stored) if 0 <= row - first < len(messages)]
@@ -82,7 +82,11 @@ class Sender:
             Unavailable: Some of it may be stored; the same request again stores each message once.
         """
         if parts[0].origin.replay is not None and self._has_conflict(parts):
-            return [o for each in parts for o in await self._offsets(each, self._submitted(each))]
+            return [
+                offset
+                for each in parts
+                for offset in await self._offsets(each, await self._submitted(each))
+            ]
         submitted = list[asyncio.Future[Place]]()
         try:
             for each in parts:
@@ -94,7 +98,11 @@ class Sender:
                 f"{error}; of the request's {len(parts)} parts for the queues of their keys "
                 f"{len(submitted)} may be stored: send it again with the same message ids"
             ) from error
-        stored = map(self._offsets, parts, submitted)
+        try:
+            places = await asyncio.gather(*submitted)
+        finally:
+            submitted.clear()  # a failed one has this frame in its traceback: they would not go
+        stored = map(self._offsets, parts, places)
         return [offset for each in await asyncio.gather(*stored) for offset in each]
 
     def _has_conflict(self, parts: Sequence[Sending]) -> bool:
