@@ -13,6 +13,7 @@ from dataclasses import replace
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import ArchivedRange, archived
+from dledger_pipeline.archive.erased import archived_erased
 from dledger_pipeline.archive.manifest import Manifest, stretches
 from dledger_pipeline.archive.message_ranges import (
     NOTHING_KEPT,
@@ -34,12 +35,19 @@ def archived_messages(
 
     They are all whose places the manifest knows, on both sides of a gap, and in the newest run that
     begins at or below the last index also the others, from the run's oldest base on. What that
-    leaves out is `left_out`. Of older messages that the group kept there are copies.
+    leaves out is `left_out`. Of older messages that the group kept there are copies. What was
+    erased at any time, as far as the store knows, is in none of them.
 
     Raises:
         LogIncomplete: No base stands for what is missing before a run.
         StoreError, BackupError: The store, or what it holds, is at fault.
     """
+    erased = archived_erased(store, manifest)
+    for each in _archived(store, manifest, selection):
+        yield each.without(erased)
+
+
+def _archived(store: Store, manifest: Manifest, selection: Selection) -> Iterator[MessageRange]:
     in_time = (r.first_index for r in manifest.files if r.last_timestamp_ms >= selection.first_ms)
     first_index = max(selection.first_index, next(in_time, MAX_INDEX))
     if first_index > manifest.last_index:
