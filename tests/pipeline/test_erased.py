@@ -20,15 +20,17 @@ from dledger.broker.state import BrokerState
 from dledger.errors import NewerCommand
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import state_on_disk
 from dledger_pipeline.archive.current import archived_current
 from dledger_pipeline.archive.entry_ranges import on_disk
 from dledger_pipeline.archive.erased import Erased, archived_erased
 from dledger_pipeline.archive.erasing_entries import LastEntry, erasing_entries
-from dledger_pipeline.archive.manifest import Manifest
+from dledger_pipeline.archive.expiry import Retention, expire
+from dledger_pipeline.archive.manifest import Manifest, RestorePoint
 from dledger_pipeline.archive.repair import rebuilt
 from dledger_pipeline.archive.restore import RestoreResult, restore
-from dledger_pipeline.archive.selection import MAX_INDEX, Selection
+from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptManifest
 from dledger_pipeline.log.erase_rows import erase_rows, rows_of
@@ -38,6 +40,7 @@ from tests.pipeline.entry_batches import entry_batch
 from tests.pipeline.erasing_world import ErasingWorld, erasing_history
 from tests.pipeline.kept_world import KeptWorld, Place
 from tests.pipeline.logs import GROUP_ID
+from tests.pipeline.placing import written
 from tests.pipeline.test_kept_messages import (
     NAMED,
     as_stored,
@@ -48,6 +51,7 @@ from tests.pipeline.test_kept_messages import (
 from tests.pipeline.test_kept_messages import (
     rows_of as rows_of_view,
 )
+from tests.pipeline.test_kept_restore import shown_on_disk
 
 _HISTORIES = int(os.environ.get("ERASED_HISTORIES", "15"))
 _WITHOUT_SHRINKING = (Phase.explicit, Phase.reuse, Phase.generate)
@@ -165,6 +169,8 @@ def test_no_restored_log_shows_what_was_erased_since(tmp_path: Path, seed: int) 
             assert log[: len(log) - len(behind)] == known_entries(world, result.first_index, at)
             assert result.erasing_index == (behind[-1].index if behind else 0)
             assert behind or places_in(state_of(first)) == world.visible[at]
+            before = {place for place, erases in world.erased.items() if min(erases) <= at}
+            assert not shown_on_disk(world, first, at) & (gone | before)
 
 
 def known_entries(world: KeptWorld, first: int, last: int) -> list[Entry]:
@@ -178,7 +184,7 @@ def a_world(store: Store) -> ErasingWorld:
     world.create()
     for _ in range(3):
         world.produce()
-    world.back_up(with_base=False)
+    world.back_up()
     while world.backups[-1].last_index < len(world.log.entries):
         world.back_up()
     return world
@@ -243,15 +249,13 @@ def test_an_older_backup_knows_what_was_erased_and_trimmed_since(tmp_path: Path)
     """The entry of the ERASE is in neither the one nor the newest, but in one between."""
     world = a_world(opened(tmp_path))
     world.erase_these(world.stored)
+    world.back_up(with_base=True)
     world.move_on()
+    world.produce()
     world.back_up(with_base=True)
-    for _ in range(3):
-        world.produce()
-    world.back_up(with_base=True)
-    world.manifest = catalog.publish(
-        world.store,
-        replace(world.backups[-1].without_before(MAX_INDEX), number=world.backups[-1].number + 1),
-    )
+    newest = world.backups[-1]
+    trimmed = replace(newest.without_before(newest.as_of_ms), number=newest.number + 1)
+    world.manifest = catalog.publish(world.store, trimmed)
     old = world.backups[0]
     assert world.manifest.first_index > old.last_index + 1
     assert not any(row.erasures for row in (*old.files, *world.manifest.files))
@@ -280,6 +284,33 @@ def test_what_a_manifest_says_of_erasures_is_checked_and_repaired(tmp_path: Path
     (again,) = [row.erasures for row in catalog.load(world.store).files if row.erasures]
     assert again.name == name
     assert len(archived_erased(world.store, world.backups[0])) == len(world.erased)
+
+
+def test_erasures_come_and_go_with_the_entries_that_they_are_of(tmp_path: Path) -> None:
+    """A merged object has those of both; what no manifest names is deleted with its entries."""
+    world = a_world(opened(tmp_path))
+    chain, rows = world.backups[-1].last_chain, list[ManifestRow]()
+    for place in sorted(world.stored)[:2]:
+        world.erase_these([place])
+        at = len(world.log.entries)
+        rows.append(written(world.store, known_entries(world, at, at), chain, rows[-1:], None))
+        chain = rows[-1].last_chain
+    first, merged = (each.erasures for each in rows)
+    assert first
+    assert merged
+
+    made = world.backups[-1].followed_by(rows[1:])
+    catalog.publish(
+        world.store, made.seen(RestorePoint(last_index=made.last_index, kept_from=1, as_of_ms=9))
+    )
+    assert len(archived_erased(world.store, made)) == 2
+    for path in tmp_path.rglob("*.parquet"):
+        os.utime(path, (0, 0))
+    kept = max(tmp_path.rglob("manifests/*"))
+    os.utime(kept, (10 * 86_400, 10 * 86_400))
+    expire(world.store, GROUP_ID, Retention(), dry_run=False, told=lambda _: None)
+
+    assert [path.name for path in tmp_path.rglob("erasures/*")] == [merged.name.split("/")[1]]
 
 
 def test_many_erasures_are_some_entries_of_full_commands() -> None:

@@ -161,7 +161,10 @@ def _shown(manifest: Manifest, entries: tuple[int, int]) -> list[ManifestRow]:
 def gaps_told(manifest: Manifest, selection: Selection = EVERYTHING) -> Iterator[str]:
     """Yield what a reader of messages has to know of the gaps of a backup, for people."""
     for first, last in manifest.gaps():
-        yield f"entries [{first}, {last}] are not in this backup: nodes had dropped them before it"
+        yield (
+            f"entries [{first}, {last}] are not in this backup: nodes had dropped them before it; "
+            "what was erased in one of them, and stored before, is shown"
+        )
     for first, last in left_out(manifest, selection):
         yield (
             f"messages in entries [{first}, {last}] are not shown: no node told where they are, "
