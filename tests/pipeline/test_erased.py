@@ -208,7 +208,7 @@ def test_erases_are_found_between_other_commands() -> None:
     ]
     found = erase_rows(entry_batch([data_entry(1 + n, each) for n, each in enumerate(data)]))
 
-    assert found.equals(rows_of([(2, first), (2, second), (4, first)]))
+    assert found.equals(rows_of([(2, 1, first), (2, 1, second), (4, 1, first)]))
 
 
 def test_an_erase_of_a_newer_version_is_no_other_thing() -> None:
@@ -237,7 +237,7 @@ def test_what_is_stored_at_an_erased_offset_later_is_there() -> None:
         ],
         QUEUE_SLICE_SCHEMA,
     )
-    erased = Erased.of(rows_of([(7, erase([10, 12, 13, 17]))]))
+    erased = Erased.of(rows_of([(7, 1, erase([10, 12, 13, 17]))]))
 
     left = erased.left_of(slices)
 
@@ -316,7 +316,7 @@ def test_erasures_come_and_go_with_the_entries_that_they_are_of(tmp_path: Path) 
 def test_many_erasures_are_some_entries_of_full_commands() -> None:
     """None has more than a command, and none than an entry that a node takes like any other."""
     offsets = range(MAX_OFFSETS * 33 + 1)
-    erased = Erased.of(rows_of((9, erase([n])) for n in offsets))
+    erased = Erased.of(rows_of((9, 1, erase([n])) for n in offsets))
     last = LastEntry(index=5, term=3, chain=77, log_ms=1_000)
 
     entries = erasing_entries(erased, last)

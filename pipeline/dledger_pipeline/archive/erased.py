@@ -61,7 +61,13 @@ class Erased:
     @classmethod
     def of(cls, rows: pa.RecordBatch | pa.Table) -> Erased:
         """Return what ERASEs (`erase_rows.ERASE_SCHEMA`) say."""
-        index, generation, queue_id, offset, first = (numbers(each) for each in rows.columns)
+        names = ("index", "generation", "queue_id", "offset", "first_entry")
+        return cls._of(*(numbers(rows.column(name)) for name in names))
+
+    @classmethod
+    def _of(
+        cls, index: _Ints, generation: _Ints, queue_id: _Ints, offset: _Ints, first: _Ints
+    ) -> Erased:
         order = np.lexsort((index, offset, queue_id, generation))
         columns = [each[order] for each in (generation, queue_id, offset, index, first)]
         if not len(order):
@@ -88,23 +94,22 @@ class Erased:
         """Return what either says."""
         if not self.queues or not other.queues:
             return self if self.queues else other
-        return Erased.of(pa.concat_tables([self.rows(), other.rows()]))
+        pairs = zip(self._columns(), other._columns(), strict=True)
+        return Erased._of(*map(np.concatenate, pairs))
 
-    def rows(self) -> pa.Table:
-        """Return the rows (`erase_rows.ERASE_SCHEMA`) of these, by queue and offset."""
-        found = [
-            pa.table(
-                {
-                    "index": each.entries,
-                    "generation": np.full(len(each.offsets), generation),
-                    "queue_id": np.full(len(each.offsets), queue_id),
-                    "offset": each.offsets,
-                    "first_entry": each.firsts,
-                }
-            ).cast(ERASE_SCHEMA)
+    def _columns(self) -> list[_Ints]:
+        """Return what `_of` takes; of at least one queue."""
+        columns = [
+            (
+                each.entries,
+                np.full(len(each.offsets), generation),
+                np.full(len(each.offsets), queue_id),
+                each.offsets,
+                each.firsts,
+            )
             for (generation, queue_id), each in self.queues.items()
         ]
-        return pa.concat_tables([ERASE_SCHEMA.empty_table(), *found])
+        return [np.concatenate(each) for each in zip(*columns, strict=True)]
 
     def since(self, index: int) -> Erased:
         """Return what ERASEs behind entry *index* say."""
@@ -249,6 +254,6 @@ def erased_behind(ranges: Iterable[EntryRange], index: int) -> Erased:
         erase_rows(batch)
         for each in ranges
         if each.last_index > index
-        for batch in each.read(columns=("index", "type", "body"))
+        for batch in each.read(columns=("index", "timestamp_ms", "type", "body"))
     ]
     return Erased.of(pa.Table.from_batches(found, ERASE_SCHEMA)).since(index)

@@ -25,7 +25,7 @@ from dledger_pipeline.object_store.store import Store
 _OFFSET_BYTES: Final = 8
 """What a message takes in an ERASE."""
 _ROW_BYTES: Final = 48
-"""What it takes in Parquet before compression: 36, rounded up."""
+"""What it takes in Parquet before compression: 44, rounded up."""
 _PAGES_BYTES: Final = 1 << 20
 _MOST: Final = 1 << 62
 _MAX_QUEUE_ID: Final = (1 << 31) - 1
@@ -117,12 +117,13 @@ def read_erasures(store: Store, group_id: str, row: ManifestRow) -> pa.Table:
 
 def _flaw(table: pa.Table, row: ManifestRow) -> str:
     """Return why *table* cannot be of the entries of *row*; "" if it can."""
-    index, generation, queue_id, offset, first_entry = (numbers(each) for each in table.columns)
+    index, *others = (numbers(each) for each in table.columns)
+    at_ms, generation, queue_id, offset, first_entry = others
     if (np.diff(index) < 0).any() or not row.first_index <= index[0] <= index[-1] <= row.last_index:
         return "they do not ascend, or lie outside"
-    if min(map(int, (generation.min() - 1, queue_id.min(), offset.min(), first_entry.min()))) < 0:
+    if min(int(each.min()) for each in (*others, generation - 1)) < 0:
         return "a number is too low"
-    if max(map(int, (generation.max(), offset.max(), first_entry.max()))) >= _MOST:
+    if max(int(each.max()) for each in (at_ms, generation, offset, first_entry)) >= _MOST:
         return "a number is too high"
     return "" if queue_id.max() <= _MAX_QUEUE_ID else "a number is too high"
 

@@ -53,7 +53,7 @@ class QueueOffsets:
     def __init__(self, state: BrokerState | None = None) -> None:
         """Begin before entry 1, or behind the entries that *state* includes; it is changed."""
         self._state = BrokerState() if state is None else state
-        self._erases: list[tuple[int, Erase]] = []
+        self._erases: list[tuple[int, int, Erase]] = []
         self._ends = {
             (topic.generation, queue_id): queue.end for topic, queue_id, queue in self._queues()
         }
@@ -138,7 +138,8 @@ class QueueOffsets:
                     for stored in self._stored(result):
                         yield (entry.index, start, end, *stored, result.generation)
                 elif isinstance(result, EraseResult):
-                    self._erases.append((entry.index, Erase.decode(entry.data, start, end)))
+                    command = Erase.decode(entry.data, start, end)
+                    self._erases.append((entry.index, entry.timestamp_ms, command))
 
     def _stored(self, produced: Produced) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first row, rows, queue id, first offset) of the messages that are new."""

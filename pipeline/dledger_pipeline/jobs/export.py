@@ -103,8 +103,8 @@ def export(request: ExportRequest, progress: Progress) -> Result:
     erased = len(archived_erased(request.store, manifest).since(after).stored_by(after))
     if erased:
         progress(
-            f"{count(erased, 'message')} that the table may have were erased since the last export: "
-            "nothing of it is deleted here"
+            f"{count(erased, 'message')} that the table may have were erased since the last "
+            "export: nothing of it is deleted here"
         )
     while table.last_index < manifest.last_index:
         begun = table.begin(wanted)

@@ -27,14 +27,16 @@ from dledger_pipeline.log.records import schema, values
 
 ERASE_SCHEMA: Final = schema(
     index=pa.int64(),
+    timestamp_ms=pa.int64(),
     generation=pa.int64(),
     queue_id=pa.int32(),
     offset=pa.int64(),
     first_entry=pa.int64(),
 )
 """One row a message that the ERASE in the entry at `index` names, in the log's order: that at
-`offset` of queue `queue_id` of the topic that is the `generation`th of its group. None of the
-messages that the command names was stored before the entry `first_entry`."""
+`offset` of queue `queue_id` of the topic that is the `generation`th of its group. The entry was
+proposed at `timestamp_ms`, and none of the messages that the command names was stored before the
+entry `first_entry`."""
 
 
 def erase_rows(entries: pa.RecordBatch) -> pa.RecordBatch:
@@ -48,20 +50,20 @@ def erase_rows(entries: pa.RecordBatch) -> pa.RecordBatch:
     buffer = entries.column("body").buffers()[2]
     if buffer is None:
         return rows_of(())
-    indexes, data = values(entries.column("index")), memoryview(buffer)
+    indexes, times_ms = (values(entries.column(name)) for name in ("index", "timestamp_ms"))
+    data = memoryview(buffer)
     return rows_of(
-        (index, command)
+        (int(indexes[row]), int(times_ms[row]), command)
         for row, start, end in sorted(_frames(entries, Numbers(buffer)))
-        for index in [int(indexes[row])]
-        for command in _decoded(data, start, end, index)
+        for command in _decoded(data, start, end, int(indexes[row]))
     )
 
 
-def rows_of(commands: Iterable[tuple[int, Erase]]) -> pa.RecordBatch:
-    """Return the rows of ERASEs, each with the index of its entry."""
+def rows_of(commands: Iterable[tuple[int, int, Erase]]) -> pa.RecordBatch:
+    """Return the rows of ERASEs, each with the index of its entry and the timestamp of that."""
     found = [
-        (index, one.generation, one.queue_id, offset, one.first_entry)
-        for index, one in commands
+        (index, at_ms, one.generation, one.queue_id, offset, one.first_entry)
+        for index, at_ms, one in commands
         for offset in one.offsets
     ]
     columns = zip(*found, strict=True) if found else ((),) * len(ERASE_SCHEMA)
