@@ -24,15 +24,17 @@ from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import state_on_disk
 from dledger_pipeline.archive.current import archived_current
 from dledger_pipeline.archive.entry_ranges import on_disk
-from dledger_pipeline.archive.erased import Erased, archived_erased
+from dledger_pipeline.archive.erased import Erased, archived_erased, archived_erases
 from dledger_pipeline.archive.erasing_entries import LastEntry, erasing_entries
+from dledger_pipeline.archive.erasures_left import erasures_left
 from dledger_pipeline.archive.expiry import Retention, expire
-from dledger_pipeline.archive.manifest import Manifest, RestorePoint
+from dledger_pipeline.archive.manifest import Manifest, RestorePoint, told_time
 from dledger_pipeline.archive.repair import rebuilt
 from dledger_pipeline.archive.restore import RestoreResult, restore
 from dledger_pipeline.archive.selection import Selection
 from dledger_pipeline.archive.verify import verify
 from dledger_pipeline.errors import CorruptManifest
+from dledger_pipeline.jobs.without_spark import list_erasures
 from dledger_pipeline.log.erase_rows import erase_rows, rows_of
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 from dledger_pipeline.object_store.store import Store
@@ -311,6 +313,45 @@ def test_erasures_come_and_go_with_the_entries_that_they_are_of(tmp_path: Path) 
     expire(world.store, GROUP_ID, Retention(), dry_run=False, told=lambda _: None)
 
     assert [path.name for path in tmp_path.rglob("erasures/*")] == [merged.name.split("/")[1]]
+
+
+def test_it_is_told_where_erased_bytes_lie_and_until_when(tmp_path: Path) -> None:
+    """In all objects up to the ERASE's; until a day after the first base behind it expires."""
+    world = a_world(opened(tmp_path))
+    erase_entry, at_ms = len(world.log.entries) + 1, world.log.now_ms
+    world.erase_these([min(world.stored)])
+    world.back_up(with_base=True)
+    made, objects = world.backups[-1], len(world.backups[-1].files)
+    end, base = made.last_index, made.bases[-1]
+    later = [replace(base, first_index=end + n, as_of_ms=base.as_of_ms + n) for n in (0, 1, 2)]
+    rows = archived_erases(world.store, GROUP_ID, made.files)
+
+    (kept,) = erasures_left(made, rows, keep_days=7)
+    (found,) = erasures_left(replace(made, bases=(base, *later)), rows, keep_days=7)
+    (for_ever,) = erasures_left(replace(made, bases=(base, *later)), rows, keep_days=0)
+
+    assert kept == for_ever == replace(found, gone_ms=None)
+    assert (found.entry, found.at_ms, found.topic) == (erase_entry, at_ms, rows_topic(world))
+    assert (found.messages, found.objects) == (1, objects)
+    assert found.gone_ms == later[1].as_of_ms + 8 * 86_400_000
+    told = list_erasures(world.store, GROUP_ID, keep_days=7)
+    assert told["objects"] == [row.name for row in made.files]
+    assert told["erasures"] == [
+        {
+            "entry": erase_entry,
+            "at": told_time(at_ms),
+            "topic": found.topic,
+            "messages": 1,
+            "objects": objects,
+            "gone": None,
+        }
+    ]
+
+
+def rows_topic(world: KeptWorld) -> str:
+    """Return the name of the world's topic."""
+    (name,) = world.topics[-1]
+    return name
 
 
 def test_many_erasures_are_some_entries_of_full_commands() -> None:

@@ -8,7 +8,7 @@ come to yet, as a restored log has it, means nothing that is stored there later.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -232,15 +232,19 @@ def archived_erased(store: Store, manifest: Manifest) -> Erased:
         files.update({row.name: row for row in newer.files})
         if newer.first_index <= manifest.last_index + 1:
             break
-    return _read(store, manifest.group_id, [row for row in files.values() if row.erasures])
+    return Erased.of(archived_erases(store, manifest.group_id, files.values()))
 
 
-def _read(store: Store, group_id: str, rows: Sequence[ManifestRow]) -> Erased:
+def archived_erases(store: Store, group_id: str, files: Iterable[ManifestRow]) -> pa.Table:
+    """Return the ERASEs (`erase_rows.ERASE_SCHEMA`) among the entries of *files*.
+
+    Raises like `read_erasures`.
+    """
+    rows = [row for row in files if row.erasures is not None]
     if not rows:
-        return NOTHING_ERASED
+        return ERASE_SCHEMA.empty_table()
     with ThreadPoolExecutor(_READ_AT_ONCE, "erasures-reader") as readers:
-        tables = list(readers.map(partial(read_erasures, store, group_id), rows))
-    return Erased.of(pa.concat_tables(tables))
+        return pa.concat_tables(readers.map(partial(read_erasures, store, group_id), rows))
 
 
 def erased_behind(ranges: Iterable[EntryRange], index: int) -> Erased:
