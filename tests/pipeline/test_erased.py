@@ -24,9 +24,9 @@ from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import state_on_disk
 from dledger_pipeline.archive.current import archived_current
 from dledger_pipeline.archive.entry_ranges import on_disk
-from dledger_pipeline.archive.erased import Erased, archived_erased, archived_erases
+from dledger_pipeline.archive.erased import Erased, read_erased, read_erases
 from dledger_pipeline.archive.erasing_entries import LastEntry, erasing_entries
-from dledger_pipeline.archive.erasures_left import erasures_left
+from dledger_pipeline.archive.erasures_left import tell_erasures_left
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import Manifest, RestorePoint, told_time
 from dledger_pipeline.archive.repair import rebuilt
@@ -285,7 +285,7 @@ def test_what_a_manifest_says_of_erasures_is_checked_and_repaired(tmp_path: Path
 
     (again,) = [row.erasures for row in catalog.load(world.store).files if row.erasures]
     assert again.name == name
-    assert len(archived_erased(world.store, world.backups[0])) == len(world.erased)
+    assert len(read_erased(world.store, world.backups[0])) == len(world.erased)
 
 
 def test_erasures_come_and_go_with_the_entries_that_they_are_of(tmp_path: Path) -> None:
@@ -305,7 +305,7 @@ def test_erasures_come_and_go_with_the_entries_that_they_are_of(tmp_path: Path) 
     catalog.publish(
         world.store, made.seen(RestorePoint(last_index=made.last_index, kept_from=1, as_of_ms=9))
     )
-    assert len(archived_erased(world.store, made)) == 2
+    assert len(read_erased(world.store, made)) == 2
     for path in tmp_path.rglob("*.parquet"):
         os.utime(path, (0, 0))
     kept = max(tmp_path.rglob("manifests/*"))
@@ -324,11 +324,11 @@ def test_it_is_told_where_erased_bytes_lie_and_until_when(tmp_path: Path) -> Non
     made, objects = world.backups[-1], len(world.backups[-1].files)
     end, base = made.last_index, made.bases[-1]
     later = [replace(base, first_index=end + n, as_of_ms=base.as_of_ms + n) for n in (0, 1, 2)]
-    rows = archived_erases(world.store, GROUP_ID, made.files)
+    rows = read_erases(world.store, GROUP_ID, made.files)
 
-    (kept,) = erasures_left(made, rows, keep_days=7)
-    (found,) = erasures_left(replace(made, bases=(base, *later)), rows, keep_days=7)
-    (for_ever,) = erasures_left(replace(made, bases=(base, *later)), rows, keep_days=0)
+    (kept,) = tell_erasures_left(made, rows, keep_days=7)
+    (found,) = tell_erasures_left(replace(made, bases=(base, *later)), rows, keep_days=7)
+    (for_ever,) = tell_erasures_left(replace(made, bases=(base, *later)), rows, keep_days=0)
 
     assert kept == for_ever == replace(found, gone_ms=None)
     assert (found.entry, found.at_ms, found.topic) == (erase_entry, at_ms, rows_topic(world))

@@ -21,7 +21,7 @@ from dledger.broker.message import is_tombstone
 from dledger.broker.topics import Topic
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import archived
-from dledger_pipeline.archive.erased import NOTHING_ERASED, archived_erased
+from dledger_pipeline.archive.erased import NOTHING_ERASED, read_erased
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.queue_offsets import visible_ranges
@@ -130,7 +130,7 @@ def archived_current(
     if start.base is not None:
         state = state_of(start.base.name, read_base(store, manifest.group_id, start.base))
     ranges = archived(store, manifest.group_id, manifest.files_in(start.first_index, last_index))
-    erased = archived_erased(store, manifest)
+    erased = read_erased(store, manifest)
     visible = visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=MAX_INDEX)
     return [each.without(erased) for each in visible]
 

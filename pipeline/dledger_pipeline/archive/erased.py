@@ -115,7 +115,7 @@ class Erased:
         """Return what ERASEs behind entry *index* say."""
         return self._where(lambda each: each.entries > index)
 
-    def stored_by(self, index: int) -> Erased:
+    def may_concern(self, index: int) -> Erased:
         """Return what may mean messages that were stored up to entry *index*."""
         return self._where(lambda each: each.firsts <= index)
 
@@ -214,7 +214,7 @@ def _rows(slices: pa.RecordBatch) -> _Ints:
     return numbers(slices.column("rows"))
 
 
-def archived_erased(store: Store, manifest: Manifest) -> Erased:
+def read_erased(store: Store, manifest: Manifest) -> Erased:
     """Return all that was erased of a group, as far as its archive knows: from whatever backup.
 
     That is *manifest* and the newest one, which has all later entries; but where old entries have
@@ -232,10 +232,10 @@ def archived_erased(store: Store, manifest: Manifest) -> Erased:
         files.update({row.name: row for row in newer.files})
         if newer.first_index <= manifest.last_index + 1:
             break
-    return Erased.of(archived_erases(store, manifest.group_id, files.values()))
+    return Erased.of(read_erases(store, manifest.group_id, files.values()))
 
 
-def archived_erases(store: Store, group_id: str, files: Iterable[ManifestRow]) -> pa.Table:
+def read_erases(store: Store, group_id: str, files: Iterable[ManifestRow]) -> pa.Table:
     """Return the ERASEs (`erase_rows.ERASE_SCHEMA`) among the entries of *files*.
 
     Raises like `read_erasures`.
@@ -247,7 +247,7 @@ def archived_erases(store: Store, group_id: str, files: Iterable[ManifestRow]) -
         return pa.concat_tables(readers.map(partial(read_erasures, store, group_id), rows))
 
 
-def erased_behind(ranges: Iterable[EntryRange], index: int) -> Erased:
+def find_erased_behind(ranges: Iterable[EntryRange], index: int) -> Erased:
     """Return what was erased behind entry *index* in *ranges*, which are read for that.
 
     Raises:

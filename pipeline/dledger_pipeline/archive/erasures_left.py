@@ -40,7 +40,9 @@ class ErasureLeft:
     gone_ms: int | None
 
 
-def erasures_left(manifest: Manifest, rows: pa.Table, *, keep_days: float) -> Iterator[ErasureLeft]:
+def tell_erasures_left(
+    manifest: Manifest, rows: pa.Table, *, keep_days: float
+) -> Iterator[ErasureLeft]:
     """Yield what ERASEs have erased of which bytes may lie in the objects of a backup.
 
     Args:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import ArchivedRange, archived
-from dledger_pipeline.archive.erased import archived_erased
+from dledger_pipeline.archive.erased import read_erased
 from dledger_pipeline.archive.manifest import Manifest, stretches
 from dledger_pipeline.archive.message_ranges import (
     NOTHING_KEPT,
@@ -42,12 +42,14 @@ def archived_messages(
         LogIncomplete: No base stands for what is missing before a run.
         StoreError, BackupError: The store, or what it holds, is at fault.
     """
-    erased = archived_erased(store, manifest)
-    for each in _archived(store, manifest, selection):
+    erased = read_erased(store, manifest)
+    for each in _find_archived(store, manifest, selection):
         yield each.without(erased)
 
 
-def _archived(store: Store, manifest: Manifest, selection: Selection) -> Iterator[MessageRange]:
+def _find_archived(
+    store: Store, manifest: Manifest, selection: Selection
+) -> Iterator[MessageRange]:
     in_time = (r.first_index for r in manifest.files if r.last_timestamp_ms >= selection.first_ms)
     first_index = max(selection.first_index, next(in_time, MAX_INDEX))
     if first_index > manifest.last_index:

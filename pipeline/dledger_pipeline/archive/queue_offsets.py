@@ -115,7 +115,7 @@ class QueueOffsets:
         ]
         return _batch(found, QUEUE_SLICE_SCHEMA)
 
-    def erased(self) -> Erased:
+    def collect_erased(self) -> Erased:
         """Return what was erased in the entries that were added."""
         return Erased.of(rows_of(self._erases))
 
@@ -191,7 +191,7 @@ def message_ranges(
         kept = kept.slice(0, 0)  # of older messages only
     else:
         kept = _with_moved(kept, held, offsets.blocks(), found[0][0].first_index)
-    blocks, erased = selection.of_blocks(kept, topics), offsets.erased()
+    blocks, erased = selection.of_blocks(kept, topics), offsets.collect_erased()
     for each, slices in found:
         wanted = selection.of_slices(slices, topics)
         if not overlap(each.bounds, selection.of_entries()):

@@ -43,7 +43,7 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
         NewerBackup: A newer version's manifests are there, which know more than the objects say.
         StoreError: The store failed.
     """
-    described = _described(store, group_id, told)
+    described = _describe_all(store, group_id, told)
     rows, erasures = [row for row, _ in described], {row.name: found for row, found in described}
     bases = _bases(store, group_id, told)
     runs = _runs(rows, bases)
@@ -70,7 +70,7 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
     return made.seen(point)
 
 
-def _described(store: Store, group_id: str, told: Told) -> list[tuple[ManifestRow, pa.Table]]:
+def _describe_all(store: Store, group_id: str, told: Told) -> list[tuple[ManifestRow, pa.Table]]:
     """Return the rows of all whole objects, ascending, each with the ERASEs among its entries."""
     rows: list[tuple[ManifestRow, pa.Table]] = []
     for listed in sorted(store.listed(f"{group_id}/data"), key=lambda each: each.name):

@@ -43,7 +43,7 @@ from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.bases import read_base
 from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.entry_ranges import within
-from dledger_pipeline.archive.erased import Erased, archived_erased
+from dledger_pipeline.archive.erased import Erased, read_erased
 from dledger_pipeline.archive.erasing_entries import LastEntry, erasing_entries
 from dledger_pipeline.archive.manifest import BaseRow, Manifest, Start, told_time
 from dledger_pipeline.archive.prefetch import prefetch, read_checked
@@ -264,7 +264,7 @@ def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
             object_bytes=row.object_bytes,
             sha256=row.sha256,
         )
-    erased = archived_erased(store, manifest).since(index).stored_by(index)
+    erased = read_erased(store, manifest).since(index).may_concern(index)
     return _End(
         store=store,
         manifest=manifest,

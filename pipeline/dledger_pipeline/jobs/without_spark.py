@@ -18,8 +18,8 @@ from dledger_pipeline.archive import catalog, expiry
 from dledger_pipeline.archive import repair as repairing
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
-from dledger_pipeline.archive.erased import archived_erases
-from dledger_pipeline.archive.erasures_left import erasures_left
+from dledger_pipeline.archive.erased import read_erases
+from dledger_pipeline.archive.erasures_left import tell_erasures_left
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.extent import Extent
 from dledger_pipeline.archive.hashed_json import field
@@ -143,8 +143,8 @@ def list_erasures(store: Store, group_id: str | None, *, keep_days: float) -> Re
     *keep_days* (0: that keeps all times) deletes the last of these. Raises like `catalog.load`.
     """
     manifest = catalog.load(store, group_id)
-    rows = archived_erases(store, manifest.group_id, manifest.files)
-    found = [*erasures_left(manifest, rows, keep_days=keep_days)]
+    rows = read_erases(store, manifest.group_id, manifest.files)
+    found = [*tell_erasures_left(manifest, rows, keep_days=keep_days)]
     most = max((each.objects for each in found), default=0)
     return {
         "groupId": manifest.group_id,

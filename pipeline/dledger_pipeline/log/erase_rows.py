@@ -55,7 +55,7 @@ def erase_rows(entries: pa.RecordBatch) -> pa.RecordBatch:
     return rows_of(
         (int(indexes[row]), int(times_ms[row]), command)
         for row, start, end in sorted(_frames(entries, Numbers(buffer)))
-        for command in _decoded(data, start, end, int(indexes[row]))
+        for command in _decode(data, start, end, int(indexes[row]))
     )
 
 
@@ -92,7 +92,7 @@ def _where(wanted: Bools, *columns: Ints) -> tuple[Ints, ...]:
     return columns if wanted.all() else tuple(each[wanted] for each in columns)
 
 
-def _decoded(data: memoryview, start: int, end: int, index: int) -> Iterator[Erase]:
+def _decode(data: memoryview, start: int, end: int, index: int) -> Iterator[Erase]:
     try:
         yield Erase.decode(bytes(data[start:end]), 0, end - start)
     except UnknownCommandError as error:

@@ -49,7 +49,7 @@ from dledger_pipeline.archive.entry_ranges import (
     live,
     on_disk,
 )
-from dledger_pipeline.archive.erased import erased_behind
+from dledger_pipeline.archive.erased import find_erased_behind
 from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.planning import archived_messages
@@ -473,7 +473,7 @@ def node_messages(
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     early = [each for each in ranges if each.first_index <= selection.last_index]
-    erased = erased_behind(ranges, selection.last_index)
+    erased = find_erased_behind(ranges, selection.last_index)
     for each in message_ranges(early, _state_before(ranges), selection):
         yield each.without(erased)
 
@@ -490,7 +490,7 @@ def _visible(options: ReadOptions) -> Sequence[MessageRange]:
     visible = visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=as_of_ms)
     if (last_index, as_of_ms) == (MAX_INDEX, MAX_INDEX):
         return visible
-    erased = erased_behind(ranges, 0)
+    erased = find_erased_behind(ranges, 0)
     return [each.without(erased) for each in visible]
 
 
