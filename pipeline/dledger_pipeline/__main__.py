@@ -31,11 +31,12 @@ from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.export import ExportRequest, export
 from dledger_pipeline.jobs.progress import Progress, served
-from dledger_pipeline.jobs.result import Result, size
+from dledger_pipeline.jobs.result import Result, count, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
 from dledger_pipeline.jobs.without_spark import (
     gc,
     list_backups,
+    list_erasures,
     list_objects,
     repair,
     restore,
@@ -71,6 +72,7 @@ examples:
   dledger-pipeline restore --store s3://bucket/dledger --store-endpoint https://s3.example.com \\
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
   dledger-pipeline list --store file:///backups
+  dledger-pipeline erasures --store file:///backups --keep-days 30
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --endpoint 127.0.0.1:18281,127.0.0.1:18282 --again-in 24h
   dledger-pipeline compact --endpoint 127.0.0.1:18281 --store file:///backups --topics prices \\
@@ -201,6 +203,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     _command(commands, "sign", "sign the newest backup with the key for manifests", _sign)
     _add_list(commands)
+    _add_erasures(commands)
     _add_gc(commands)
     _command(commands, "repair", "make a manifest of the objects that are there", _repair)
     _add_compact(commands)
@@ -468,6 +471,34 @@ def _retention(args: argparse.Namespace) -> Retention:
     return Retention(
         keep_days=args.keep_days, keep_last=args.keep_last, drop_copies=args.drop_copies
     )
+
+
+def _add_erasures(commands: Any) -> None:
+    parser = _command(
+        commands, "erasures", "list what was erased, and until when its bytes are kept", _erasures
+    )
+    parser.add_argument(
+        "--keep-days",
+        type=_positive,
+        default=0,
+        metavar="DAYS",
+        help="what gc, or backup, is run with (default: all times are kept, so nothing goes)",
+    )
+
+
+def _erasures(args: argparse.Namespace) -> Result:
+    found = list_erasures(_store(args), args.group_id, keep_days=args.keep_days)
+    if args.json:
+        return found
+    erasures: Any = found["erasures"]
+    for each in erasures:
+        gone = f"gone from {each['gone']} on" if each["gone"] else "kept for now"
+        print(
+            f"entry {each['entry']}  {each['at']}  {each['topic'] or '-'}  "
+            f"{count(each['messages'], 'message')}, bytes in up to "
+            f"{count(each['objects'], 'object')}, {gone}"
+        )
+    return {"count": len(erasures)}
 
 
 def _add_gc(commands: Any) -> None:

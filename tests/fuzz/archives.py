@@ -25,6 +25,7 @@ from dledger.store.format import encode_records
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive import catalog, manifest
 from dledger_pipeline.archive.archive import ManifestRow, object_name, read_range
+from dledger_pipeline.archive.erasures import erasures_name
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.message_ranges import StoredPlaces
 from dledger_pipeline.archive.places import PlacesRow, places_name, spans_of
@@ -137,6 +138,14 @@ def _row(first: int, last: int, **more: Any) -> dict[str, Any]:
             "rows": 2,
             "spans": [[1, 0, 0, 0, 5], [2, 0, 3, 7, 9]] if first != 6 else None,
         },
+        "erasures": {
+            "name": erasures_name(first, last, sha),
+            "object_bytes": 9,
+            "sha256": sha,
+            "rows": 2,
+        }
+        if first != 6
+        else None,
         **more,
     }
 

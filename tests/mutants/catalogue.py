@@ -12,6 +12,7 @@ from tests.mutants.discard_mutants import DISCARD_MUTANTS
 from tests.mutants.door_mutants import DOOR_MUTANTS
 from tests.mutants.edge_mutants import EDGE_MUTANTS
 from tests.mutants.erase_mutants import ERASE_MUTANTS
+from tests.mutants.erased_mutants import ERASED_MUTANTS
 from tests.mutants.filter_mutants import FILTER_MUTANTS
 from tests.mutants.force_mutants import FORCE_MUTANTS
 from tests.mutants.gate_mutants import GATE_MUTANTS
@@ -53,6 +54,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ROOM_MUTANTS,
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
+    *ERASED_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,
     *DOOR_MUTANTS,

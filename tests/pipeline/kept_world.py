@@ -107,8 +107,7 @@ class KeptWorld:
             return
         topic, host = self.rng.choice(topics), self.rng.choice(("", "h1", "hé2"))
         self.log.now_ms += self.rng.choice((0, 10, 1000))
-        messages = [self._message(len(self.stored) + row) for row in range(self.rng.randint(1, 4))]
-        queue_id = self.rng.randrange(QUEUES)
+        messages, queue_id = self._batch()
         result = self.commit(produced(*messages, topic=topic.name, queue_id=queue_id, host=host))
         assert isinstance(result, Produced)
         for message, offset in zip(messages, result.offsets, strict=True):
@@ -121,6 +120,11 @@ class KeptWorld:
                 self.log.now_ms,
                 host,
             )
+
+    def _batch(self) -> tuple[list[Message], int]:
+        """Return some messages, and their queue."""
+        messages = [self._message(len(self.stored) + row) for row in range(self.rng.randint(1, 4))]
+        return messages, self.rng.randrange(QUEUES)
 
     def _message(self, number: int) -> Message:
         keys = self.rng.sample(["k1", "k2", "k3", "k4"], self.rng.choice((1, 1, 1, 2)))

@@ -12,7 +12,8 @@ from dledger.broker.state import BrokerState
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.export_places import Part, parts, serialized
 from dledger.types import Entry
-from dledger_pipeline.archive.archive import ManifestRow, read_range, write_range
+from dledger_pipeline.archive.archive import ManifestRow, read_range
+from dledger_pipeline.archive.erasures_objects import write_entries
 from dledger_pipeline.archive.manifest import Manifest, RestorePoint, first_manifest
 from dledger_pipeline.archive.places_objects import with_places
 from dledger_pipeline.archive.topics import SeenTopics
@@ -102,5 +103,5 @@ def written(
     old = [batch for row in tail for batch in read_range(store, GROUP_ID, row).to_batches()]
     start = tail[0].first_chain if tail else chain
     new = batches(entries, chain=chain)
-    row = write_range(store, GROUP_ID, [*old, *new], previous_chain=start)
+    row = write_entries(store, GROUP_ID, [*old, *new], previous_chain=start)
     return row if places is None else with_places(store, GROUP_ID, row, tail, places)

@@ -14,6 +14,7 @@ import pytest
 
 from dledger_pipeline.archive.archive import ManifestRow, write_range
 from dledger_pipeline.archive.catalog import load, newest, numbers, publish
+from dledger_pipeline.archive.erasures import erasures_name
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.hashed_json import encode_hashed
 from dledger_pipeline.archive.manifest import Chunk, Manifest, manifest_name
@@ -389,6 +390,31 @@ def test_places_that_a_file_cannot_have_are_refused(store: Store, places: object
     """Foreign, cut short, negative, huge."""
     published = backup(store, ENTRIES, (20,))
     rewrite(store, published, file_rows(published, places=places))
+
+    with pytest.raises(CorruptManifest):
+        load(store)
+
+
+_ERASURES = {"name": erasures_name(1, 20, _SHA), "object_bytes": 9, "sha256": _SHA, "rows": 1}
+
+
+@pytest.mark.parametrize(
+    "erasures",
+    [
+        7,
+        {},
+        _ERASURES | {"more": 1},
+        _ERASURES | {"name": "../other/erasures/1"},
+        _ERASURES | {"name": erasures_name(1, 21, _SHA)},
+        _ERASURES | {"object_bytes": 0},
+        _ERASURES | {"rows": 0},
+        _ERASURES | {"rows": True},
+    ],
+)
+def test_erasures_that_a_file_cannot_have_are_refused(store: Store, erasures: object) -> None:
+    """As with places."""
+    published = backup(store, ENTRIES, (20,))
+    rewrite(store, published, file_rows(published, erasures=erasures))
 
     with pytest.raises(CorruptManifest):
         load(store)

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from dledger_pipeline.archive.erasures import ErasuresRow
 from dledger_pipeline.archive.parquet_sizes import MAX_INFLATED_BYTES, opened
 from dledger_pipeline.archive.places import PlacesRow
 from dledger_pipeline.archive.selection import BOUNDED, Bounds, MayHold, anything
@@ -27,6 +28,7 @@ from dledger_pipeline.errors import (
     ObjectMissing,
     VersionConflict,
 )
+from dledger_pipeline.log.erase_rows import ERASE_SCHEMA, erase_rows
 from dledger_pipeline.log.records import ENTRY_SCHEMA, check, record_sizes, values
 from dledger_pipeline.object_store.store import Store
 
@@ -71,6 +73,7 @@ class ManifestRow:
             none has.
         last_timestamp_ms: The highest timestamp; 0 if none has one.
         places: Where its messages are; None if no node told.
+        erasures: The ERASEs among its entries; None if there are none.
     """
 
     name: str
@@ -86,6 +89,7 @@ class ManifestRow:
     first_timestamp_ms: int
     last_timestamp_ms: int
     places: PlacesRow | None = None
+    erasures: ErasuresRow | None = None
 
 
 def object_name(first_index: int, last_index: int, sha256: str) -> str:
@@ -217,8 +221,12 @@ def _bounds(file: pq.ParquetFile, group: int, schema: pa.Schema) -> Bounds:
     return {name: (one["min"], one["max"]) for name, one in found.items() if one["min"] is not None}
 
 
-def describe_object(store: Store, group_id: str, name: str, object_bytes: int) -> ManifestRow:
-    """Return the manifest row of an object, from nothing but what is in it, fully checked.
+def describe_object(
+    store: Store, group_id: str, name: str, object_bytes: int
+) -> tuple[ManifestRow, pa.Table]:
+    """Return the manifest row of an object, from nothing but what is in it, and its ERASEs.
+
+    All of it is checked. The ERASEs are rows of `erase_rows.ERASE_SCHEMA`.
 
     Raises:
         CorruptObject: It does not have the hash that its name says, or is not readable.
@@ -252,7 +260,7 @@ def describe_object(store: Store, group_id: str, name: str, object_bytes: int) -
     row = describe(batches, previous_chain=int(chain), object_bytes=data.size, sha256=sha256)
     if row.name != name:
         raise CorruptObject(full_name, f"it has entries [{row.first_index}, {row.last_index}]")
-    return row
+    return row, pa.Table.from_batches(map(erase_rows, batches), ERASE_SCHEMA)
 
 
 def describe(

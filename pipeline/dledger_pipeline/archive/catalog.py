@@ -5,6 +5,7 @@
     <store url>/<group id>/
         data/<first>-<last>-<sha256>.parquet     entries, 20 digits an index
         places/<first>-<last>-<sha256>.parquet   where the messages of these entries are
+        erasures/<first>-<last>-<sha256>.parquet what ERASEs among these entries name
         bases/<applied>-<sha256>.snap            a snapshot, which stands for older entries
         chunks/<first>-<last>-<sha256>.json.zst  manifest rows of up to 1,000 objects of data/
         manifests/<number>.json                  a backup; numbers count from 1
@@ -40,6 +41,7 @@ from dledger_pipeline.archive.hashed_json import (
     signature_of,
 )
 from dledger_pipeline.archive.manifest import (
+    OBJECT_KINDS,
     BaseRow,
     Chunk,
     ChunkRow,
@@ -266,7 +268,7 @@ def _check_present(store: Store, manifest: Manifest) -> None:
     folder = manifest.group_id
     sizes = {
         listed.name: listed.size_bytes
-        for kind in ("data", "places", "bases", "chunks")
+        for kind in OBJECT_KINDS
         for listed in store.listed(f"{folder}/{kind}")
     }
     for name, size_bytes in manifest.objects.items():

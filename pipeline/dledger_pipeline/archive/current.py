@@ -10,7 +10,7 @@ row. Used by the data source.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from dledger.broker.message import is_tombstone
 from dledger.broker.topics import Topic
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import archived
+from dledger_pipeline.archive.erased import NOTHING_ERASED, read_erased
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.queue_offsets import visible_ranges
@@ -129,7 +130,9 @@ def archived_current(
     if start.base is not None:
         state = state_of(start.base.name, read_base(store, manifest.group_id, start.base))
     ranges = archived(store, manifest.group_id, manifest.files_in(start.first_index, last_index))
-    return visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=MAX_INDEX)
+    erased = read_erased(store, manifest)
+    visible = visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=MAX_INDEX)
+    return [each.without(erased) for each in visible]
 
 
 def current_ranges(
@@ -137,8 +140,9 @@ def current_ranges(
 ) -> Iterator[CurrentRange]:
     """Yield those of *visible* that have the newest message of a key.
 
-    All keys are read for that. *selection* is of what is shown, and decides nothing about what is
-    the newest.
+    All keys are read for that, those of what was erased since then, too: such a key has no row,
+    and an older message of it does not come instead. *selection* is of what is shown, and decides
+    nothing about what is the newest.
 
     Raises like `MessageRange.read`.
     """
@@ -155,7 +159,7 @@ def _newest(visible: Iterable[MessageRange]) -> pa.Table:
     """Return the newest message of each key, and which of *visible* it is in."""
     newest, pending, rows = _NEWEST_SCHEMA.empty_table(), list[pa.Table](), 0
     for number, messages in enumerate(visible):
-        for batch in messages.read(_SLIM):
+        for batch in replace(messages, erased=NOTHING_ERASED).read(_SLIM):
             pending.append(_by_key(batch, number))
             rows += len(pending[-1])
             if rows > max(_PENDING_ROWS, len(newest)):

@@ -13,7 +13,13 @@ from typing import Final
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.catalog import load, numbers, publish
-from dledger_pipeline.archive.manifest import Chunk, ChunkRow, Manifest, manifest_name
+from dledger_pipeline.archive.manifest import (
+    OBJECT_KINDS,
+    Chunk,
+    ChunkRow,
+    Manifest,
+    manifest_name,
+)
 from dledger_pipeline.errors import (
     BackupError,
     NewerBackup,
@@ -28,7 +34,6 @@ _DAY_MS: Final = 86_400_000
 _DAY_S: Final = 86_400.0
 _BATCH: Final = 100
 """Objects that are deleted before it is looked again whether another backup was published."""
-_KINDS: Final = ("data", "places", "bases", "chunks")
 
 Told = Callable[[str], None]
 Freed = Callable[[int], None]
@@ -121,7 +126,7 @@ def expire(
     """
     chunks: dict[ChunkRow, Chunk] = {}
     current = load(store, group_id, chunks=chunks)
-    listed = [each for kind in _KINDS for each in store.listed(f"{group_id}/{kind}")]
+    listed = [each for kind in OBJECT_KINDS for each in store.listed(f"{group_id}/{kind}")]
     manifests = _manifests(store, current)
     now_s = _now_s([*listed, *manifests.values()])
     kept = _kept(store, current, retention, manifests, now_s=now_s, chunks=chunks)

@@ -24,7 +24,7 @@ class Extent:
     Attributes:
         first_index, last_index: Of all its entries.
         objects: How many of data/ it names.
-        object_bytes: What it takes in the store, bases and places included.
+        object_bytes: What it takes in the store, all that goes with data/ included.
         restorable: The stretches [first, last] of indexes that a restore may end at, ascending.
     """
 

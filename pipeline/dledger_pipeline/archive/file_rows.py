@@ -9,6 +9,7 @@ from itertools import chain, pairwise
 from typing import Any, Final
 
 from dledger_pipeline.archive.archive import ManifestRow, object_name
+from dledger_pipeline.archive.erasures import ErasuresRow, erasures_name
 from dledger_pipeline.archive.hashed_json import MAX_NUMBER, row_of
 from dledger_pipeline.archive.places import MAX_SPANS, PlacesRow, QueueSpan, places_name
 from dledger_pipeline.errors import CorruptManifest
@@ -16,6 +17,7 @@ from dledger_pipeline.errors import CorruptManifest
 _MAX_CRC: Final = (1 << 32) - 1
 _OF_FILE: Final = tuple(field.name for field in fields(ManifestRow))
 _OF_PLACES: Final = tuple(field.name for field in fields(PlacesRow))
+_OF_ERASURES: Final = tuple(field.name for field in fields(ErasuresRow))
 
 
 def encode_rows(files: Sequence[ManifestRow]) -> bytes:
@@ -25,10 +27,12 @@ def encode_rows(files: Sequence[ManifestRow]) -> bytes:
 
 
 def file_fields(row: ManifestRow) -> dict[str, Any]:
-    """Return the fields of a row, and in `places` those of its places, for JSON."""
+    """Return the fields of a row, with those of its places and its erasures, for JSON."""
     found = {name: getattr(row, name) for name in _OF_FILE}
     if row.places is not None:
         found["places"] = {name: getattr(row.places, name) for name in _OF_PLACES}
+    if row.erasures is not None:
+        found["erasures"] = {name: getattr(row.erasures, name) for name in _OF_ERASURES}
     return found
 
 
@@ -39,15 +43,19 @@ def file_row(name: str, content: Any) -> ManifestRow:
         CorruptManifest: *name* has something else there.
     """
     _check_fields(name, content, _OF_FILE)
-    row = row_of(ManifestRow, name, content, places=_places(name, content["places"]))
+    places, erasures = _places(name, content["places"]), _erasures(name, content["erasures"])
+    row = row_of(ManifestRow, name, content, places=places, erasures=erasures)
     if row.name != object_name(row.first_index, row.last_index, row.sha256):
         raise CorruptManifest(name, f"{row.name!r:.200} does not have the name of its contents")
     crc = max(row.first_chain, row.last_chain)
     if not 1 <= row.first_index <= row.last_index or crc > _MAX_CRC or not row.object_bytes:
         raise CorruptManifest(name, f"{row.name} states numbers that no log has")
-    places = row.places
     if places and places.name != places_name(row.first_index, row.last_index, places.sha256):
         raise CorruptManifest(name, f"{places.name!r:.200} is not the name of the places of a file")
+    if erasures and erasures.name != erasures_name(
+        row.first_index, row.last_index, erasures.sha256
+    ):
+        raise CorruptManifest(name, f"{erasures.name!r:.200} is not the name of a file's erasures")
     return row
 
 
@@ -58,6 +66,16 @@ def _places(name: str, content: Any) -> PlacesRow | None:
     row = row_of(PlacesRow, name, content, spans=spans_from(name, content["spans"]))
     if not row.object_bytes or (row.spans is not None and bool(row.spans) != bool(row.rows)):
         raise CorruptManifest(name, f"{row.name:.200} states places that no file has")
+    return row
+
+
+def _erasures(name: str, content: Any) -> ErasuresRow | None:
+    if content is None:
+        return None
+    _check_fields(name, content, _OF_ERASURES)
+    row = row_of(ErasuresRow, name, content)
+    if not row.object_bytes or not row.rows:
+        raise CorruptManifest(name, f"{row.name:.200} states erasures that no file has")
     return row
 
 

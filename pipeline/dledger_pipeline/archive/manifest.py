@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive.archive import ManifestRow
+from dledger_pipeline.archive.erasures import ErasuresRow
 from dledger_pipeline.archive.places import PlacesRow, QueueSpan
 from dledger_pipeline.archive.selection import MAX_INDEX
 from dledger_pipeline.archive.topics import Topics
@@ -23,6 +24,8 @@ from dledger_pipeline.errors import BrokenBackup, TargetNotAvailable
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MERGED_MS: Final = 86_400_000
+OBJECT_KINDS: Final = ("data", "places", "erasures", "bases", "chunks")
+"""The folders with what a manifest names."""
 CHUNK_FILES: Final = 1000
 """Rows of a full chunk: some 100 KB compressed, which is rewritten until the chunk is full."""
 
@@ -202,20 +205,19 @@ class Manifest:
 
     @property
     def object_bytes(self) -> int:
-        """What the objects take in the store, bases and places included."""
-        rows: list[ManifestRow | BaseRow | PlacesRow] = [*self.files, *self.bases, *self._places]
-        return sum(row.object_bytes for row in rows)
+        """What the objects take in the store, bases, places and erasures included."""
+        return sum(row.object_bytes for row in (*self.files, *self.bases, *self._beside))
 
     @property
-    def _places(self) -> list[PlacesRow]:
-        return [row.places for row in self.files if row.places is not None]
+    def _beside(self) -> list[PlacesRow | ErasuresRow]:
+        pairs = chain.from_iterable((row.places, row.erasures) for row in self.files)
+        return [each for each in pairs if each is not None]
 
     @property
     def objects(self) -> dict[str, int]:
         """Length by name of every object that this backup needs, but for the manifest itself."""
-        rows: list[ManifestRow | BaseRow | PlacesRow | ChunkRow] = [*self.files, *self.bases]
-        rows += self._places
-        rows += [chunk.row for chunk in self.chunks if chunk.row is not None]
+        chunks = [each.row for each in self.chunks if each.row is not None]
+        rows = (*self.files, *self.bases, *self._beside, *chunks)
         return {row.name: row.object_bytes for row in rows}
 
     def runs(self) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.entry_ranges import EntryRange
+from dledger_pipeline.archive.erased import NOTHING_ERASED, Erased
 from dledger_pipeline.archive.places_objects import read_places
 from dledger_pipeline.archive.selection import EVERYTHING, MAX_INDEX, Bounds, Selection, overlap
 from dledger_pipeline.errors import CorruptObject
@@ -110,12 +111,14 @@ class MessageRange:
             or where these are.
         selection: Which messages are asked for.
         kept: Copies of older messages.
+        erased: Which of all these are shown to nobody.
     """
 
     entries: EntryRange
     places: pa.RecordBatch | StoredPlaces
     selection: Selection = EVERYTHING
     kept: KeptRows = NOTHING_KEPT
+    erased: Erased = NOTHING_ERASED
 
     @property
     def first_index(self) -> int:
@@ -133,10 +136,14 @@ class MessageRange:
         has_places = isinstance(self.places, StoredPlaces) or self.places.num_rows > 0
         return has_places or self.kept.blocks.num_rows > 0
 
+    def without(self, erased: Erased) -> MessageRange:
+        """Return it without what is *erased*, too."""
+        return replace(self, erased=self.erased | erased.since(self.first_index))
+
     def _read_places(self) -> pa.RecordBatch:
-        if isinstance(self.places, StoredPlaces):
-            return self.places.read(self.selection)
-        return self.places
+        stored = isinstance(self.places, StoredPlaces)
+        places = self.places.read(self.selection) if stored else self.places
+        return self.erased.left_of(places)
 
     def read(self, columns: Sequence[str] = ()) -> Iterator[pa.RecordBatch]:
         """Yield the messages, of `MESSAGE_SCHEMA` or only these *columns* of it.
@@ -149,18 +156,19 @@ class MessageRange:
         """
         stored = self.places if isinstance(self.places, StoredPlaces) else None
         places = self._read_places()
-        if not places.num_rows and not self.kept.blocks.num_rows:
+        copies = replace(self.kept, blocks=self.erased.left_of(self.kept.blocks))
+        if not places.num_rows and not copies.blocks.num_rows:
             return
 
         def may_hold(bounds: Bounds) -> bool:
             low, high = bounds.get("index", (1, MAX_INDEX))
-            if self.kept.within(low, high).blocks.num_rows:
+            if copies.within(low, high).blocks.num_rows:
                 return True  # whatever the copy's own time and index are
             is_there = between(places, low, high).num_rows > 0
             return is_there and overlap(bounds, self.selection.of_entries())
 
         for entries in self.entries.read(may_hold, _DECODED):
-            kept = self.kept.read(entries, self.selection, columns)
+            kept = copies.read(entries, self.selection, columns)
             if kept.num_rows:
                 yield kept
             slices = self.selection.at_times(_within(entries, places), entries)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from dledger_pipeline.archive.archive import ManifestRow
 from dledger_pipeline.archive.bases import read_base, state_of
 from dledger_pipeline.archive.entry_ranges import ArchivedRange, archived
+from dledger_pipeline.archive.erased import read_erased
 from dledger_pipeline.archive.manifest import Manifest, stretches
 from dledger_pipeline.archive.message_ranges import (
     NOTHING_KEPT,
@@ -34,12 +35,21 @@ def archived_messages(
 
     They are all whose places the manifest knows, on both sides of a gap, and in the newest run that
     begins at or below the last index also the others, from the run's oldest base on. What that
-    leaves out is `left_out`. Of older messages that the group kept there are copies.
+    leaves out is `left_out`. Of older messages that the group kept there are copies. What was
+    erased at any time, as far as the store knows, is in none of them.
 
     Raises:
         LogIncomplete: No base stands for what is missing before a run.
         StoreError, BackupError: The store, or what it holds, is at fault.
     """
+    erased = read_erased(store, manifest)
+    for each in _find_archived(store, manifest, selection):
+        yield each.without(erased)
+
+
+def _find_archived(
+    store: Store, manifest: Manifest, selection: Selection
+) -> Iterator[MessageRange]:
     in_time = (r.first_index for r in manifest.files if r.last_timestamp_ms >= selection.first_ms)
     first_index = max(selection.first_index, next(in_time, MAX_INDEX))
     if first_index > manifest.last_index:
@@ -153,7 +163,10 @@ def _shown(manifest: Manifest, entries: tuple[int, int]) -> list[ManifestRow]:
 def gaps_told(manifest: Manifest, selection: Selection = EVERYTHING) -> Iterator[str]:
     """Yield what a reader of messages has to know of the gaps of a backup, for people."""
     for first, last in manifest.gaps():
-        yield f"entries [{first}, {last}] are not in this backup: nodes had dropped them before it"
+        yield (
+            f"entries [{first}, {last}] are not in this backup: nodes had dropped them before it; "
+            "what was erased in one of them, and stored before, is shown"
+        )
     for first, last in left_out(manifest, selection):
         yield (
             f"messages in entries [{first}, {last}] are not shown: no node told where they are, "

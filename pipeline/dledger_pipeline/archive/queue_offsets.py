@@ -20,15 +20,19 @@ import pyarrow.compute as pc
 
 from dledger.broker.command_frame import MalformedCommandError, split
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.erase import Erase
+from dledger.broker.results import Erased as EraseResult
 from dledger.broker.results import Produced
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument
 from dledger.types import Entry, EntryKind
 from dledger_pipeline.archive.entry_ranges import EntryRange, within
+from dledger_pipeline.archive.erased import Erased
 from dledger_pipeline.archive.message_ranges import KeptRows, MessageRange, between
 from dledger_pipeline.archive.selection import EVERYTHING, Selection, overlap
 from dledger_pipeline.errors import LogIncomplete
+from dledger_pipeline.log.erase_rows import rows_of
 from dledger_pipeline.log.kept_messages import BLOCK_SCHEMA
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
 
@@ -49,6 +53,7 @@ class QueueOffsets:
     def __init__(self, state: BrokerState | None = None) -> None:
         """Begin before entry 1, or behind the entries that *state* includes; it is changed."""
         self._state = BrokerState() if state is None else state
+        self._erases: list[tuple[int, int, Erase]] = []
         self._ends = {
             (topic.generation, queue_id): queue.end for topic, queue_id, queue in self._queues()
         }
@@ -110,6 +115,10 @@ class QueueOffsets:
         ]
         return _batch(found, QUEUE_SLICE_SCHEMA)
 
+    def collect_erased(self) -> Erased:
+        """Return what was erased in the entries that were added."""
+        return Erased.of(rows_of(self._erases))
+
     @property
     def now_ms(self) -> int:
         """The log's time after these entries."""
@@ -128,6 +137,9 @@ class QueueOffsets:
                 if isinstance(result, Produced):
                     for stored in self._stored(result):
                         yield (entry.index, start, end, *stored, result.generation)
+                elif isinstance(result, EraseResult):
+                    command = Erase.decode(entry.data, start, end)
+                    self._erases.append((entry.index, entry.timestamp_ms, command))
 
     def _stored(self, produced: Produced) -> Iterator[tuple[int, int, int, int]]:
         """Yield (first row, rows, queue id, first offset) of the messages that are new."""
@@ -179,13 +191,13 @@ def message_ranges(
         kept = kept.slice(0, 0)  # of older messages only
     else:
         kept = _with_moved(kept, held, offsets.blocks(), found[0][0].first_index)
-    blocks = selection.of_blocks(kept, topics)
+    blocks, erased = selection.of_blocks(kept, topics), offsets.collect_erased()
     for each, slices in found:
         wanted = selection.of_slices(slices, topics)
         if not overlap(each.bounds, selection.of_entries()):
             wanted = wanted.slice(0, 0)
         copies = KeptRows(blocks=between(blocks, each.first_index, each.last_index))
-        yield MessageRange(each, wanted, selection, copies)
+        yield MessageRange(each, wanted, selection, copies).without(erased)
 
 
 def visible_ranges(
@@ -305,7 +317,9 @@ def _blocks(queue: ConsumeQueue, queue_id: int, generation: int) -> Iterator[_Bl
     """Yield the blocks of a queue, ascending by offset."""
     for each in queue.blocks or ():
         place = (each.entry, each.start, each.stop, each.length)
-        yield (*place, queue_id, each.first, each.end, generation)
+        span = each.first, each.end
+        for first, end in [span] if queue.erased is None else queue.erased.pieces(*span):
+            yield (*place, queue_id, first, end, generation)
 
 
 def _frames(data: bytes) -> Iterator[tuple[int, int]]:

@@ -10,9 +10,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Final
 
+import pyarrow as pa
+
 from dledger_pipeline.archive.archive import ManifestRow, describe_object
 from dledger_pipeline.archive.bases import describe_base
 from dledger_pipeline.archive.catalog import head_number, load, numbers
+from dledger_pipeline.archive.erasures_objects import with_erasures
 from dledger_pipeline.archive.manifest import (
     BaseRow,
     Manifest,
@@ -40,14 +43,18 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
         NewerBackup: A newer version's manifests are there, which know more than the objects say.
         StoreError: The store failed.
     """
-    rows = _rows(store, group_id, told)
+    described = _describe_all(store, group_id, told)
+    rows, erasures = [row for row, _ in described], {row.name: found for row, found in described}
     bases = _bases(store, group_id, told)
     runs = _runs(rows, bases)
     if not runs:
         raise NoBackup(
             f"{store.url} has no entries of group {group_id} from entry 1 or from a base on"
         )
-    files = _with_places(store, group_id, [row for run in runs for row in run], told)
+    files = [
+        with_erasures(store, group_id, row, erasures[row.name])
+        for row in _with_places(store, group_id, [row for run in runs for row in run], told)
+    ]
     known = _readable(store, group_id)
     made = replace(
         first_manifest(known.group if known else group_id, group_id, files),
@@ -63,9 +70,9 @@ def rebuilt(store: Store, group_id: str, told: Told) -> Manifest:
     return made.seen(point)
 
 
-def _rows(store: Store, group_id: str, told: Told) -> list[ManifestRow]:
-    """Return the rows of all whole objects, ascending."""
-    rows: list[ManifestRow] = []
+def _describe_all(store: Store, group_id: str, told: Told) -> list[tuple[ManifestRow, pa.Table]]:
+    """Return the rows of all whole objects, ascending, each with the ERASEs among its entries."""
+    rows: list[tuple[ManifestRow, pa.Table]] = []
     for listed in sorted(store.listed(f"{group_id}/data"), key=lambda each: each.name):
         name = listed.name.removeprefix(f"{group_id}/")
         if not _DATA.fullmatch(name):

@@ -1,7 +1,8 @@
 """Writes a node's data directory from a backup, byte for byte, up to an index or a time.
 
 It begins with what the nodes still kept then: a base, if they had dropped entries, and the entries
-from there on.
+from there on. What was erased behind that, as far as the store knows, is erased in entries that
+follow (`erasing_entries`): to whatever time a log is restored, nobody is shown it again.
 
 The directory is that of a node with a log that has not joined a group: a new node id, no group id,
 and `Identity.recovered_to`. Bootstrap then creates a new group on it. Used by the restore job and
@@ -10,7 +11,7 @@ and `Identity.recovered_to`. Bootstrap then creates a new group on it. Used by t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from itertools import chain
@@ -42,6 +43,8 @@ from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.bases import read_base
 from dledger_pipeline.archive.catalog import load
 from dledger_pipeline.archive.entry_ranges import within
+from dledger_pipeline.archive.erased import Erased, read_erased
+from dledger_pipeline.archive.erasing_entries import LastEntry, erasing_entries
 from dledger_pipeline.archive.manifest import BaseRow, Manifest, Start, told_time
 from dledger_pipeline.archive.prefetch import prefetch, read_checked
 from dledger_pipeline.errors import BrokenBackup, DirectoryNotEmpty, TargetNotAvailable
@@ -60,8 +63,13 @@ _NO_CONTENTS: Final = frozenset({LOCK_NAME, "lost+found", _MARKER + NEW_SUFFIX})
 class RestoreResult:
     """What was restored: entries [first_index, last_index] of *group_id*, for *node_id*.
 
-    *term* is the last entry's; *state_index* is the last entry that the state included from the
-    start, 0 if it follows from the entries alone; *number* is the backup's.
+    Attributes:
+        term: The last entry's.
+        state_index: The last entry that the state included from the start; 0 if it follows from
+            the entries alone.
+        number: The backup's.
+        erased: How many messages the entries behind *last_index* name, which were erased later.
+        erasing_index: The last one of these entries, with which the log on disk ends; 0: none.
     """
 
     group_id: str
@@ -74,6 +82,8 @@ class RestoreResult:
     record_bytes: int
     state_index: int
     number: int
+    erased: int
+    erasing_index: int
 
 
 def restore(
@@ -98,7 +108,8 @@ def restore(
         group_id: Whose backup; None if the store holds one group only.
         directory: Empty or absent, or left by an interrupted restore.
         name: The node's name, ``<group>/<pod>``.
-        number: Which backup; default: the newest.
+        number: Which backup; default: the newest. What was erased since then is known by the
+            newest in any case.
         target_index: The last entry to restore; default: all.
         target_time_ms: Restore up to the last entry before the first one that is later than this
             (Unix milliseconds). Not together with *target_index*.
@@ -130,8 +141,8 @@ def restore(
                     base=base,
                     segment_bytes=segment_bytes,
                 )
-                _write(writer, end.batches(progress))
-                identity = finish_restore(files, directory, begun, end.last_index)
+                _write(writer, chain(end.batches(progress), end.erasing.to_batches()))
+                identity = finish_restore(files, directory, begun, end.log_end)
             _unmark(files, directory)
     return end.result(identity)
 
@@ -140,7 +151,9 @@ def restore(
 class _End:
     """Which log is restored: from *start*, all of *rows* and *tail*, whose manifest row is *last*.
 
-    *rows* may begin before *start*; *last* is None if the base alone is what is restored.
+    *rows* may begin before *start*; *last* is None if the base alone is what is restored. *erased*
+    is what was erased behind *last_index*, of what may be stored up to there; *erasing* are the
+    entries that follow the last one for that.
     """
 
     store: Store
@@ -150,6 +163,8 @@ class _End:
     rows: tuple[ManifestRow, ...]
     tail: pa.Table | None
     last: ManifestRow | None
+    erased: Erased
+    erasing: pa.Table
 
     def write_snapshot(self, files: Files, directory: Path) -> Base:
         """Write the base, if there is one, as a node's snapshot; return what the log follows."""
@@ -181,6 +196,11 @@ class _End:
             if progress is not None:
                 progress(row, len(self._all))
 
+    @property
+    def log_end(self) -> int:
+        """The last entry on disk."""
+        return self.last_index + int(self.erasing.num_rows)
+
     def result(self, identity: Identity) -> RestoreResult:
         base, end = self.start.base, self.last
         return RestoreResult(
@@ -189,11 +209,13 @@ class _End:
             first_index=self.start.first_index,
             last_index=self.last_index,
             term=end.last_term if end else base.applied_term if base else 0,
-            last_timestamp_ms=max((row.last_timestamp_ms for row in self._all), default=0),
+            last_timestamp_ms=_last_timestamp_ms(self._all),
             records=self.last_index - self.start.first_index + 1,
             record_bytes=sum(row.record_bytes for row in self._all),
             state_index=base.applied_index if base else 0,
             number=self.manifest.number,
+            erased=len(self.erased),
+            erasing_index=self.log_end if self.erasing.num_rows else 0,
         )
 
     @property
@@ -232,28 +254,48 @@ def _end_at(store: Store, manifest: Manifest, index: int) -> _End:
         for row in manifest.files
         if row.last_index >= start.first_index and row.first_index <= index
     )
-    if not rows:
-        return _End(
-            store=store, manifest=manifest, start=start, last_index=index, rows=(), tail=None,
-            last=None,
-        )  # fmt: skip
-    *whole, row = rows
-    tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
-    last = describe(
-        tail.to_batches(),
-        previous_chain=row.first_chain,
-        object_bytes=row.object_bytes,
-        sha256=row.sha256,
-    )
+    whole, tail, last = rows[:-1], None, None
+    if rows:
+        row = rows[-1]
+        tail = read_checked(store, manifest.group_id, row).slice(0, index - row.first_index + 1)
+        last = describe(
+            tail.to_batches(),
+            previous_chain=row.first_chain,
+            object_bytes=row.object_bytes,
+            sha256=row.sha256,
+        )
+    erased = read_erased(store, manifest).since(index).may_concern(index)
     return _End(
         store=store,
         manifest=manifest,
         start=start,
         last_index=index,
-        rows=tuple(whole),
+        rows=whole,
         tail=tail,
         last=last,
+        erased=erased,
+        erasing=erasing_entries(erased, _last_entry(start, whole, last)),
     )
+
+
+def _last_entry(start: Start, whole: Sequence[ManifestRow], last: ManifestRow | None) -> LastEntry:
+    if last is not None:
+        return LastEntry(
+            index=last.last_index,
+            term=last.last_term,
+            chain=last.last_chain,
+            log_ms=_last_timestamp_ms([*whole, last]),
+        )
+    base = start.base
+    if base is None:
+        raise AssertionError("a log without a base has entries")
+    return LastEntry(
+        index=base.applied_index, term=base.applied_term, chain=base.applied_chain, log_ms=0
+    )
+
+
+def _last_timestamp_ms(rows: Iterable[ManifestRow]) -> int:
+    return max((row.last_timestamp_ms for row in rows), default=0)
 
 
 def index_at(store: Store, manifest: Manifest, time_ms: int) -> int:
@@ -301,7 +343,7 @@ def _find(files: Files, directory: Path, end: _End, name: str) -> Identity | Non
             raise DirectoryNotEmpty(str(directory), found[0])
         return None
     here = (identity.group_id, identity.recovered_from, identity.recovered_to, identity.name)
-    if here != ("", end.manifest.group_id, end.last_index, name):
+    if here != ("", end.manifest.group_id, end.log_end, name):
         raise DirectoryNotEmpty(str(directory), f"the node {identity.name}")
     return identity
 

@@ -16,6 +16,7 @@ from dledger_pipeline.archive.archive import ManifestRow, describe
 from dledger_pipeline.archive.bases import check_kept, read_base, state_of
 from dledger_pipeline.archive.catalog import load, signature
 from dledger_pipeline.archive.entry_ranges import within
+from dledger_pipeline.archive.erasures_objects import check_erasures
 from dledger_pipeline.archive.hashed_json import Signature
 from dledger_pipeline.archive.manifest import Manifest, told_time
 from dledger_pipeline.archive.places_objects import read_places
@@ -81,6 +82,7 @@ def verify(
         _check_row(f"{manifest.group_id}/{row.name}", row, table)
         if row.places is not None:
             read_places(store, manifest.group_id, row)
+        check_erasures(store, manifest.group_id, row, table)
         for base, batch in product(manifest.bases, table.to_batches()):
             check_base(base, batch)
         if progress is not None:
@@ -110,7 +112,7 @@ def _check_row(name: str, row: ManifestRow, table: pa.Table) -> None:
         object_bytes=row.object_bytes,
         sha256=row.sha256,
     )
-    if found != replace(row, places=None):
+    if found != replace(row, places=None, erasures=None):
         raise CorruptManifest(name, f"the object holds {found}, its manifest row says {row}")
 
 

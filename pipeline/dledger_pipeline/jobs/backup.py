@@ -13,10 +13,11 @@ from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Final
 
-from dledger_pipeline.archive.archive import ManifestRow, read_range, write_range
+from dledger_pipeline.archive.archive import ManifestRow, read_range
 from dledger_pipeline.archive.bases import write_base
 from dledger_pipeline.archive.catalog import newest, publish
 from dledger_pipeline.archive.entry_ranges import ExportedRange, exported
+from dledger_pipeline.archive.erasures_objects import write_entries
 from dledger_pipeline.archive.expiry import Retention, expire
 from dledger_pipeline.archive.manifest import (
     BaseRow,
@@ -327,7 +328,7 @@ def _archive(task: _Task) -> Archived:
     archived = (
         batch for row in task.tail for batch in read_range(task.store, group_id, row).to_batches()
     )
-    row = write_range(
+    row = write_entries(
         task.store,
         group_id,
         chain(archived, task.entries.read()),

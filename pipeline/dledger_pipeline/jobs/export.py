@@ -15,6 +15,7 @@ from typing import Any
 
 from dledger.errors import InvalidArgument
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.archive.erased import read_erased
 from dledger_pipeline.archive.manifest import Manifest
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.planning import archived_messages, entries_left_out, gaps_told
@@ -99,10 +100,16 @@ def export(request: ExportRequest, progress: Progress) -> Result:
         number=manifest.number, last_index=manifest.last_index, first_ms=request.first_ms
     )
     written: list[Written] = []
+    erased = len(read_erased(request.store, manifest).since(after).may_concern(after))
+    if erased:
+        progress(
+            f"{count(erased, 'message')} that the table may have were erased since the last "
+            "export: nothing of it is deleted here"
+        )
     while table.last_index < manifest.last_index:
         begun = table.begin(wanted)
         written += _add(request, table, begun, manifest, progress)
-    return _result(request, manifest, after, written)
+    return _result(request, manifest, after, written) | {"erasedSince": erased}
 
 
 def _add(

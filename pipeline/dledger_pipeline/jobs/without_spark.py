@@ -18,6 +18,8 @@ from dledger_pipeline.archive import catalog, expiry
 from dledger_pipeline.archive import repair as repairing
 from dledger_pipeline.archive import restore as restoring
 from dledger_pipeline.archive import verify as verifying
+from dledger_pipeline.archive.erased import read_erases
+from dledger_pipeline.archive.erasures_left import tell_erasures_left
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.extent import Extent
 from dledger_pipeline.archive.hashed_json import field
@@ -132,6 +134,34 @@ def list_objects(store: Store, group_id: str | None, number: int | None) -> list
     """
     manifest = catalog.load(store, group_id, number)
     return [f"{manifest.group_id}/{name}" for name in (*manifest.objects, manifest.name)]
+
+
+def list_erasures(store: Store, group_id: str | None, *, keep_days: float) -> Result:
+    """Return what was erased of which the newest backup may still have bytes, oldest first.
+
+    Each says in how many of the `objects`, which are oldest first, and from when on a `gc` with
+    *keep_days* (0: that keeps all times) deletes the last of these. Raises like `catalog.load`.
+    """
+    manifest = catalog.load(store, group_id)
+    rows = read_erases(store, manifest.group_id, manifest.files)
+    found = [*tell_erasures_left(manifest, rows, keep_days=keep_days)]
+    most = max((each.objects for each in found), default=0)
+    return {
+        "groupId": manifest.group_id,
+        "number": manifest.number,
+        "objects": [row.name for row in manifest.files[:most]],
+        "erasures": [
+            {
+                "entry": each.entry,
+                "at": told_time(each.at_ms),
+                "topic": each.topic,
+                "messages": each.messages,
+                "objects": each.objects,
+                "gone": None if each.gone_ms is None else told_time(each.gone_ms),
+            }
+            for each in found
+        ],
+    }
 
 
 def _row(store: Store, group_id: str, number: int) -> Result:

@@ -49,6 +49,7 @@ from dledger_pipeline.archive.entry_ranges import (
     live,
     on_disk,
 )
+from dledger_pipeline.archive.erased import find_erased_behind
 from dledger_pipeline.archive.manifest import time_ms
 from dledger_pipeline.archive.message_ranges import MessageRange
 from dledger_pipeline.archive.planning import archived_messages
@@ -465,12 +466,16 @@ def node_messages(
 ) -> Iterator[MessageRange]:
     """Yield the messages that are asked for, of all entries that a node keeps, by a replay.
 
+    What was erased behind the last entry that is asked for is in none of them.
+
     Raises:
         LogIncomplete: It does not keep all entries, and tells no state that stands for the others.
         CorruptRecord, PipelineError: The entries cannot be read.
     """
     early = [each for each in ranges if each.first_index <= selection.last_index]
-    yield from message_ranges(early, _state_before(ranges), selection)
+    erased = find_erased_behind(ranges, selection.last_index)
+    for each in message_ranges(early, _state_before(ranges), selection):
+        yield each.without(erased)
 
 
 def _visible(options: ReadOptions) -> Sequence[MessageRange]:
@@ -482,7 +487,11 @@ def _visible(options: ReadOptions) -> Sequence[MessageRange]:
         return archived_current(store, manifest, chosen, last_index=last_index, as_of_ms=as_of_ms)
     ranges = _of_nodes(options)
     state = _state_before(ranges)
-    return visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=as_of_ms)
+    visible = visible_ranges(ranges, state, chosen, last_index=last_index, last_ms=as_of_ms)
+    if (last_index, as_of_ms) == (MAX_INDEX, MAX_INDEX):
+        return visible
+    erased = find_erased_behind(ranges, 0)
+    return [each.without(erased) for each in visible]
 
 
 def _state_before(

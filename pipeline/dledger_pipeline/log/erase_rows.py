@@ -1,0 +1,101 @@
+"""Finds the ERASE commands in entries: by the type bytes of all frames at once, by columns. Pure.
+
+Most entries hold a few frames, so that each step looks at the next frame of all entries that have
+one more. A backup asks this of all that it writes; `queue_offsets` learns of them by replay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from dledger.broker.command_frame import (
+    HEADER_BYTES,
+    CommandType,
+    MalformedCommandError,
+    UnknownCommandError,
+)
+from dledger.broker.erase import Erase
+from dledger.common.features import FEATURES
+from dledger.errors import NewerCommand
+from dledger.types import EntryKind
+from dledger_pipeline.log.produce_columns import Bools, Ints, Numbers
+from dledger_pipeline.log.records import schema, values
+
+ERASE_SCHEMA: Final = schema(
+    index=pa.int64(),
+    timestamp_ms=pa.int64(),
+    generation=pa.int64(),
+    queue_id=pa.int32(),
+    offset=pa.int64(),
+    first_entry=pa.int64(),
+)
+"""One row a message that the ERASE in the entry at `index` names, in the log's order: that at
+`offset` of queue `queue_id` of the topic that is the `generation`th of its group. The entry was
+proposed at `timestamp_ms`, and none of the messages that the command names was stored before the
+entry `first_entry`."""
+
+
+def erase_rows(entries: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows (`ERASE_SCHEMA`) of the ERASEs in *entries* (`records.ENTRY_SCHEMA`).
+
+    A malformed one, which nodes refuse, has none.
+
+    Raises:
+        NewerCommand: There is one of a newer version, which this one cannot tell.
+    """
+    buffer = entries.column("body").buffers()[2]
+    if buffer is None:
+        return rows_of(())
+    indexes, times_ms = (values(entries.column(name)) for name in ("index", "timestamp_ms"))
+    data = memoryview(buffer)
+    return rows_of(
+        (int(indexes[row]), int(times_ms[row]), command)
+        for row, start, end in sorted(_frames(entries, Numbers(buffer)))
+        for command in _decode(data, start, end, int(indexes[row]))
+    )
+
+
+def rows_of(commands: Iterable[tuple[int, int, Erase]]) -> pa.RecordBatch:
+    """Return the rows of ERASEs, each with the index of its entry and the timestamp of that."""
+    found = [
+        (index, at_ms, one.generation, one.queue_id, offset, one.first_entry)
+        for index, at_ms, one in commands
+        for offset in one.offsets
+    ]
+    columns = zip(*found, strict=True) if found else ((),) * len(ERASE_SCHEMA)
+    arrays = [pa.array(each, field.type) for each, field in zip(columns, ERASE_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=ERASE_SCHEMA)
+
+
+def _frames(entries: pa.RecordBatch, numbers: Numbers) -> Iterator[tuple[int, int, int]]:
+    """Yield (row, start, end) of the payloads of all ERASEs; what is cut short is none."""
+    bodies = entries.column("body")
+    edges = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]
+    row = np.flatnonzero(values(entries.column("type")) == EntryKind.DATA)
+    at, end = edges[row], edges[row + 1]
+    while len(row):
+        row, at, end = _where(at + HEADER_BYTES <= end, row, at, end)
+        start = at + HEADER_BYTES
+        behind = start + numbers.u32(at)
+        is_erase = (numbers.u8(at + HEADER_BYTES - 1) == CommandType.ERASE) & (behind <= end)
+        if is_erase.any():
+            found = _where(is_erase, row, start, behind)
+            yield from zip(*(each.tolist() for each in found), strict=True)
+        row, at, end = _where(behind < end, row, behind, end)
+
+
+def _where(wanted: Bools, *columns: Ints) -> tuple[Ints, ...]:
+    return columns if wanted.all() else tuple(each[wanted] for each in columns)
+
+
+def _decode(data: memoryview, start: int, end: int, index: int) -> Iterator[Erase]:
+    try:
+        yield Erase.decode(bytes(data[start:end]), 0, end - start)
+    except UnknownCommandError as error:
+        raise NewerCommand(index, what=str(error), level=FEATURES.level) from error
+    except MalformedCommandError:
+        return
