@@ -661,6 +661,7 @@ def _export(args: argparse.Namespace) -> Result:
         name=args.table,
     )
     request = ExportRequest(
+        store=_store(args),
         target=target,
         topics=args.topics,
         columns=_columns(args),
