@@ -55,15 +55,22 @@ def ensure(layout: Layout, language: str) -> tuple[str, ...]:
         raise MissingTool(lack)
     if language == "python":
         return (sys.executable, str(SOURCES / "python" / "driver.py"))
-    source = SOURCES / language
-    built = layout.cache / f"client-{language}-{digest_of(source)}"
+    built = folder_of(layout, language)
     if not built.exists():
         partial = built.with_suffix(".partial")
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial)
+        shutil.copytree(SOURCES / language, partial)
         _BUILDS[language](partial, layout)
         partial.rename(built)
     return _commands(built)[language]
+
+
+def folder_of(layout: Layout, language: str) -> Path:
+    """Return where a driver is with all that it needs, once it is built."""
+    source = SOURCES / language
+    if language == "python":
+        return source
+    return layout.cache / f"client-{language}-{digest_of(source)}"
 
 
 def _commands(built: Path) -> dict[str, tuple[str, ...]]:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
-from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster import Cluster
 from e2e.cluster.image import SPARK, Image, build
 from e2e.harness.waiting import HarnessError
 from e2e.harness.world import PYTHON, BrokerGroup, Namespace, eventually
@@ -22,7 +22,6 @@ _TAKEN: Final = "/tmp/taken"  # noqa: S108 - likewise
 _IN_VAIN: Final = "/tmp/taken-in-vain"  # noqa: S108 - likewise
 _DRIVERS: Final = "batch.kubernetes.io/job-name"
 _POLL_S: Final = 1.0
-_EXEC_S: Final = 600.0
 
 _EARLY_DROPS: Final = """
 import urllib.request
@@ -125,17 +124,8 @@ class Bookkeeper:
         return self._run(_SUBSCRIBER, "resume", "--topic", topic, "--probe", PROBE, *files)
 
     def _run(self, program: str, command: str, *args: str) -> dict[str, Any]:
-        try:
-            text = self._namespace.kubectl(
-                "exec", self.name, "--", PYTHON, program, command,
-                "--endpoint", self._endpoint, *args, timeout_s=_EXEC_S,
-            )  # fmt: skip
-        except CommandFailed as failed:
-            text = failed.output
-        lines = [line for line in text.splitlines() if line.startswith("{")]
-        if not lines:
-            raise HarnessError(f"{program} {command} said nothing of use:\n{text}")
-        result: dict[str, Any] = json.loads(lines[-1])
+        where = ("--endpoint", self._endpoint)
+        result = self._namespace.ask(self.name, program, command, *where, *args)
         if "error" in result:
             raise HarnessError(f"{program} {command}: {result['error']}")
         return result

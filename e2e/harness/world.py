@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from dledger.common.dns import OF_THE_SYSTEM, VARIABLE
-from e2e.cluster import Cluster, ClusterError
+from e2e.cluster import Cluster, ClusterError, CommandFailed
 from e2e.cluster.image import NODE, SPARK, Image
 from e2e.harness import waiting
 from e2e.harness.progress import ProgressWatch
@@ -31,6 +31,7 @@ _DELETE_NOW: Final = ("delete", "--force", "--grace-period=0", "--wait=false", "
 _HARNESS: Final = "e2e/harness"
 _POLL_S: Final = 0.5
 _USER: Final = 10001
+_PROGRAM_S: Final = 600.0
 _LOG_POLL_S: Final = 3.0
 """A kubectl costs a tenth of a second of the processor that the group and its client share."""
 _PATIENCE_S: Final = 300.0
@@ -210,6 +211,24 @@ class Namespace:
         paths = {program: program, **{each: f"{_HARNESS}/{each}" for each in modules}}
         paths |= {each: each for each in files or {}}
         self.apply(config_map, client_pod(name, image, command, paths, **spec))
+
+    def ask(self, pod: str, program: str, command: str, *args: str) -> dict[str, Any]:
+        """Run a program in a pod that waits for commands; return what it told last.
+
+        Raises:
+            HarnessError: It told nothing, as one that could not begin.
+        """
+        try:
+            text = self.kubectl(
+                "exec", pod, "--", PYTHON, program, command, *args, timeout_s=_PROGRAM_S
+            )
+        except CommandFailed as failed:
+            text = failed.output
+        lines = [line for line in text.splitlines() if line.startswith("{")]
+        if not lines:
+            raise HarnessError(f"{program} {command} said nothing of use:\n{text}")
+        told: dict[str, Any] = json.loads(lines[-1])
+        return told
 
     def operate(self, name: str, kind: str, *, group: str = "orders", **details: Any) -> None:
         """Create a BrokerOperation; *details* are what its kind takes."""

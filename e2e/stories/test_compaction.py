@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import pytest
 
-from e2e.cluster import Cluster, CommandFailed
+from e2e.cluster import Cluster
 from e2e.cluster.image import Image
 from e2e.harness.backups import (
     Backup,
@@ -18,7 +18,8 @@ from e2e.harness.backups import (
     spark_image,
 )
 from e2e.harness.s3 import S3Server
-from e2e.harness.world import PYTHON, BrokerGroup, Namespace, eventually, group_manifest
+from e2e.harness.world import Namespace, eventually, group_manifest
+from e2e.stories.sdk_pods import SdkPod, available, read_by_each
 from e2e.stories.test_backup_and_restore import (
     BALLAST,
     BALLAST_MESSAGES,
@@ -31,19 +32,26 @@ from e2e.stories.test_backup_and_restore import (
 TABLE: Final = "prices"
 KEYS, VERSIONS = 500, 6
 READER: Final = "reader"
-PROGRAM: Final = "/workload/e2e/harness/keyed_table.py"
+PROGRAM: Final = "/workload/keyed_table.py"
 ROUND_S: Final = 300.0
 
 
 @pytest.mark.long
 def test_a_table_outlives_its_log_its_nodes_and_its_group(
-    namespace: Namespace, cluster: Cluster, image: Image
+    namespace: Namespace, cluster: Cluster, image: Image, workload_image: Image
 ) -> None:
-    """Keyed writes, rounds by the schedule with executors, retention, new disks, and a restore.
+    """Keyed writes, rounds by the schedule with executors, new disks, retention, and a restore.
 
-    A consumer that was never there then gets one value a key, the newest.
+    A consumer that was never there then gets one value a key, the newest, in each language.
     """
     server, spark = S3Server.start(namespace), spark_image(cluster)
+    languages = available(
+        [
+            SdkPod(namespace, "python", workload_image),
+            SdkPod(namespace, "go", image),
+            SdkPod(namespace, "java", spark, cluster.heavy_node),
+        ]
+    )
     store = server.store("orders")
     compacted = {"enabled": True, "minLagHours": 0, "tombstoneHours": 0}
     topics = [
@@ -59,31 +67,40 @@ def test_a_table_outlives_its_log_its_nodes_and_its_group(
     group_id = group.status()["groupId"]
     table = Table(namespace, image)
     table.start()
-    table.write(KEYS, versions=VERSIONS)
+    wrote = [table.write(KEYS, versions=VERSIONS)]
     back_up(namespace, "before")
     asked = ask_for_a_round(namespace, "asked")
-    table.write(KEYS, versions=1, first=VERSIONS + 1)
+    wrote += [table.write(KEYS, versions=1, first=VERSIONS + 1)]
     group.change(compaction={"schedule": "* * * * *"})
-    scheduled = wait_for_a_scheduled_round(group)
+    scheduled = wait_for_a_scheduled_round(namespace)
     group.change(compaction={"schedule": ""})
+    first, second, third = group.pods()
+    for pod in (first, second):
+        replace_disk(namespace, pod)
     ballast = Bookkeeper(namespace, image, "orders")
     ballast.start()
     ballast.write(BALLAST, BALLAST_MESSAGES)
     drop_oldest(group)
+    settled = ask_for_a_round(namespace, "settled")
     kept = table.read(KEYS, version=VERSIONS + 1)
-    replace_each(namespace, group)
+    replace_disk(namespace, third)
     replaced = table.read(KEYS, version=VERSIONS + 1)
     back_up(namespace, "after")
     delete_with_volumes(group)
     namespace.apply(from_backup(spec, recovering(store, group_id)))
     group.wait_available(180)
     came_back = table.read(KEYS, version=VERSIONS + 1)
+    by_language = read_by_each(languages, "orders:8081", TABLE)
 
     assert asked["compaction"]["letGo"] + asked["compaction"]["later"] == KEYS * (VERSIONS - 1)
-    assert scheduled["phase"] == "Succeeded"
+    assert scheduled["startedAt"]
+    assert settled["compaction"]["later"] == 0, "without a schedule nothing waits for retention"
     assert "OperationSucceeded" in events_of(namespace, "asked")
-    for said in (kept, replaced, came_back):
+    for said in (*wrote, kept, replaced, came_back):
         assert said["ok"], said
+    newest = sorted(f"key-{n} {VERSIONS + 1}" for n in range(KEYS))
+    for language, texts in by_language.items():
+        assert sorted(text.rpartition(" ")[0] for text in texts) == newest, language
 
 
 @pytest.mark.long
@@ -127,15 +144,8 @@ class Table:
         return self._run("read", "--keys", str(keys), "--version", str(version))
 
     def _run(self, command: str, *args: str) -> dict[str, Any]:
-        asked = ("--endpoint", "orders:8081", "--topic", TABLE, *args)
-        try:
-            text = self._namespace.kubectl(
-                "exec", READER, "--", PYTHON, PROGRAM, command, *asked, timeout_s=600
-            )
-        except CommandFailed as failed:
-            text = failed.output
-        found: dict[str, Any] = json.loads(text.strip().splitlines()[-1])
-        return found
+        where = ("--endpoint", "orders:8081", "--topic", TABLE)
+        return self._namespace.ask(READER, PROGRAM, command, *where, *args)
 
 
 def round_manifest(name: str) -> dict[str, Any]:
@@ -149,7 +159,8 @@ def round_manifest(name: str) -> dict[str, Any]:
 
 
 def ask_for_a_round(namespace: Namespace, name: str) -> dict[str, Any]:
-    """Run a round now, by executors; return its status."""
+    """Run a round now, by executors; return its status. One that runs already is waited for."""
+    eventually("no round is under way", lambda: not unfinished_rounds(namespace), ROUND_S)
     namespace.apply(round_manifest(name))
     status = wait_round(namespace, name)
     assert status["phase"] == "Succeeded", status
@@ -166,15 +177,37 @@ def wait_round(namespace: Namespace, name: str) -> dict[str, Any]:
     return eventually(f"round {name} has ended", probe, ROUND_S)
 
 
-def wait_for_a_scheduled_round(group: BrokerGroup) -> dict[str, Any]:
-    """Wait until a round that the schedule made has succeeded; return `status.compaction`."""
+def wait_for_a_scheduled_round(namespace: Namespace) -> dict[str, Any]:
+    """Wait until a round that the schedule made has succeeded; return its status.
+
+    `status.compaction` tells of the newest round, which is the next one a minute later.
+    """
 
     def probe() -> dict[str, Any] | None:
-        found: dict[str, Any] = group.status().get("compaction", {})
-        is_scheduled = str(found.get("name", "")).startswith("orders-compaction-")
-        return found if is_scheduled and found.get("phase") == "Succeeded" else None
+        scheduled = [
+            status
+            for name, status in rounds(namespace).items()
+            if name.startswith("orders-compaction-") and status.get("phase") == "Succeeded"
+        ]
+        return scheduled[0] if scheduled else None
 
     return eventually("a scheduled round has succeeded", probe, ROUND_S)
+
+
+def rounds(namespace: Namespace) -> dict[str, dict[str, Any]]:
+    """Return the status of each round that there is, by name."""
+    listed = json.loads(namespace.kubectl("get", "brokeroperations", "-o", "json"))["items"]
+    return {
+        one["metadata"]["name"]: one.get("status", {})
+        for one in listed
+        if one["spec"]["kind"] == "Compact"
+    }
+
+
+def unfinished_rounds(namespace: Namespace) -> list[str]:
+    """Return the names of rounds that run or wait."""
+    ended = ("Succeeded", "Failed")
+    return [name for name, one in rounds(namespace).items() if one.get("phase") not in ended]
 
 
 def back_up(namespace: Namespace, name: str) -> None:
@@ -185,12 +218,15 @@ def back_up(namespace: Namespace, name: str) -> None:
     assert watched.status["phase"] == "Completed", watched.status
 
 
-def replace_each(namespace: Namespace, group: BrokerGroup) -> None:
-    """Give up each node's disk, one after the other: all of the table is copied to a new one."""
-    for pod in group.pods():
-        name = f"replace-{pod}"
-        namespace.operate(name, "ReplaceMember", member=pod)
-        namespace.wait_operated(name, 240)
+def replace_disk(namespace: Namespace, pod: str) -> None:
+    """Give up a node's disk: all of the table is copied to a new one.
+
+    The oldest membership in the log that is copied has to have a member that is still there (adr
+    21), so retention has to come between the first replacement and the last.
+    """
+    name = f"replace-{pod}"
+    namespace.operate(name, "ReplaceMember", member=pod)
+    namespace.wait_operated(name, 240)
 
 
 def from_backup(spec: dict[str, Any], recovery: dict[str, Any]) -> dict[str, Any]:

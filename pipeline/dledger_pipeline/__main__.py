@@ -31,7 +31,7 @@ from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
 from dledger_pipeline.jobs.export import ExportRequest, export
 from dledger_pipeline.jobs.progress import Progress, served
-from dledger_pipeline.jobs.result import Result, count, size
+from dledger_pipeline.jobs.result import Result, count, in_brief, size
 from dledger_pipeline.jobs.runner import THRESHOLD_BYTES, RunnerName
 from dledger_pipeline.jobs.without_spark import (
     gc,
@@ -62,7 +62,7 @@ _MAY_PASS: Final = (
 )
 """What may go well the next time; the operator's Jobs are tried again for nothing else."""
 _UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
-_MAX_MESSAGE: Final = 3000  # Kubernetes keeps 4096 bytes of a termination message
+_MAX_MESSAGE: Final = 3000  # beside its type, of MOST_BYTES
 
 _EPILOG: Final = """\
 examples:
@@ -182,7 +182,7 @@ def _in_words(value: object) -> object:
 
 def _write_result(args: argparse.Namespace, result: Result) -> None:
     if args.result_file:
-        args.result_file.write_text(json.dumps(result), "utf-8")
+        args.result_file.write_text(json.dumps(in_brief(result)), "utf-8")
 
 
 def _say(line: str) -> None:
@@ -245,7 +245,10 @@ def _command(
         help="serve /metrics on this port while it runs; 0: do not (0)",
     )
     parser.add_argument(
-        "--result-file", type=Path, metavar="FILE", help="write the result, or the error, as JSON"
+        "--result-file",
+        type=Path,
+        metavar="FILE",
+        help="write the result, or the error, as JSON in brief: of what is told by topic, only names",
     )
     return parser
 

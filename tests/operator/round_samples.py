@@ -19,9 +19,10 @@ RESULT: dict[str, Any] = {
     "letGo": 300,
     "later": 7,
     "writtenBytes": 5000,
-    "topics": {"prices": {"kept": 12, "letGo": 300}},
+    "topicCount": 1,
+    "topics": ["prices"],
 }
-DID = {key: value for key, value in RESULT.items() if key != "phase"} | {"topics": ["prices"]}
+DID = {key: value for key, value in RESULT.items() if key != "phase"}
 SUCCEEDED = JobSucceeded(result=RESULT, started_at=STARTED, ended_at=ENDED)
 
 

@@ -18,7 +18,7 @@ from dledger_operator.decisions.rounds import (
     result_of,
     round_outcome,
 )
-from dledger_operator.observed.job_status import JobFailed, JobRunning
+from dledger_operator.observed.job_status import JobFailed, JobRunning, JobSucceeded
 from dledger_operator.resources.compaction import scheduled_round
 from dledger_operator.status.operation_status import operation_status
 from tests.operator.backup_samples import LARGE, ON_CLAIM, STORE
@@ -97,7 +97,7 @@ def test_what_a_round_did_is_in_its_status() -> None:
         {},
         {"kept": -1, "letGo": "many", "later": True, "writtenBytes": 1 << 70, "asOfIndex": None},
         {"topics": "prices"},
-        {"topics": ["prices"]},
+        {"topics": {"prices": {}}, "topicCount": [1]},
     ],
 )
 def test_a_result_that_is_none_of_ours_is_read_as_nothing(result: dict[str, Any]) -> None:
@@ -107,10 +107,25 @@ def test_a_result_that_is_none_of_ours_is_read_as_nothing(result: dict[str, Any]
 
 def test_a_huge_result_is_cut() -> None:
     """At what the schema has room for."""
-    found = result_of({**RESULT, "topics": {f"{n:0>1000}"[::-1]: {} for n in range(1000)}})
+    found = result_of({**RESULT, "topics": [f"{n:0>1000}"[::-1] for n in range(1000)]})
 
     assert len(found["topics"]) == 256
     assert {len(name) for name in found["topics"]} == {127}
+
+
+def test_a_round_tells_how_many_topics_there_are_where_not_all_names_have_room() -> None:
+    """The pipeline leaves the names that fit into a termination message, and their number."""
+    done = JobSucceeded(result={**RESULT, "topicCount": 10_000})
+
+    status = operation_status(
+        compact(), round_outcome(compact(), observed(job=done), now=NOW), now=NOW
+    )
+
+    assert (status["compaction"]["topicCount"], status["compaction"]["topics"]) == (
+        10_000,
+        ["prices"],
+    )
+    assert "of 10000 topics" in status["message"]
 
 
 def _job(seen: RoundObserved, one: BrokerOperation | None = None) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -241,6 +242,22 @@ def test_a_lie_ends_the_job_with_the_leaders_words(
     assert code == 1
     assert words in capsys.readouterr().err
     assert len(compacting.calls) == 2
+
+
+def test_what_came_of_each_topic_is_printed_and_the_operator_gets_names(
+    compacting: CompactingGroup, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A termination message has no room for figures of ten thousand topics."""
+    file = tmp_path / "result"
+    where = ("--endpoint", ",".join(compacting.addresses), "--runner", "plain")
+
+    code = main(["compact", *where, "--json", "--result-file", str(file)])
+
+    printed, left = json.loads(capsys.readouterr().out), json.loads(file.read_text("utf-8"))
+    assert code == 0
+    assert printed["topics"]["prices"]["letGo"] == 62 - 8
+    assert left == {**printed, "topics": ["prices", "stock"]}
+    assert left["topicCount"] == 2
 
 
 def test_nobody_who_leads_is_waited_for_and_worth_another_try(

@@ -36,7 +36,7 @@ from dledger_operator.resources.compaction import round_work
 
 RECORD: Final = "compaction"
 """Where the status of a BrokerOperation has what a round did."""
-_COUNTS: Final = ("asOfIndex", "kept", "letGo", "later", "writtenBytes")
+_COUNTS: Final = ("asOfIndex", "kept", "letGo", "later", "writtenBytes", "topicCount")
 _GREATEST: Final = (1 << 63) - 1
 _MOST_TOPICS: Final = 256
 _LONGEST_NAME: Final = 127
@@ -131,10 +131,9 @@ def again_in_s(group: BrokerGroup, *, now: str) -> int:
 def result_of(result: Json) -> Manifest:
     """Return the pipeline's result of a round, as far as its fields have the right types."""
     found: Manifest = {key: _number(result.get(key)) for key in _COUNTS}
-    of_topics = result.get("topics")
-    topics = of_topics if isinstance(of_topics, Mapping) else {}
-    texts = [str(name)[:_LONGEST_NAME] for name in topics]
-    return {**found, "topics": texts[:_MOST_TOPICS]}
+    names = result.get("topics")
+    topics = names[:_MOST_TOPICS] if isinstance(names, list) else []
+    return {**found, "topics": [str(name)[:_LONGEST_NAME] for name in topics]}
 
 
 def _start_of(started_at: str) -> Manifest:
@@ -143,7 +142,7 @@ def _start_of(started_at: str) -> Manifest:
 
 def _sentence(record: Mapping[str, Any]) -> str:
     return (
-        f"up to entry {record['asOfIndex']} of {len(record['topics'])} topics: {record['letGo']} "
+        f"up to entry {record['asOfIndex']} of {record['topicCount']} topics: {record['letGo']} "
         f"messages were let go, {record['kept']} copied forward ({record['writtenBytes']} bytes), "
         f"and {record['later']} go later"
     )

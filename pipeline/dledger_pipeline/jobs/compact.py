@@ -129,7 +129,7 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
         topics = _choose_topics(leader.compacted_topics(), request.topics)
         if not topics:
             progress("the group has no compacted topic")
-            return {"phase": COMPLETED, "groupId": nodes.group_id, "topics": {}}
+            return {"phase": COMPLETED, "groupId": nodes.group_id, "topicCount": 0, "topics": {}}
         log, decisions = _read_and_decide(request, topics, progress)
         progress.at(Phase.COMPACTING)
         telling = _Telling(leader, log, request.again_in_ms, progress)
@@ -285,5 +285,6 @@ def _result(
         "writtenBytes": sum(each.written_bytes for each in sums.values()),
         "durationS": round(took_s, 3),
         "dryRun": request.dry_run,
+        "topicCount": len(sums),
         "topics": {name: each.result() for name, each in sums.items()},
     }
