@@ -248,7 +248,7 @@ def _command(
         "--result-file",
         type=Path,
         metavar="FILE",
-        help="write the result, or the error, as JSON in brief: of what is told by topic, only names",
+        help="write the result, or the error, as JSON, in brief: of topics only the names",
     )
     return parser
 
