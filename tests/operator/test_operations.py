@@ -299,7 +299,7 @@ def test_a_forced_group_gives_up_only_disks_that_may_be_old() -> None:
         (_operation("TransferLeader", transferLeader={"to": "x"}), False, Reason.NO_SUCH_MEMBER),
         (TRANSFER, True, Reason.OPERATION_HELD),
         (REPLACE, True, Reason.OPERATION_HELD),
-        (_operation("Compact"), False, Reason.INVALID_SPEC),
+        (_operation("Verify"), False, Reason.INVALID_SPEC),
     ],
 )
 def test_what_cannot_begin_says_why_and_does_nothing(

@@ -98,7 +98,12 @@ class KeptRows:
         return decode_kept(entries, _within(entries, self.blocks), is_wanted, columns)
 
 
-NOTHING_KEPT: Final = KeptRows(blocks=pa.RecordBatch.from_pylist([], BLOCK_SCHEMA))
+NOTHING_KEPT: Final = KeptRows(
+    blocks=pa.RecordBatch.from_arrays(
+        [pa.nulls(0, field.type) for field in BLOCK_SCHEMA],  # what takes no list imports no pandas
+        schema=BLOCK_SCHEMA,
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ one more. A backup asks this of all that it writes; `queue_offsets` learns of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -67,8 +67,14 @@ def rows_of(commands: Iterable[tuple[int, int, Erase]]) -> pa.RecordBatch:
         for offset in one.offsets
     ]
     columns = zip(*found, strict=True) if found else ((),) * len(ERASE_SCHEMA)
-    arrays = [pa.array(each, field.type) for each, field in zip(columns, ERASE_SCHEMA, strict=True)]
+    arrays = [_array(each, field.type) for each, field in zip(columns, ERASE_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ERASE_SCHEMA)
+
+
+def _array(items: Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return whole numbers as an array. `pa.array` would import pandas, in each backup's task."""
+    buffer = pa.py_buffer(np.array(items, str(kind)))
+    return pa.Array.from_buffers(kind, len(items), [None, buffer])
 
 
 def _frames(entries: pa.RecordBatch, numbers: Numbers) -> Iterator[tuple[int, int, int]]:
