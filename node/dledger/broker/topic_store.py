@@ -462,11 +462,9 @@ class TopicStore:
         if topic.compaction is None:
             raise InvalidArgument(f"topic {topic.name!r} is not compacted")
         self.queue(topic.name, command.queue_id)
-        queue = self._own(topic.name, command.queue_id)
-        first = queue.first
-        messages = queue.erase(command.offsets)
+        messages = self._own(topic.name, command.queue_id).erase(command.offsets)
         self._kept[topic.name] -= messages
-        return Gone(topic.name, messages, queue.first > first)
+        return Gone(topic.name, messages, from_front=False)  # such a queue begins at 0 for ever
 
     @property
     def copied_below(self) -> int:
