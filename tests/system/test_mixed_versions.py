@@ -27,6 +27,7 @@ from dledger.errors import (
     NewerCommand,
     NewerFormat,
     NodeRemoved,
+    NotLeader,
     Unavailable,
 )
 from dledger.store.format import FORMAT_VERSION
@@ -100,7 +101,16 @@ async def _restart(live: LiveNodes, number: int, *, newer: bool) -> None:
 
 
 async def _clone(live: LiveNodes, number: int) -> object:
-    return await live.nodes[number].engine.propose(_CLONE.encode())
+    """Have node *number* propose it; if its disk was so slow that it stepped down, it leads first.
+
+    Raises:
+        FeatureNotReady: A member is too old.
+    """
+    while True:
+        try:
+            return await live.nodes[number].engine.propose(_CLONE.encode())
+        except NotLeader:
+            await _lead(live, number)
 
 
 def _topics(live: LiveNodes, number: int) -> list[str]:
