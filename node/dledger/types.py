@@ -19,6 +19,8 @@ NodeId = NewType("NodeId", str)
 MAX_NUMBER: Final = 1 << 62
 """Terms and indexes stay below: a number that no group comes to is a fault or a forgery, and what
 follows it would not fit where numbers have 64 bits, or 63."""
+NO_PRIORITY: Final = -1
+"""The priority of a message that has none."""
 _OVERHEAD_BYTES: Final = 256
 """What an entry takes in memory beside its data, about."""
 
@@ -102,10 +104,49 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MovedFrom:
+    """Where a message was before its group moved it, as it moves a dead letter.
+
+    Attributes:
+        topic, generation, queue_id, offset: Its place there; queue and offset are -1 if it had
+            none, because it was held back until now.
+        stored_at_ms: When it was stored there, by the log's time.
+        born_host: Its producer's address.
+        attempts: How often it had been delivered there.
+    """
+
+    topic: str
+    generation: int
+    queue_id: int
+    offset: int
+    stored_at_ms: int
+    born_host: str = ""
+    attempts: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Typed:
+    """What a message has that only some types of topics know.
+
+    Attributes:
+        message_group: Messages of one group are delivered one after the other; empty: it has none.
+        deliver_at_ms: Not to be delivered before, Unix milliseconds; 0: at once.
+        priority: The higher, the sooner it is delivered; `NO_PRIORITY`: it has none.
+        moved_from: Where it was before; None: its producer sent it here.
+    """
+
+    message_group: str = ""
+    deliver_at_ms: int = 0
+    priority: int = NO_PRIORITY
+    moved_from: MovedFrom | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRecord:
     """A committed message and where it is.
 
-    *generation* says of which topic of its name *offset* is; 0: not told.
+    *generation* says of which topic of its name *offset* is; 0: not told. *typed* is None for a
+    message that has nothing but what all types of topics know.
     """
 
     record: Record
@@ -113,6 +154,7 @@ class StoredRecord:
     index: int
     stored_at_ms: int
     generation: int = 0
+    typed: Typed | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,8 +20,14 @@ from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURE_LEVEL, FEATURES, CommandForm, MemberLevels, since
-from dledger.errors import FeatureNotReady, InvalidArgument, NewerCommand, NewerFormat
-from dledger.types import EntryKind, Member, Membership, NodeId
+from dledger.errors import (
+    FeatureNotReady,
+    InvalidArgument,
+    NewerCommand,
+    NewerFormat,
+    OlderFormat,
+)
+from dledger.types import EntryKind, Member, Membership, NodeId, Typed
 from tests.broker.log import Log
 from tests.broker.next_version import NEXT, CloneTopic, NextState
 
@@ -96,6 +102,7 @@ def test_the_table_has_what_else_lies_in_the_log() -> None:
     everything = Membership.of([_A], outgoing=[_B], learners=[_C], epoch=1)
     membership = json.loads(everything.encode())
     flags = FEATURES.commands[CommandType.PRODUCE].flags
+    assert FEATURES.commands[CommandType.PRODUCE].further_at == produce.FURTHER_AT
 
     assert sum(flags) == produce.FLAGS
     assert set(FEATURES.entry_kinds) == set(EntryKind)
@@ -146,6 +153,12 @@ def _with_flag() -> bytes:
     return bytes(command)
 
 
+def _with_further_flag() -> bytes:
+    command = _produced()
+    command[10] |= 16
+    return bytes(command)
+
+
 _NEWER = [
     (_framed(77, {"a": 1}), "a command of type 77"),
     (_framed(0, {}), "a command of type 0"),
@@ -156,6 +169,7 @@ _NEWER = [
     (_version_2(), "PRODUCE of version 2"),
     (b"\x01\x00\x00\x00\x01\x02", "PRODUCE of version 2"),
     (_with_flag(), "PRODUCE with flags 0x40"),
+    (_with_further_flag(), "PRODUCE with flags 0x1000"),
 ]
 
 
@@ -188,7 +202,7 @@ def test_the_error_says_which_entry_and_what_to_do() -> None:
 _MALFORMED = [
     frame(CommandType.PRODUCE, b""),
     frame(CommandType.PRODUCE, b"\x00\x20 of no version"),
-    frame(CommandType.PRODUCE, b"\x01\x1f cut short"),
+    frame(CommandType.PRODUCE, b"\x01\x1f\x01\x00\x01\x00 short"),
     frame(CommandType.ACK, b"junk"),
     frame(CommandType.ACK, b"[]"),
     frame(CommandType.ACK, b"[" * 100_000),
@@ -306,6 +320,116 @@ def test_the_level_of_a_batch_is_that_of_its_columns() -> None:
         ProduceFrame(_with_flag(), 5, len(_with_flag()))
 
 
+def test_the_level_of_a_batch_is_that_of_its_further_columns_too() -> None:
+    """They stand in another byte."""
+    flags = {**FEATURES.commands[CommandType.PRODUCE].flags, 4096: 2}
+    form = replace(FEATURES.commands[CommandType.PRODUCE], flags=flags)
+    features = replace(NEXT, commands={**NEXT.commands, CommandType.PRODUCE: form})
+    message = Message(message_id="1", body=b"x", typed=Typed(message_group="g"))
+    typed = encode_produce(Columns.of([message]), client_id="c", topic="t")
+
+    assert features.level_of(bytes(_produced())) == 1
+    assert features.level_of(typed) == 1
+    assert features.level_of(_with_further_flag()) == 2
+
+
+@pytest.mark.parametrize(
+    ("payload", "by_flags"),
+    [
+        (b"", 2),
+        (b"\x01", 2),
+        (b"\x01\x01", 2),
+        (b"\xff" * 40, 3),
+        (b"\x01\0\0\0\0\x01", 3),
+        (b"[]", 2),
+        (b"[" * 100_000, 3),
+        (b'{"name":"g"', 3),
+    ],
+    ids=range(8),
+)
+def test_any_bytes_have_a_level(payload: bytes, by_flags: int) -> None:
+    """Columns are no JSON, nor is all that lies in the place of it: nothing but a number comes."""
+    binary = CommandForm(name="HOLD", level=2)
+    grown = CommandForm(name="GROWN", level=2, flags={1: 2, 2: 3, 256: 3}, further_at=5)
+    features = replace(NEXT, level=3, commands={**NEXT.commands, 201: binary, 202: grown})
+
+    assert features.level_of(_bytes(201, payload)) == 2
+    assert features.level_of(_bytes(202, payload)) == by_flags
+    assert features.level_of(_bytes(3, payload)) == 1
+    assert features.level_of(_bytes(200, payload)) == 2
+    levels = MemberLevels(NodeId("a"), features)
+    with pytest.raises(FeatureNotReady, match="level 2"):
+        levels.admit(_bytes(201, payload), _GROUP)
+
+
+def _bytes(kind: int, payload: bytes) -> bytes:
+    return len(payload).to_bytes(4, "little") + bytes([kind]) + payload
+
+
+# -- the highest level that was applied ------------------------------------------------------------
+
+
+def test_the_state_has_the_highest_level_that_was_applied() -> None:
+    """Of a type or a field, whether it was refused when it was applied, or malformed."""
+    for command in (
+        _CLONE,
+        _NOTED,
+        _bytes(200, b"junk"),
+        _framed(200, {"topic": "no", "copy": "c"}),
+    ):
+        log = Log(state=NextState())
+        log.create()
+        assert log.state.level == 1
+        log.append(command)
+        assert log.state.level == 2
+        log.append(CreateGroup(name="h").encode())
+        assert log.state.level == 2
+
+
+def test_the_level_is_part_of_the_state_and_of_its_snapshots() -> None:
+    """A node that has only the snapshot knows it as well as one that has the log."""
+    log, plain = Log(state=NextState()), Log(state=NextState())
+    for each in (log, plain):
+        each.create()
+    log.append(_framed(3, {"name": "g", "note": ""}))
+    plain.append(_framed(3, {"name": "g"}))
+
+    assert log.state.digest() != plain.state.digest()
+    restored = NextState.decode(log.state.encode())
+    assert (restored.level, restored.digest()) == (2, log.state.digest())
+    taker = NextState()
+    taker.replace(restored)
+    assert taker.level == 2
+
+
+def test_a_snapshot_of_a_higher_level_is_of_a_newer_version() -> None:
+    """What its state means is not known here, whatever its format: it is no damage."""
+    log = Log(state=NextState())
+    log.create()
+    log.append(_NOTED)
+
+    with pytest.raises(NewerFormat, match="feature level 2, and this one reads up to feature lev"):
+        BrokerState.decode(log.state.encode())
+
+
+def test_a_member_that_was_not_heard_counts_as_of_the_level_that_was_applied() -> None:
+    """It cannot apply the log without that: a younger leader would hold all back until it is up."""
+    state = NextState()
+    levels = _levels(b=2)
+    levels.count_on(lambda: state.level)
+    with pytest.raises(FeatureNotReady, match="orders-c has not told its level"):
+        levels.admit(_CLONE, _GROUP)
+
+    log = Log(state=state)
+    log.create()
+    log.append(_CLONE)
+
+    levels.admit(_CLONE, _GROUP)
+    levels.told(NodeId("c"), 1)
+    with pytest.raises(FeatureNotReady, match="orders-c is of level 1"):
+        levels.admit(_CLONE, _GROUP)
+
+
 def test_a_row_of_fields_is_divided_by_blanks() -> None:
     """So that a line of the table is short."""
     form = CommandForm(name="X", level=1, fields=since(1, "a b") | since(3, "c"))
@@ -330,3 +454,16 @@ def test_a_state_of_a_newer_format_is_no_damage(monkeypatch: pytest.MonkeyPatch)
         BrokerState.decode(data)
     with pytest.raises(MalformedStateError):
         BrokerState.decode(data[:-1] + bytes([data[-1] ^ 1]))
+
+
+def test_a_state_of_an_older_format_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is no damage either: what it says is not what this version would have made of its log."""
+    log = Log()
+    log.create()
+    monkeypatch.setattr(broker_state, "_MAGIC", b"DLGRBRK%d" % (snapshot_codec.FORMAT - 1))
+    data = log.state.encode()
+
+    with pytest.raises(
+        OlderFormat, match=f"format {snapshot_codec.FORMAT - 1}, .*format {snapshot_codec.FORMAT}"
+    ):
+        BrokerState.decode(data)

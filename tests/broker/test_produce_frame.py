@@ -19,8 +19,31 @@ from dledger.broker.id_runs import IdRun
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.common.replay_mark import ReplayMark
+from dledger.types import NO_PRIORITY, MovedFrom, Typed
 
 _TEXT = st.text(max_size=12)
+_NUMBERS = st.integers(-(2**63), 2**63 - 1)
+_MOVED = st.builds(
+    MovedFrom,
+    topic=st.text(min_size=1, max_size=12),
+    generation=_NUMBERS,
+    queue_id=st.integers(-(2**31), 2**31 - 1),
+    offset=_NUMBERS,
+    stored_at_ms=_NUMBERS,
+    born_host=_TEXT,
+    attempts=st.integers(0, 2**32 - 1),
+)
+TYPED = st.one_of(
+    st.none(),
+    st.builds(
+        Typed,
+        message_group=_TEXT,
+        deliver_at_ms=_NUMBERS,
+        priority=st.integers(NO_PRIORITY, 2**31 - 1),
+        moved_from=st.one_of(st.none(), _MOVED),
+    ).filter(lambda typed: typed != Typed()),
+)
+"""What a message has that only some types of topics know; most have nothing."""
 _MESSAGES = st.lists(
     st.builds(
         Message,
@@ -32,6 +55,7 @@ _MESSAGES = st.lists(
         born_at_ms=st.integers(-(2**63), 2**63 - 1),
         encoding=st.sampled_from(Encoding),
         trace_context=_TEXT,
+        typed=TYPED,
     ),
     min_size=1,
     max_size=6,
@@ -181,3 +205,79 @@ def test_columns_lie_where_the_diagram_says() -> None:
         + b"xyz"
     )
     assert command == struct.pack("<IB", len(expected) - 5, 1) + expected[5:]
+
+
+_MOVED_FROM = MovedFrom(
+    topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5, born_host="h", attempts=6
+)
+_MOVES = (
+    struct.pack("<III", 0, 0, 1) + b"o" + struct.pack("<2q", 0, 2) + struct.pack("<2q", 0, 4)
+    + struct.pack("<2q", 0, 5) + struct.pack("<2i", 0, 3) + struct.pack("<2I", 0, 6)
+    + struct.pack("<III", 0, 0, 1) + b"h"
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "further", "columns"),
+    [
+        (Typed(message_group="g"), 1, struct.pack("<III", 0, 0, 1) + b"g"),
+        (Typed(deliver_at_ms=7), 2, struct.pack("<2q", 0, 7)),
+        (Typed(priority=0), 4, struct.pack("<2i", -1, 0)),
+        (Typed(moved_from=_MOVED_FROM), 8, _MOVES),
+        (
+            Typed(message_group="g", deliver_at_ms=7, priority=0, moved_from=_MOVED_FROM),
+            15,
+            struct.pack("<III", 0, 0, 1) + b"g" + struct.pack("<2q", 0, 7)
+            + struct.pack("<2i", -1, 0) + _MOVES,
+        ),
+    ],
+    ids=["group", "time", "priority", "moved", "all"],
+)  # fmt: skip
+def test_a_batch_pays_for_the_columns_that_it_has_and_for_no_others(
+    typed: Typed, further: int, columns: bytes
+) -> None:
+    """Without any it has the very bytes that it had before there were such columns."""
+
+    def encoded(*both: Typed | None) -> bytes:
+        messages = [Message(message_id="", body=b"b", typed=each) for each in both]
+        return encode_produce(Columns.of(messages), client_id="c", topic="t", queue_id=3)
+
+    plain = encoded(None, None)
+    with_it = encoded(None, typed)
+
+    bodies = struct.pack("<III", 0, 1, 2) + b"bb"
+    assert plain[5:] == (
+        struct.pack("<BBHHHiI", 1, 0, 1, 1, 0, 3, 2) + b"ct" + bytes(16) + bytes(12) + bodies
+    )
+    assert with_it[5:] == (
+        plain[5:10] + bytes([further]) + plain[11 : -len(bodies)] + columns + bodies
+    )
+    assert encoded(Typed(), Typed()) == plain
+    found = _decoded(with_it)
+    assert [found.message(row).typed for row in (0, 1)] == [None, typed]
+    assert found.typed is not None
+    assert found.typed.groups() == [b"", typed.message_group.encode()]
+    assert found.typed.deliver_at_ms() == (0, typed.deliver_at_ms)
+    assert found.typed.priorities() == (NO_PRIORITY, typed.priority)
+
+
+@pytest.mark.parametrize("cut", [1, 9, 30, 60, 90])
+def test_columns_of_a_type_that_are_cut_short_are_refused(cut: int) -> None:
+    """Wherever they end, and whatever the bodies behind them would say."""
+    typed = Typed(message_group="g", deliver_at_ms=7, priority=0, moved_from=_MOVED_FROM)
+    batch = Columns.of([Message(message_id="", body=b"b", typed=typed)])
+    payload = encode_produce(batch, client_id="c", topic="t")[HEADER_BYTES:-cut]
+
+    with pytest.raises(MalformedCommandError):
+        ProduceFrame(payload, 0, len(payload))
+
+
+def test_a_priority_below_none_breaks_its_own_message_alone() -> None:
+    """There is no such one; the message beside it has its own."""
+    both = (Typed(priority=-2), Typed(priority=5))
+    batch = Columns.of([Message(message_id="", body=b"b", typed=each) for each in both])
+    found = _decoded(encode_produce(batch, client_id="c", topic="t"))
+
+    with pytest.raises(MalformedCommandError, match=r"^row 0: a priority of -2$"):
+        found.message(0)
+    assert found.message(1).typed == both[1]

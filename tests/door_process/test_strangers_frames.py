@@ -25,6 +25,7 @@ from dledger.link.frames import HEADER, Kind, Opening, Resumes, opening, packed
 from dledger.rocketmq.send_requests import Origin, encoded
 from dledger.server.door_batches import DoorBatches
 from dledger.server.wiring import services_of
+from dledger.types import Typed
 from tests.requests import memory_group as made
 from tests.requests.memory_group import MemoryGroup
 from tests.waiting import eventually
@@ -32,6 +33,10 @@ from tests.waiting import eventually
 COMMAND = encoded(Origin("client-1", "t", ""), [Message(message_id="1", body=b"body")])
 MARKED = encoded(
     Origin("client-1", "t", "", ReplayMark(bytes(16), 1)), [Message(message_id="1", body=b"body")]
+)
+TYPED = encoded(
+    Origin("client-1", "t", ""),
+    [Message(message_id="1", body=b"body", typed=Typed(message_group="g"))],
 )
 PEER = "ipv4:127.0.0.1:1"
 CLIENT = Client(PEER, "client-1", None, ((b"x-mq-client-id", b"client-1"),))
@@ -88,6 +93,7 @@ BAD = {
     ),
     "another client": frames.sending(1, a_send(client=CLIENT._replace(client_id="client-2"))),
     "the mark of a replay": frames.sending(1, a_send(command=MARKED)),
+    "what only some types of topics know": frames.sending(1, a_send(command=TYPED)),
     "too many calls": frames.sending(1, a_send(calls=2)),
     "no handles": packed(DoorKind.ACK, 1, bytes(16)),
     "no credit": packed(Kind.CREDIT, 1, b"1"),

@@ -37,8 +37,9 @@ from dledger_pipeline.log.records import RecordBytes, parse
 from tests.fuzz.mutation import BYTES, NUMBERS, mutated, spoil
 from tests.fuzz.target import Broken, Target
 
-_HEADER: Final = struct.Struct("<BBHHHiI")
+_HEADER: Final = struct.Struct("<BBHBBHiI")
 _ENCODINGS, _TAGS, _KEYS, _PROPERTIES, _TRACES, _MARK = 1, 2, 4, 8, 16, 32
+_GROUPS, _DELIVERIES, _PRIORITIES, _MOVES = 1, 2, 4, 8
 _TIMES: Final = (0, 1, 1_700_000_000_000, 253_402_300_799_999)
 _CREATE: Final = commands.CreateTopic(name="t", type="NORMAL", queues=4).encode()
 
@@ -88,12 +89,37 @@ def a_batch(rng: Random) -> bytes:
             ]
     if flags & _TRACES:
         parts.append(_strings(rng, [_bytes(rng, b"trace") for _ in range(count)]))
+    further = rng.choice((*[0] * 12, 1, 2, 4, 8, 15, rng.randrange(16), rng.randrange(256)))
+    parts += _typed_columns(rng, further, count)
     parts.append(_strings(rng, [rng.randbytes(rng.choice((1, 1, 5, 60))) for _ in range(count)]))
     queue = rng.choice((-1, 0, 1, 3, 4, -2, 2**31 - 1))
-    header = _HEADER.pack(
-        rng.choice((*[1] * 20, 2, 0)), flags, len(client), len(topic), len(host), queue, count
-    )
+    version, names = rng.choice((*[1] * 20, 2, 0)), (len(client), len(topic) % 256)
+    header = _HEADER.pack(version, flags, *names, further, len(host), queue, count)
     return frame(CommandType.PRODUCE, header, *parts)
+
+
+def _typed_columns(rng: Random, further: int, count: int) -> list[bytes]:
+    """Return the columns that only some types of topics know, whatever their numbers say."""
+
+    def numbers(code: str, bits: int) -> bytes:
+        signed = code.islower()
+        some = (rng.choice((*_TIMES, -1, *NUMBERS)) for _ in range(count))
+        packed = (_wrapped(number, bits, signed=signed) for number in some)
+        return struct.pack(f"<{count}{code}", *packed)
+
+    parts = []
+    if further & _GROUPS:
+        parts.append(_strings(rng, [_bytes(rng, b"group") for _ in range(count)]))
+    if further & _DELIVERIES:
+        parts.append(numbers("q", 64))
+    if further & _PRIORITIES:
+        parts.append(numbers("i", 32))
+    if further & _MOVES:
+        parts.append(_strings(rng, [_bytes(rng, rng.choice((b"", b"o"))) for _ in range(count)]))
+        parts += [numbers("q", 64), numbers("q", 64), numbers("q", 64)]
+        parts += [numbers("i", 32), numbers("I", 32)]
+        parts.append(_strings(rng, [_bytes(rng, b"host") for _ in range(count)]))
+    return parts
 
 
 def _ids(rng: Random, count: int) -> Sequence[bytes]:

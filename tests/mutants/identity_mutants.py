@@ -101,8 +101,8 @@ IDENTITY_MUTANTS = (
     Mutant(
         name="readers are told who produced",
         file="broker/produce.py",
-        old="    return head, payload[_HEADER.size + mark + client :]\n",
-        new="    return bytes(payload[: _HEADER.size]), payload[_HEADER.size :]\n",
+        old="    return head, payload[HEADER.size + mark + client :]\n",
+        new="    return bytes(payload[: HEADER.size]), payload[HEADER.size :]\n",
         why="whoever reads a topic can take the next ids of its producers",
         checks=(_IDENTITY,),
     ),
@@ -132,7 +132,7 @@ IDENTITY_MUTANTS = (
     ),
     Mutant(
         name="texts are looked at all at once",
-        file="broker/produce.py",
+        file="broker/string_columns.py",
         old="        if self.joined().isascii():\n",
         new="        if self.joined().isascii() or self.joined().decode():\n",
         why="a character that is cut between two rows comes into the log",

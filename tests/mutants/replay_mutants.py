@@ -109,8 +109,8 @@ REPLAY_MUTANTS = (
     Mutant(
         name="readers are told lanes",
         file="broker/produce.py",
-        old="    head = _HEADER.pack(version, flags & ~HAS_MARK, 0, *others)\n",
-        new="    head = _HEADER.pack(version, flags, 0, *others)\n",
+        old="    head = HEADER.pack(version, flags & ~HAS_MARK, 0, *others)\n",
+        new="    head = HEADER.pack(version, flags, 0, *others)\n",
         why="what they get is no batch, or tells whose spool it was",
         checks=(_LANES,),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -12,11 +12,33 @@ from hypothesis import strategies as st
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.common.replay_mark import ReplayMark
-from dledger.types import Entry, EntryKind
+from dledger.types import NO_PRIORITY, Entry, EntryKind, MovedFrom, Typed
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA
 
 TEXT = st.text(max_size=12)
+_NUMBERS = st.integers(-(2**63), 2**63 - 1)
+_MOVED = st.builds(
+    MovedFrom,
+    topic=st.text(min_size=1, max_size=12),
+    generation=_NUMBERS,
+    queue_id=st.integers(-(2**31), 2**31 - 1),
+    offset=_NUMBERS,
+    stored_at_ms=_NUMBERS,
+    born_host=TEXT,
+    attempts=st.integers(0, 2**32 - 1),
+)
+TYPED = st.one_of(
+    st.none(),
+    st.builds(
+        Typed,
+        message_group=TEXT,
+        deliver_at_ms=_NUMBERS,
+        priority=st.integers(NO_PRIORITY, 2**31 - 1),
+        moved_from=st.one_of(st.none(), _MOVED),
+    ).filter(lambda typed: typed != Typed()),
+)
+"""What a message has that only some types of topics know; most have nothing."""
 MESSAGES = st.lists(
     st.builds(
         Message,
@@ -28,6 +50,7 @@ MESSAGES = st.lists(
         born_at_ms=st.integers(-(2**63), 2**63 - 1),
         encoding=st.sampled_from(Encoding),
         trace_context=TEXT,
+        typed=TYPED,
     ),
     min_size=1,
     max_size=6,
@@ -95,6 +118,7 @@ def message_row(
 ) -> dict[str, Any]:
     """Return a row of `MESSAGE_SCHEMA` by the broker's own decoder."""
     message = batch.message(row)
+    typed = message.typed or Typed()
     return {
         "topic": batch.topic,
         "queue_id": queue_id,
@@ -112,7 +136,18 @@ def message_row(
         "trace_context": message.trace_context,
         "index": entry.index,
         "term": entry.term,
+        "message_group": typed.message_group,
+        "deliver_at_ms": typed.deliver_at_ms,
+        "priority": typed.priority,
+        "moved_from": _moved_row(typed.moved_from),
     }
+
+
+def _moved_row(moved: MovedFrom | None) -> dict[str, Any] | None:
+    if moved is None:
+        return None
+    row = asdict(moved)
+    return row | {"queue_offset": row.pop("offset")}
 
 
 def produced(

@@ -22,7 +22,7 @@ def _batch(*rows: dict[str, Any]) -> pa.RecordBatch:
     some = {"topic": "t", "queue_id": 0, "queue_offset": 0, "message_id": "m", "tag": ""}
     some |= {"keys": [], "properties": [], "body": b"", "encoding": 1, "born_at_ms": 0}
     some |= {"stored_at_ms": 0, "client_id": "", "born_host": "", "trace_context": ""}
-    some |= {"index": 1, "term": 1}
+    some |= {"index": 1, "term": 1, "message_group": "", "deliver_at_ms": 0, "priority": -1}
     return pa.RecordBatch.from_pylist([some | row for row in rows], MESSAGE_SCHEMA)
 
 

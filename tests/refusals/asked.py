@@ -16,6 +16,7 @@ from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.requests import SMALL_BYTES, TELEMETRY_BYTES
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.types import MovedFrom, Typed
 from tests.refusals.answers import metadata
 from tests.refusals.wire import Pairs, prefixed
 from tests.requests.rocketmq_client import message
@@ -143,6 +144,9 @@ def append(*records: Any, **changes: Any) -> pb.AppendRequest:
     fields: dict[str, Any] = {"topic": TOPIC, "client_id": "client-1", "queue_id": 0}
     chosen = records or (pb.Record(body=b"body", message_id="id-1"),)
     return pb.AppendRequest(records=chosen, **fields | changes)
+
+
+MOVED = MovedFrom(topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5)
 
 
 def batch(bodies: tuple[bytes, ...] = (b"body",), **changes: Any) -> bytes:
@@ -468,6 +472,14 @@ def _ledger() -> Iterator[Asked]:
         "trace context: too long": batch(trace_contexts=["t" * 65_537]),
         "born host: too long": batch(born_host="h" * 256),
         "time: before 1970": batch(born_at_ms=[-1]),
+        "message group": batch(typed=[Typed(message_group="g")]),
+        "message group: with a line break": batch(typed=[Typed(message_group="a\nb")]),
+        "message group: too long": batch(typed=[Typed(message_group="g" * 65)]),
+        "delivery time": batch(typed=[Typed(deliver_at_ms=1)]),
+        "delivery time: before 1970": batch(typed=[Typed(deliver_at_ms=-1)]),
+        "priority": batch(typed=[Typed(priority=0)]),
+        "priority: below none": batch(typed=[Typed(priority=-2)]),
+        "moved from another topic": batch(typed=[Typed(moved_from=MOVED)]),
         **{what: batch((body,), encodings=[2]) for what, body in PACKED.items()},
     }.items():
         yield bad("Ledger/Produce", what, produce(command))
@@ -489,7 +501,13 @@ def _ledger() -> Iterator[Asked]:
             yield bad(rpc, what, read(**changes))
     for what, topic in {
         "type: unknown": pb.CreateTopicRequest(name="another", type="NONE", queues=1),
-        "type: FIFO": pb.CreateTopicRequest(name="another", type="FIFO", queues=1),
+        **{
+            f"type: {kind}": pb.CreateTopicRequest(name="another", type=kind, queues=1)
+            for kind in ("FIFO", "DELAY", "TRANSACTION", "PRIORITY", "LITE")
+        },
+        "type: FIFO, compacted": pb.CreateTopicRequest(
+            name="another", type="FIFO", queues=1, compaction=pb.Compaction()
+        ),
         "queues: 1025": pb.CreateTopicRequest(name="another", queues=1025),
         "queues: below 0": pb.CreateTopicRequest(name="another", queues=-1),
         "exists with other queues": pb.CreateTopicRequest(name=TOPIC, queues=3),

@@ -19,7 +19,7 @@ from dledger.replica.rolling import (
     past_blocks,
     rekeep_of,
 )
-from dledger.types import Entry
+from dledger.types import Entry, MovedFrom, Typed
 from tests.broker.log import Log
 
 
@@ -148,8 +148,14 @@ def test_a_retention_is_never_shorter_than_the_groups() -> None:
     assert effective_hours(0, 72) == effective_hours(100, 0) == 0
 
 
+_MOVED_FROM = MovedFrom(topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5)
+
+
 def test_a_copy_has_all_that_its_message_had() -> None:
-    """Keys, properties, trace, encoding, and its producer's clock and address; however often."""
+    """Keys, properties, trace, encoding, and its producer's clock and address; however often.
+
+    Also what only some types of topics know.
+    """
     log = _log()
     message = Message(
         message_id="id",
@@ -160,6 +166,7 @@ def test_a_copy_has_all_that_its_message_had() -> None:
         born_at_ms=77,
         encoding=Encoding.GZIP,
         trace_context="00-1",
+        typed=Typed(message_group="g", priority=3, moved_from=_MOVED_FROM),
     )
     batch = Columns.of([message, Message(message_id="", body=b"plain")])
     log.append(encode_produce(batch, client_id="c", topic="t", queue_id=0, born_host="10.0.0.9:1"))

@@ -13,6 +13,7 @@ from dledger.client import AppendStream, BatchingProducer, Client, MessageIdConf
 from dledger.errors import InvalidArgument
 from dledger.rocketmq.sending import is_same, scope_of
 from dledger.rpc.rocketmq_stubs import definition
+from dledger.types import Typed
 from tests.requests.memory_group import MemoryGroup, memory_group
 from tests.requests.rocketmq_client import RocketClient, code, message
 
@@ -222,6 +223,9 @@ async def test_nobody_calls_himself_as_only_the_group_may(group: MemoryGroup) ->
         {"properties": {"a": "1"}},
         {"properties": {"a1": ""}},
         {"encoding": Encoding.GZIP},
+        {"typed": Typed(message_group="g")},
+        {"typed": Typed(deliver_at_ms=1)},
+        {"typed": Typed(priority=0)},
     ],
 )
 def test_a_scope_is_of_one_content(change: dict[str, Any]) -> None:

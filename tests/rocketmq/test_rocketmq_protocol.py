@@ -6,13 +6,17 @@ import asyncio
 import gzip
 import hashlib
 import time
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from dledger.broker.message import Columns, Message
+from dledger.broker.produce import encode_produce
 from dledger.common.limits import CONSUME_BACKOFF_S, FIRST_INVISIBLE_MS
 from dledger.rocketmq.telemetry import merged
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
+from dledger.types import MovedFrom, Typed
 from tests.requests.memory_group import WAIT_S, MemoryGroup
 from tests.requests.rocketmq_client import MESSAGE_ID, RocketClient, code, message
 from tests.waiting import eventually
@@ -83,6 +87,37 @@ async def test_a_message_comes_back_with_everything_it_was_sent_with(client: Roc
     assert system.message_type == definition.MessageType.NORMAL
     assert system.delivery_attempt == 1
     assert (system.queue_id, system.queue_offset) == (0, receipt.entries[0].offset)
+
+
+async def test_a_consumer_is_told_what_only_some_types_of_topics_know(
+    client: RocketClient, group: MemoryGroup
+) -> None:
+    """Whatever lies in the log: its group, its time, its priority, and of which it is the rest."""
+    moved = MovedFrom(topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5)
+    full = Typed(message_group="g", deliver_at_ms=1_700_000_000_123, priority=0, moved_from=moved)
+    here = Typed(moved_from=replace(moved, topic="t"))
+    messages = [
+        Message(message_id=f"id-{row}", body=b"x", typed=typed)
+        for row, typed in enumerate((None, full, here))
+    ]
+    batch = Columns.of(messages)
+    await client.send(message(1))  # makes the topic
+    await client.receive()  # it is held now
+    await group.nodes[0].engine.propose(encode_produce(batch, client_id="c", topic="t", queue_id=1))
+
+    _, told, _ = await client.receive(queue_id=1, batch=3)
+
+    fields = ("message_group", "delivery_timestamp", "priority", "dead_letter_queue")
+    systems = [one.system_properties for one in told]
+    assert [[s.HasField(field) for field in fields] for s in systems] == [
+        [False] * 4,
+        [True] * 4,
+        [False] * 4,
+    ]
+    assert (systems[1].message_group, systems[1].priority) == ("g", 0)
+    assert systems[1].delivery_timestamp.ToMilliseconds() == 1_700_000_000_123
+    letter = systems[1].dead_letter_queue
+    assert (letter.topic, letter.message_id) == ("o", "id-1")
 
 
 async def test_a_gzip_body_is_passed_through(client: RocketClient) -> None:

@@ -15,7 +15,7 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.client import AppendStream, Client, Record, StoredBatch
 from dledger.errors import DledgerError
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.types import StoredRecord
+from dledger.types import MovedFrom, StoredRecord, Typed
 from tests.requests.memory_group import MemoryGroup, memory_group
 
 TOPIC = "orders"
@@ -172,6 +172,9 @@ async def test_joined_or_not_the_messages_are_the_same(group: MemoryGroup, seed:
             kinds["encodings"] = [rng.choice(list(Encoding)) for _ in range(count)]
         if rng.random() < 0.1:
             kinds["trace_contexts"] = ["00-1"] * count
+        if rng.random() < 0.2:
+            some = (None, Typed(message_group="g"), Typed(deliver_at_ms=9, priority=0))
+            kinds["typed"] = [rng.choice(some) for _ in range(count)]
         bodies = [rng.randbytes(rng.randint(1, 2_000)) for _ in range(count)]
         ids = [rng.choice(("", f"{rng.randrange(300):08d}")) for _ in range(count)]
         born = [rng.randrange(1_000) for _ in range(count)]
@@ -185,6 +188,40 @@ async def test_joined_or_not_the_messages_are_the_same(group: MemoryGroup, seed:
     assert len(joined) < len(apart)
     whole = [ProduceFrame(batch.payload, 0, len(batch.payload)) for batch in joined]
     assert all(frame.queue_id in {0, -1} for frame in whole)
+
+
+async def test_readers_are_told_what_only_some_types_of_topics_know(group: MemoryGroup) -> None:
+    """By each way of reading; of a message that has nothing of it nothing is told."""
+    moved = MovedFrom(
+        topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5, born_host="h", attempts=6
+    )
+    typed = [
+        None,
+        Typed(message_group="g"),
+        Typed(deliver_at_ms=9),
+        Typed(priority=0),
+        Typed(message_group="g", deliver_at_ms=9, priority=7, moved_from=moved),
+    ]
+    await store(group, [b"%d" % row for row in range(5)], typed=typed)
+
+    joined = records_of(await answers(group, joined=True))
+    assert [one.typed for one in joined] == typed
+    async with Client(group.addresses[0]) as client:
+        assert [one.typed async for one in client.read(TOPIC, 0)] == typed
+    async with grpc.aio.insecure_channel(group.addresses[0]) as channel:
+        call = channel.unary_stream("/dledger.v1.Ledger/Read")
+        raws = [raw async for raw in call(pb.ReadRequest(topic=TOPIC).SerializeToString())]
+    told = [one for raw in raws for one in pb.ReadResponse.FromString(raw).records]
+    assert [one.HasField("typed") for one in told] == [False, True, True, True, True]
+    assert told[3].typed == pb.Typed(priority=0)
+    assert told[4].typed == pb.Typed(
+        message_group="g",
+        deliver_at_ms=9,
+        priority=7,
+        moved_from=pb.MovedFrom(
+            topic="o", generation=2, queue_id=3, offset=4, stored_at_ms=5, born_host="h", attempts=6
+        ),
+    )
 
 
 async def test_what_cannot_be_decoded_is_left_as_it_lies(group: MemoryGroup) -> None:

@@ -197,6 +197,39 @@ async def test_a_learner_that_is_older_holds_a_feature_back(live: LiveNodes) -> 
     assert 3 not in live.ended
 
 
+async def test_a_member_that_is_down_holds_back_nothing_that_the_log_has_had(
+    live: LiveNodes,
+) -> None:
+    """A leader that is younger than the outage has not heard it: its state says what it must know.
+
+    From the log, and from a snapshot alone.
+    """
+    live.newer |= {0, 1, 2}
+    leader = await _found(live, 0, 1, 2)
+    await eventually(lambda: set(_levels(live, leader).values()) == {2})
+    await _clone(live, leader)
+    await eventually(lambda: all("orders-2" in _topics(live, number) for number in range(3)))
+    down = next(number for number in range(3) if number != leader)
+    up = [number for number in range(3) if number != down]
+    await live.stop(down)
+
+    for number in up:
+        await _restart(live, number, newer=True)
+    leader = await live.leader()
+    assert _levels(live, leader)[f"orders-{down}"] == 0
+    await live.nodes[leader].engine.propose(CloneTopic(topic="orders", copy="orders-3").encode())
+    async with live.admin(leader) as admin:
+        await admin.snapshot()
+    await _restart(live, leader, newer=True)
+    leader = await live.leader()
+    await live.nodes[leader].engine.propose(CloneTopic(topic="orders", copy="orders-4").encode())
+
+    await live.start(down)
+    await eventually(lambda: "orders-4" in _topics(live, down))
+    await _agree(live, 0, 1, 2)
+    assert not live.ended
+
+
 async def test_an_older_node_that_is_put_back_stops_by_name_and_others_go_on(
     live: LiveNodes,
 ) -> None:

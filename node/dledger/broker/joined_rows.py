@@ -11,9 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, TypeAlias
 
 from dledger.broker.message import Columns, Message
-from dledger.broker.produce import VERSION, ProduceFrame, encode_produce
+from dledger.broker.produce import HEADER, VERSION, ProduceFrame, encode_produce
 
-_HEADER: Final = struct.Struct("<BBHHHiI")
 _PAIR: Final = struct.Struct("<II")
 _FRAME_BYTES: Final = 5
 """Of a command's length and type, which are no part of its payload."""
@@ -50,12 +49,12 @@ def _plain_columns(parts: Sequence[Rows]) -> tuple[list[bytes], list[bytes], lis
     This is what most single messages are. No object is made for each, and no text is decoded.
     """
     times, ids, bodies = list[bytes](), list[bytes](), list[bytes]()
-    header, pair = _HEADER.unpack_from, _PAIR.unpack_from
+    header, pair = HEADER.unpack_from, _PAIR.unpack_from
     for data, start, end, _, _ in parts:
-        version, flags, client, topic, host, _, count = header(data, start)
-        if version != VERSION or flags or count != 1:
+        version, flags, client, topic, further, host, _, count = header(data, start)
+        if version != VERSION or flags or further or count != 1:
             return None
-        born = start + _HEADER.size + client + topic + host
+        born = start + HEADER.size + client + topic + host
         zero, id_bytes = pair(data, born + 8)
         id_at = born + 16
         id_end = id_at + id_bytes
@@ -73,7 +72,7 @@ def _plain_columns(parts: Sequence[Rows]) -> tuple[list[bytes], list[bytes], lis
 def _encoded(
     topic: bytes, queue_id: int, times: list[bytes], ids: list[bytes], bodies: list[bytes]
 ) -> bytes:
-    head = _HEADER.pack(VERSION, 0, 0, len(topic), 0, queue_id, len(bodies))
+    head = HEADER.pack(VERSION, 0, 0, len(topic), 0, 0, queue_id, len(bodies))
     return b"".join((head, topic, *times, _offsets(ids), *ids, _offsets(bodies), *bodies))
 
 

@@ -9,6 +9,8 @@ from itertools import islice, repeat
 from operator import attrgetter
 from typing import Any, Final
 
+from dledger.types import Typed
+
 TOMBSTONE: Final = "dledger.tombstone"
 DELETES: Final = "true"
 """The user property, and its value, of a message that deletes its key in a compacted topic."""
@@ -39,6 +41,7 @@ class Message:
         message_id: The idempotency key within its client; empty: not deduplicated.
         born_at_ms: The producer's clock, Unix milliseconds.
         encoding: How *body* is packed, as its producer says.
+        typed: What it has that only some types of topics know; None: nothing.
     """
 
     message_id: str
@@ -49,11 +52,14 @@ class Message:
     born_at_ms: int = 0
     encoding: Encoding = Encoding.IDENTITY
     trace_context: str = ""
+    typed: Typed | None = None
 
 
-_FIELDS: Final[Any] = attrgetter(
-    "message_id", "body", "born_at_ms", "tag", "keys", "properties", "encoding", "trace_context"
+_NAMES: Final = (
+    *("message_id", "body", "born_at_ms", "tag", "keys", "properties", "encoding"),
+    *("trace_context", "typed"),
 )
+_FIELDS: Final[Any] = attrgetter(*_NAMES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +77,15 @@ class Columns:
     properties: Sequence[Mapping[str, str]] = ()
     encodings: Sequence[int] = ()
     trace_contexts: Sequence[str] = ()
+    typed: Sequence[Typed | None] = ()
 
     @classmethod
     def of(cls, messages: Sequence[Message]) -> Columns:
         """Return the columns of *messages*."""
         columns = zip(*map(_FIELDS, messages), strict=True) if messages else repeat(())
-        ids, bodies, born_at_ms, tags, keys, properties, encodings, traces = islice(columns, 8)
+        ids, bodies, born_at_ms, tags, keys, properties, encodings, traces, typed = islice(
+            columns, len(_NAMES)
+        )
         return cls(
             message_ids=ids,
             bodies=bodies,
@@ -86,4 +95,5 @@ class Columns:
             properties=properties,
             encodings=encodings,
             trace_contexts=traces,
+            typed=typed,
         )

@@ -6,7 +6,9 @@ Little endian, no padding; ``n`` messages::
     0       1     version, 1
     1       1     flags: 1 encodings, 2 tags, 4 keys, 8 properties, 16 trace contexts, 32 mark
     2       2     length of client id
-    4       2     length of topic
+    4       1     length of topic
+    5       1     further flags: 256 message groups, 512 delivery times, 1024 priorities,
+                  2048 where each was moved from
     6       2     length of born host
     8       4     queue id, signed; -1: chosen when applied
     12      4     n, at least 1
@@ -20,6 +22,7 @@ Little endian, no padding; ``n`` messages::
             ..    lists:   4(n+1) list offsets, strings: names,
                            strings: values                              if flag 8
             ..    strings: trace contexts                               if flag 16
+            ..    what only some types of topics know (`typed_columns`) by further flags
             ..    strings: bodies, to the end of the payload
 
     strings of m items:  u32[m+1] offsets (the first is 0), then the bytes they cut up
@@ -34,42 +37,34 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
-from itertools import accumulate, chain, pairwise, repeat
-from operator import sub
 
-from dledger.broker.body_digests import (
-    Digests,
-    digest_of,
-    digests_of,
-    digests_of_one_size,
-)
+from dledger.broker.body_digests import Digests, digest_of
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
     frame,
 )
-from dledger.broker.id_runs import Ids, run_from
+from dledger.broker.id_runs import Ids
 from dledger.broker.message import Columns, Encoding, Message
+from dledger.broker.string_columns import Lists, Strings, lists, offsets_of, texts
+from dledger.broker.typed_columns import TYPED_FLAGS, TypedColumns, encode_typed
 from dledger.common.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mark_at
 
 VERSION = 1
 NO_QUEUE = -1
-_HEADER = struct.Struct("<BBHHHiI")
+HEADER = struct.Struct("<BBHBBHiI")
+"""Version, flags, lengths of client id and topic, further flags, length of born host, queue, n."""
+FURTHER_AT = 5
+"""Where the further flags stand; they count from 256 on."""
 _QUEUE = struct.Struct("<i")
 _QUEUE_AT = 8
 _FRAME_BYTES = 5
 """Of a command's length and type, before the payload."""
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
 HAS_MARK = 32
-FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES | HAS_MARK
-_PAIR = struct.Struct("<2I")
-_U32 = struct.Struct("<I")
-_LONG_ID_BYTES = 64
-_COPIED_BYTES = 1024
-"""Bodies up to this average size are copied to be hashed: a copy is cheaper than a view."""
+_FIRST_FLAGS = _HAS_ENCODINGS | _HAS_TAGS | _HAS_KEYS | _HAS_PROPERTIES | _HAS_TRACES | HAS_MARK
+FLAGS = _FIRST_FLAGS | TYPED_FLAGS
 
 _IDENTITY = bytes([Encoding.IDENTITY])
 
@@ -88,18 +83,23 @@ def encode_produce(
     count = len(batch.bodies)
     flags, encodings, columns = _optional_columns(batch)
     flags |= HAS_MARK if replay is not None else 0
+    further = 0
+    if any(batch.typed):
+        typed, more = encode_typed(batch.typed)
+        further = typed >> 8
+        columns += more
     return frame(
         CommandType.PRODUCE,
-        _HEADER.pack(VERSION, flags, len(client), len(name), len(host), queue_id, count),
+        HEADER.pack(VERSION, flags, len(client), len(name), further, len(host), queue_id, count),
         replay.encode() if replay is not None else b"",
         client,
         name,
         host,
         struct.pack(f"<{count}q", *batch.born_at_ms),
         encodings,
-        *_texts_column(batch.message_ids),
+        *texts(batch.message_ids),
         *columns,
-        _offsets(map(len, batch.bodies)),
+        offsets_of(map(len, batch.bodies)),
         *batch.bodies,
     )
 
@@ -112,161 +112,18 @@ def _optional_columns(batch: Columns) -> tuple[int, bytes, list[bytes]]:
         flags |= _HAS_ENCODINGS
     if any(batch.tags):
         flags |= _HAS_TAGS
-        columns += _texts_column(batch.tags)
+        columns += texts(batch.tags)
     if any(batch.keys):
         flags |= _HAS_KEYS
-        columns += _lists(batch.keys)
+        columns += lists(batch.keys)
     if any(batch.properties):
         flags |= _HAS_PROPERTIES
-        columns += _lists(batch.properties)
-        columns += _texts_column([v for each in batch.properties for v in each.values()])
+        columns += lists(batch.properties)
+        columns += texts([v for each in batch.properties for v in each.values()])
     if any(batch.trace_contexts):
         flags |= _HAS_TRACES
-        columns += _texts_column(batch.trace_contexts)
+        columns += texts(batch.trace_contexts)
     return flags, encodings if flags & _HAS_ENCODINGS else b"", columns
-
-
-def _texts_column(items: Sequence[str]) -> tuple[bytes, bytes]:
-    return _strings(list(map(str.encode, items)))
-
-
-def _strings(items: Sequence[bytes]) -> tuple[bytes, bytes]:
-    return _offsets(map(len, items)), b"".join(items)
-
-
-def _lists(items: Sequence[Collection[str]]) -> tuple[bytes, bytes, bytes]:
-    return (_offsets(map(len, items)), *_texts_column(list(chain.from_iterable(items))))
-
-
-def _offsets(lengths: Iterable[int]) -> bytes:
-    offsets = tuple(accumulate(lengths, initial=0))
-    return struct.pack(f"<{len(offsets)}I", *offsets)
-
-
-@lru_cache(maxsize=128)
-def _of_one_size(count: int, size: int) -> tuple[bytes, struct.Struct]:
-    """Return the offsets of *count* strings of *size* bytes each, and the struct to split them."""
-    return _offsets(repeat(size, count)), struct.Struct(f"{size}s" * count)
-
-
-class _Strings:
-    """A column of byte strings inside a payload; `end` is where the next column starts."""
-
-    __slots__ = ("_bytes_at", "_count", "_data", "_offsets_at", "end", "size_bytes")
-
-    def __init__(self, data: bytes, start: int, end: int, count: int) -> None:
-        self._data, self._count, self._offsets_at = data, count, start
-        self._bytes_at = start + 4 * (count + 1)
-        if self._bytes_at > end:
-            raise MalformedCommandError(f"column of {count} strings at byte {start} is cut short")
-        self.end: int = self._bytes_at + _U32.unpack_from(data, self._bytes_at - 4)[0]
-        if self.end > end:
-            raise MalformedCommandError(f"strings at byte {self._bytes_at} end after the payload")
-        self.size_bytes: int = self.end - self._bytes_at
-
-    def offsets(self) -> tuple[int, ...]:
-        offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
-        if offsets[0] != 0 or list(offsets) != sorted(offsets):
-            raise MalformedCommandError(f"offsets at byte {self._offsets_at} do not ascend from 0")
-        return offsets
-
-    def sizes(self) -> list[int]:
-        offsets = self.offsets()
-        return list(map(sub, offsets[1:], offsets))
-
-    def all(self) -> list[bytes]:
-        offsets, base, data = self.offsets(), self._bytes_at, self._data
-        return [data[base + low : base + high] for low, high in pairwise(offsets)]
-
-    def check_text(self, name: str) -> None:
-        if self.joined().isascii():
-            return
-        for row, each in enumerate(self.all()):
-            try:
-                each.decode()
-            except UnicodeDecodeError as error:
-                raise MalformedCommandError(
-                    f"row {row}: its {name} is not UTF-8: {error.reason}"
-                ) from error
-
-    def digests(self) -> Digests:
-        """Return the digest of each string; a copy is cheaper than a view of a few bytes."""
-        if self.size_bytes > _COPIED_BYTES * self._count:
-            offsets, view = self.offsets(), memoryview(self._data)[self._bytes_at :]
-            return digests_of([view[low:high] for low, high in pairwise(offsets)])
-        rows = self._rows(_COPIED_BYTES)
-        if rows is None:
-            return digests_of(self.all())
-        bodies = rows.unpack_from(self._data, self._bytes_at)
-        return digests_of_one_size(bodies, rows.size // self._count)
-
-    def joined(self) -> bytes:
-        """Return all the strings, concatenated."""
-        return self._data[self._bytes_at : self.end]
-
-    def all_ids(self) -> tuple[bytes, ...]:
-        """Return the same as `all`, faster if all have one size, as most clients' ids do."""
-        rows = self._rows()
-        return tuple(self.all()) if rows is None else rows.unpack_from(self._data, self._bytes_at)
-
-    def ids(self) -> Ids:
-        """Return the same as one run, if they are one."""
-        rows = self._rows()
-        if rows is None:
-            return tuple(self.all())
-        size = rows.size // self._count
-        run = run_from(self._data[self._bytes_at : self._bytes_at + size], self._count)
-        if run is not None and self._data.startswith(run.joined(), self._bytes_at):
-            return run
-        return rows.unpack_from(self._data, self._bytes_at)
-
-    def _rows(self, longest: int = _LONG_ID_BYTES) -> struct.Struct | None:
-        """Return the struct that splits strings of one size; None if sizes differ or are large."""
-        size, more = divmod(self.size_bytes, self._count)
-        if more or size > longest:
-            return None
-        offsets, rows = _of_one_size(self._count, size)
-        return rows if self._data.startswith(offsets, self._offsets_at) else None
-
-    def __getitem__(self, row: int) -> bytes:
-        if not 0 <= row < self._count:
-            raise MalformedCommandError(f"string {row} of {self._count}")
-        low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
-        if not low <= high <= self.size_bytes:
-            raise MalformedCommandError(f"offsets at byte {self._offsets_at} do not ascend from 0")
-        return self._data[self._bytes_at + low : self._bytes_at + high]
-
-
-class _Lists:
-    """A column of lists of strings; *more* further string columns share its offsets."""
-
-    __slots__ = ("_count", "_data", "_offsets_at", "columns", "end")
-
-    def __init__(self, data: bytes, start: int, end: int, count: int, *, columns: int) -> None:
-        self._data, self._count, self._offsets_at = data, count, start
-        position = start + 4 * (count + 1)
-        if position > end:
-            raise MalformedCommandError(f"column of {count} lists at byte {start} is cut short")
-        items = _U32.unpack_from(data, position - 4)[0]
-        self.columns: list[_Strings] = []
-        for _ in range(columns):
-            self.columns.append(_Strings(data, position, end, items))
-            position = self.columns[-1].end
-        self.end = position
-
-    def all(self) -> list[list[bytes]]:
-        """Return every list of the first column."""
-        offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
-        if offsets[0] != 0 or list(offsets) != sorted(offsets):
-            raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
-        items = self.columns[0].all()
-        return [items[low:high] for low, high in pairwise(offsets)]
-
-    def range(self, row: int) -> range:
-        low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
-        if low > high:
-            raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
-        return range(low, high)
 
 
 class ProduceFrame:
@@ -279,6 +136,7 @@ class ProduceFrame:
         count: Number of messages.
         born_host: The producer's address, as the producer gave it.
         replay: The mark of a replay; None if it is none.
+        typed: The columns that only some types of topics know; None if there are none.
     """
 
     __slots__ = (
@@ -297,6 +155,7 @@ class ProduceFrame:
         "queue_id",
         "replay",
         "topic",
+        "typed",
     )
 
     def __init__(self, data: bytes, start: int, end: int) -> None:
@@ -307,15 +166,17 @@ class ProduceFrame:
             MalformedCommandError: The columns do not fill the payload exactly.
         """
         _check_known(data, start, end)
-        if end - start < _HEADER.size:
+        if end - start < HEADER.size:
             raise MalformedCommandError(f"PRODUCE payload of {end - start} bytes is too short")
-        version, flags, client, topic, host, queue_id, count = _HEADER.unpack_from(data, start)
+        version, flags, client, topic, further, host, queue_id, count = HEADER.unpack_from(
+            data, start
+        )
         if version != VERSION or count < 1 or 9 * count > end - start:
             raise MalformedCommandError(f"PRODUCE version {version} with {count} messages")
         self._data = data
         self.queue_id: int = queue_id
         self.count: int = count
-        position = start + _HEADER.size
+        position = start + HEADER.size
         self.replay = _mark(data, position, end, count) if flags & HAS_MARK else None
         position += MARK_BYTES if flags & HAS_MARK else 0
         try:
@@ -331,29 +192,33 @@ class ProduceFrame:
         position += 8 * count
         self._encodings_at = position if flags & _HAS_ENCODINGS else 0
         position += count if flags & _HAS_ENCODINGS else 0
-        self._find_columns(position, end, flags)
+        self._find_columns(position, end, flags, further)
 
-    def _find_columns(self, position: int, end: int, flags: int) -> None:
+    def _find_columns(self, position: int, end: int, flags: int, further: int) -> None:
         data, count = self._data, self.count
-        self._tags: _Strings | None = None
-        self._keys: _Lists | None = None
-        self._properties: _Lists | None = None
-        self._traces: _Strings | None = None
-        self._ids = _Strings(data, position, end, count)
+        self._tags: Strings | None = None
+        self._keys: Lists | None = None
+        self._properties: Lists | None = None
+        self._traces: Strings | None = None
+        self._ids = Strings(data, position, end, count)
         position = self._ids.end
         if flags & _HAS_TAGS:
-            self._tags = _Strings(data, position, end, count)
+            self._tags = Strings(data, position, end, count)
             position = self._tags.end
         if flags & _HAS_KEYS:
-            self._keys = _Lists(data, position, end, count, columns=1)
+            self._keys = Lists(data, position, end, count, columns=1)
             position = self._keys.end
         if flags & _HAS_PROPERTIES:
-            self._properties = _Lists(data, position, end, count, columns=2)
+            self._properties = Lists(data, position, end, count, columns=2)
             position = self._properties.end
         if flags & _HAS_TRACES:
-            self._traces = _Strings(data, position, end, count)
+            self._traces = Strings(data, position, end, count)
             position = self._traces.end
-        self._bodies = _Strings(data, position, end, count)
+        self.typed: TypedColumns | None = None
+        if further:
+            self.typed = TypedColumns(data, position, end, count=count, flags=further << 8)
+            position = self.typed.end
+        self._bodies = Strings(data, position, end, count)
         if self._bodies.end != end:
             raise MalformedCommandError(f"{end - self._bodies.end} bytes after the last body")
 
@@ -414,7 +279,8 @@ class ProduceFrame:
     @property
     def is_plain(self) -> bool:
         """Whether every message has only an id, a body and a tag."""
-        return not (self._encodings_at or self._keys or self._properties or self._traces)
+        some = self._encodings_at or self._keys or self._properties or self._traces or self.typed
+        return not some
 
     def tags(self) -> list[bytes] | None:
         """Return every message's tag, UTF-8, or None when no message has one."""
@@ -445,6 +311,7 @@ class ProduceFrame:
             born_at_ms=struct.unpack_from("<q", data, self._born_at + 8 * row)[0],
             encoding=Encoding(encoding),
             trace_context=self._traces[row].decode() if self._traces else "",
+            typed=self.typed.row(row) if self.typed is not None else None,
         )
 
     def _property_map(self, row: int) -> dict[str, str]:
@@ -462,10 +329,10 @@ def with_queue(command: bytes, queue_id: int) -> bytes:
 
 def without_client_id(payload: memoryview) -> tuple[bytes, memoryview]:
     """Return a payload without client id and mark, as two pieces; nothing else changes."""
-    version, flags, client, *others = _HEADER.unpack_from(payload)
-    head = _HEADER.pack(version, flags & ~HAS_MARK, 0, *others)
+    version, flags, client, *others = HEADER.unpack_from(payload)
+    head = HEADER.pack(version, flags & ~HAS_MARK, 0, *others)
     mark = MARK_BYTES if flags & HAS_MARK else 0
-    return head, payload[_HEADER.size + mark + client :]
+    return head, payload[HEADER.size + mark + client :]
 
 
 def _mark(data: bytes, start: int, end: int, count: int) -> ReplayMark:
@@ -481,10 +348,14 @@ def _check_known(data: bytes, start: int, end: int) -> None:
     """Check only version and flags: a newer version may have changed the meaning of the rest."""
     if start < end and data[start] > VERSION:
         raise UnknownCommandError(f"PRODUCE of version {data[start]}")
-    if start + 1 < end and data[start] == VERSION and (more := data[start + 1] & ~FLAGS):
+    if start + 1 >= end or data[start] != VERSION:
+        return
+    if more := data[start + 1] & ~_FIRST_FLAGS:
+        raise UnknownCommandError(f"PRODUCE with flags {more:#x}")
+    if start + FURTHER_AT < end and (more := data[start + FURTHER_AT] << 8 & ~TYPED_FLAGS):
         raise UnknownCommandError(f"PRODUCE with flags {more:#x}")
 
 
-def _texts(lists: _Lists, row: int, column: int) -> tuple[str, ...]:
+def _texts(lists: Lists, row: int, column: int) -> tuple[str, ...]:
     strings = lists.columns[column]
     return tuple(strings[item].decode() for item in lists.range(row))

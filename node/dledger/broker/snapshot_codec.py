@@ -27,7 +27,7 @@ _T = TypeVar("_T")
 Encoded = Callable[[], Iterator[bytes]]
 """Encodes a part of the state that no longer changes, in pieces; may be called from any thread."""
 
-FORMAT: Final = 7
+FORMAT: Final = 8
 """The format version of the snapshots that this version writes."""
 
 _NUMBER = struct.Struct("<q")

@@ -53,8 +53,14 @@ from dledger.broker.snapshot_codec import (
 )
 from dledger.broker.state_changes import StateChanges
 from dledger.broker.topic_store import TopicStore
-from dledger.common.features import FEATURES, Features
-from dledger.errors import DledgerError, InvalidArgument, NewerCommand, NewerFormat
+from dledger.common.features import FEATURES, LOWEST_LEVEL, Features
+from dledger.errors import (
+    DledgerError,
+    InvalidArgument,
+    NewerCommand,
+    NewerFormat,
+    OlderFormat,
+)
 from dledger.types import MAX_NUMBER, Entry, EntryKind
 
 _MAGIC: Final = b"DLGRBRK%d" % FORMAT
@@ -99,6 +105,8 @@ class BrokerState:
     Attributes:
         applied_index: The last applied entry; 0 before the first.
         first_index: The oldest entry whose messages are kept; 1 until a RETAIN raises it.
+        level: The highest feature level of all commands that were applied: what each member must
+            know, whether it was heard of or not.
         secret: The key that signs receipt handles; empty until a SET_SECRET. Never reported.
         time: The log's time, and how much of it was lived; read-only for callers.
         erasures: What was erased and may still lie in the log; read-only for callers.
@@ -126,6 +134,7 @@ class BrokerState:
         self._changes = StateChanges()
         self.applied_index = 0
         self.first_index = 1
+        self.level = LOWEST_LEVEL
         self.secret = b""
         self.erasures = Erasures()
         self._edition = Edition()
@@ -182,6 +191,8 @@ class BrokerState:
             raise AssertionError(f"entry {entry.index} applied after {self.applied_index}")
         found = self._read(entry)
         self.applied_index = entry.index
+        if self.level < self._features.level and entry.kind is EntryKind.DATA:
+            self._note_level(entry.data)
         # No real clock is this late, and a later lease end would not fit a snapshot's i64.
         log_ms = min(entry.timestamp_ms, MAX_NUMBER - 1)
         self.time.advance(log_ms)
@@ -204,6 +215,15 @@ class BrokerState:
         except MalformedCommandError as error:
             found.append((0, 0, error))
         return found
+
+    def _note_level(self, data: bytes) -> None:
+        """Note the level of an entry's commands, whatever applying them says: all are known."""
+        try:
+            for kind, start, end in split(data):
+                level = self._features.level_of_payload(kind, data, start, end)
+                self.level = max(self.level, level)
+        except MalformedCommandError:
+            return  # behind a frame that is cut short no version finds more
 
     def _read_one(self, kind: int, data: bytes, start: int, end: int) -> object:
         try:
@@ -302,7 +322,12 @@ class BrokerState:
     def freeze(self) -> FrozenState:
         """Return the present state by reference; from now on this one changes copies only."""
         erasures = self.erasures.freeze() if len(self.erasures) else ()
-        numbers = partial(_numbers, self.applied_index, self.first_index, self.secret, erasures)
+        numbers = partial(
+            _numbers,
+            (self.applied_index, self.first_index, self.level),
+            self.secret,
+            erasures,
+        )
         time = tuple(self.time.encoded())
         parts = (numbers, partial(iter, time), self.topics.freeze(), self.groups.freeze())
         frozen = FrozenState(parts)
@@ -318,7 +343,7 @@ class BrokerState:
         """Return the state that `encode` wrote.
 
         Raises:
-            NewerFormat: A newer version wrote it.
+            NewerFormat, OlderFormat: Another version wrote it.
             MalformedStateError: The bytes are damaged, or are no state.
         """
         view, size = memoryview(data), len(_MAGIC)
@@ -328,12 +353,19 @@ class BrokerState:
         if is_whole and found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
         if is_whole and found != FORMAT:
-            raise MalformedStateError(f"a state of format {found}; this build reads {FORMAT}")
+            raise OlderFormat("the state in a snapshot", found=found, known=FORMAT)
         if not is_whole:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()
         state.first_index = source.number(1)
+        state.level = source.number(LOWEST_LEVEL)
+        if state.level > state._features.level:
+            raise NewerFormat(
+                "the state in a snapshot",
+                found=f"feature level {state.level}",
+                known=f"feature level {state._features.level}",
+            )
         size = source.number(high=commands.SECRET_BYTES | _HAS_ERASURES)
         state.secret = source.raw(size & ~_HAS_ERASURES)
         if len(state.secret) not in (0, commands.SECRET_BYTES):
@@ -353,6 +385,7 @@ class BrokerState:
         gone = [topic for topic in self.topics.all() if not other.topics.is_there(topic)]
         groups_gone = [name for name in self.groups.names() if not other.groups.exists(name)]
         self.applied_index, self.first_index = other.applied_index, other.first_index
+        self.level = other.level
         self.secret, self.erasures = other.secret, other.erasures
         self.time, self.topics = other.time, other.topics
         self.groups, self._changes = other.groups, other._changes
@@ -381,6 +414,7 @@ class BrokerState:
         parts = [
             self.applied_index,
             self.first_index,
+            self.level,
             self.secret.hex(),
             self.erasures.canonical(),
             self.time.canonical(),
@@ -397,11 +431,8 @@ _OF_COLUMNS: Final[Mapping[int, Callable[[bytes, int, int], object]]] = {
 """What decodes commands whose payload is columns, but for PRODUCE, of which most of a log is."""
 
 
-def _numbers(
-    applied_index: int, first_index: int, secret: bytes, erasures: Sequence[bytes]
-) -> Iterator[bytes]:
-    yield number(applied_index)
-    yield number(first_index)
+def _numbers(numbers: Sequence[int], secret: bytes, erasures: Sequence[bytes]) -> Iterator[bytes]:
+    yield b"".join(map(number, numbers))
     yield number(len(secret) | (_HAS_ERASURES if erasures else 0))
     yield secret
     yield from erasures

@@ -13,6 +13,7 @@ from zlib import crc32
 
 from dledger.common.limits import (
     MAX_BODY_BYTES,
+    MAX_GROUP_LENGTH,
     MAX_ID_LENGTH,
     MAX_MESSAGES,
     MAX_PROPERTIES,
@@ -22,7 +23,7 @@ from dledger.common.limits import (
 from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import definition
 from dledger.rpc.status import Code, Rejected
-from dledger.types import Record
+from dledger.types import Record, Typed
 
 _DIGEST = definition.DigestType
 _NO_DIGEST, _CRC32, _MD5, _SHA1 = (
@@ -111,6 +112,28 @@ def check_times(column: Sequence[int]) -> None:
     raise InvalidArgument(
         f"row {row}: born_at_ms must be from 0 to {MAX_TIMESTAMP_MS} (the year 9999), not {found}"
     )
+
+
+def check_typed(typed: Typed) -> None:
+    """Refuse what no type of topic takes of a producer, and where it says that it was moved."""
+    group = typed.message_group
+    if len(group) > MAX_GROUP_LENGTH or not (group.isprintable() and group == group.strip()):
+        raise Rejected(
+            Code.ILLEGAL_MESSAGE_GROUP,
+            f"message group {group[:80]!r} must be at most {MAX_GROUP_LENGTH} printable "
+            "characters, without outer spaces",
+        )
+    if not 0 <= typed.deliver_at_ms <= MAX_TIMESTAMP_MS:
+        raise Rejected(
+            Code.ILLEGAL_DELIVERY_TIME,
+            f"a delivery time is from 0 to {MAX_TIMESTAMP_MS} (the year 9999), in milliseconds, "
+            f"not {typed.deliver_at_ms}",
+        )
+    if typed.moved_from is not None:
+        raise InvalidArgument(
+            f"a message says that it was moved from topic {typed.moved_from.topic[:80]!r}, which "
+            "only its group says of it"
+        )
 
 
 def md5_of(body: bytes) -> str:

@@ -34,7 +34,7 @@ from dledger.rpc.mutual_tls import MutualTls, speaks_tls
 from dledger.spool.blocking import BlockingProducer
 from dledger.spool.counters import SpoolCollector, SpoolCounters
 from dledger.spool.topic_sender import SendResult
-from dledger.types import Appended, Record, StoredRecord
+from dledger.types import Appended, MovedFrom, Record, StoredRecord, Typed
 
 __all__ = [
     "AdminClient",
@@ -53,6 +53,7 @@ __all__ = [
     "ForcedGroup",
     "GroupView",
     "MessageIdConflict",
+    "MovedFrom",
     "MutualTls",
     "OutcomeUnknown",
     "PositionTooOld",
@@ -70,6 +71,7 @@ __all__ = [
     "TableReader",
     "TopicInfo",
     "TopicView",
+    "Typed",
     "error_of",
     "follow",
     "queue_of_key",

@@ -21,6 +21,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from dledger.broker.produce import NO_QUEUE, encode_produce
+from dledger.checks.names import check_name
 from dledger.client.joining import Lanes, columns_of, encode, joinable, size_of, taken_apart
 from dledger.client.message_ids import MessageIds
 from dledger.client.produce_call import Connect, GrpcConnection
@@ -153,6 +154,7 @@ class AppendStream:
                 size_bytes = size_of(record)
                 call = Call(topic, queue_id, count=1, size_bytes=size_bytes, record=record)
                 return await self._answer(call)
+        check_name("topic", topic)
         columns = columns_of(given, self._ids)
         command = encode_produce(columns, client_id=self.client_id, topic=topic, queue_id=queue_id)
         call = Call(topic, queue_id, count=len(given), size_bytes=len(command))

@@ -122,6 +122,7 @@ class StoredBatch:
                 index=index,
                 stored_at_ms=stored_at_ms,
                 generation=self.generation,
+                typed=message.typed,
             )
 
     def _frame(self) -> ProduceFrame:

@@ -21,7 +21,7 @@ Pure values; nothing here does I/O. Used by the broker, the store and the node.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
@@ -33,7 +33,7 @@ FEATURE_LEVEL: Final = 1
 LOWEST_LEVEL: Final = 1
 """The assumed level of a member that has not reported one."""
 PRODUCE: Final = 1
-"""Of commands whose payload is not JSON, but columns: flags say which optional ones it has."""
+"""The type of nearly all commands."""
 _TYPE_AT: Final = 4
 _PAYLOAD_AT: Final = 5
 
@@ -45,8 +45,11 @@ class CommandForm:
     Attributes:
         name: Its name in the documentation.
         level: The level that introduced it.
-        fields: For each field of its JSON, the level that introduced it.
-        flags: For commands of columns: for each flag bit, the level that introduced it.
+        fields: For each field of its JSON, the level that introduced it; none: it is not JSON, but
+            columns.
+        flags: For commands of columns: for each flag bit, the level that introduced it. They are
+            the payload's second byte.
+        further_at: Where in the payload flags from 256 on are; 0: it has none.
         names: The names of *fields*.
         highest: The highest of all these levels.
     """
@@ -55,6 +58,7 @@ class CommandForm:
     level: int
     fields: Mapping[str, int] = field(default_factory=dict)
     flags: Mapping[int, int] = field(default_factory=dict)
+    further_at: int = 0
     names: frozenset[str] = field(init=False)
     highest: int = field(init=False)
 
@@ -63,6 +67,23 @@ class CommandForm:
         object.__setattr__(self, "names", frozenset(self.fields))
         highest = max((self.level, *self.fields.values(), *self.flags.values()))
         object.__setattr__(self, "highest", highest)
+
+    def level_of_fields(self, payload: bytes) -> int:
+        """Return the level of a command of JSON."""
+        try:
+            fields = json.loads(payload)
+        except (ValueError, RecursionError):
+            return self.level
+        if not isinstance(fields, dict):
+            return self.level
+        return max((self.level, *(self.fields.get(name, self.level) for name in fields)))
+
+    def level_of_flags(self, payload: bytes) -> int:
+        """Return the level of a command of columns."""
+        flags = payload[1] if len(payload) > 1 else 0
+        if 0 < self.further_at < len(payload):
+            flags |= payload[self.further_at] << 8
+        return max((self.level, *(self.flags[flag] for flag in self.flags if flag & flags)))
 
     def unknown(self, fields: Collection[str]) -> list[str]:
         """Return those of *fields* that the command does not have, sorted."""
@@ -97,16 +118,18 @@ class Features:
     def level_of(self, command: bytes) -> int:
         """Return the level that a node needs to understand a framed command of this version.
 
-        The payload is decoded only if its type has additions above the lowest level.
+        The payload is looked at only if its type has additions above the level that brought it.
         """
-        form = self.commands[command[_TYPE_AT]]
-        if form.highest <= LOWEST_LEVEL:
-            return form.highest
-        if form.flags:
-            set_flags = command[_PAYLOAD_AT + 1]
-            return max((form.level, *(form.flags[f] for f in form.flags if f & set_flags)))
-        fields = json.loads(command[_PAYLOAD_AT:])
-        return max((form.level, *(form.fields[name] for name in fields)))
+        return self.level_of_payload(command[_TYPE_AT], command, _PAYLOAD_AT, len(command))
+
+    def level_of_payload(self, kind: int, data: bytes, start: int, end: int) -> int:
+        """Return the same of a payload at bytes ``[start, end)``; of a malformed one its type's."""
+        form = self.commands[kind]
+        if form.highest == form.level:
+            return form.level
+        if form.fields:
+            return form.level_of_fields(data[start:end])
+        return form.level_of_flags(data[start:end])
 
     def check_entry(self, kind: int, index: int, data: bytes) -> None:
         """Check the parts of an entry that consensus itself interprets, before it is stored.
@@ -150,7 +173,12 @@ class Features:
 FEATURES: Final = Features(
     level=FEATURE_LEVEL,
     commands={
-        PRODUCE: CommandForm(name="PRODUCE", level=1, flags={1: 1, 2: 1, 4: 1, 8: 1, 16: 1, 32: 1}),
+        PRODUCE: CommandForm(
+            name="PRODUCE",
+            level=1,
+            flags=dict.fromkeys((1, 2, 4, 8, 16, 32, 256, 512, 1024, 2048), 1),
+            further_at=5,
+        ),
         2: CommandForm(
             name="CREATE_TOPIC", level=1, fields=since(1, "name type queues compaction")
         ),
@@ -183,7 +211,7 @@ FEATURES: Final = Features(
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),
     member=since(1, "id name address"),
-    snapshots={7: 1},
+    snapshots={8: 1},
 )
 """Everything that this version knows about the log."""
 
@@ -199,7 +227,8 @@ class OpenCommand(Protocol):
 class MemberLevels:
     """The feature levels that the members of a group have reported to this node.
 
-    A member that has not reported since this process started counts as `LOWEST_LEVEL`. A member
+    A member that has not reported since this process started counts as of the highest level that
+    the log has had (`count_on`): whatever it knows, it cannot apply the log without that. A member
     that disconnected keeps its last level: it reports again before it receives an entry.
 
     Attributes:
@@ -210,10 +239,15 @@ class MemberLevels:
         self._features = features
         self.own = features.level
         self._told: dict[NodeId, int] = {own_id: features.level}
+        self._applied: Callable[[], int] = lambda: LOWEST_LEVEL
 
     def told(self, node_id: NodeId, level: int) -> None:
         """Note the level that a node reports."""
         self._told[node_id] = level
+
+    def count_on(self, applied: Callable[[], int]) -> None:
+        """Let *applied* say the highest level that the log has had, as this node has applied it."""
+        self._applied = applied
 
     def get(self, node_id: NodeId) -> int | None:
         """Return a node's level; None if it has not reported one."""
@@ -236,7 +270,8 @@ class MemberLevels:
             self._check_members(self._features.commands[kind].name, needed, membership)
 
     def _check_members(self, name: str, needed: int, membership: Membership) -> None:
+        floor = self._applied()
         for member in membership.members:
             told = self._told.get(member.id)
-            if (LOWEST_LEVEL if told is None else told) < needed:
+            if (floor if told is None else told) < needed:
                 raise FeatureNotReady.held_back(name, needed=needed, member=member.name, told=told)

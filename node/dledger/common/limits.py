@@ -32,6 +32,7 @@ streams that use one client id by mistake do not store messages twice.
 MAX_PROPERTIES: Final = 128  # the limit of RocketMQ 5's proxy
 MAX_PROPERTIES_BYTES: Final = 64 << 10  # for trace contexts; copied to every reader
 MAX_ID_LENGTH: Final = 255  # names and ids: fits a file name, and a one-byte length
+MAX_GROUP_LENGTH: Final = 64  # of a message group: the limit of RocketMQ 5's proxy
 MAX_ATTEMPT_LENGTH: Final = 128  # three UUIDs; kept while the attempt holds messages
 
 MAX_RECEIVE_BATCH: Final = 32  # the most that SDKs ask for; bounds the leases of one RECEIVE

@@ -162,7 +162,7 @@ class Snapshots:
 
     def _decoded(self, snapshot: Snapshot) -> BrokerState:
         try:
-            return BrokerState.decode(snapshot.body)
+            return self._state.decode(snapshot.body)
         except MalformedStateError as error:
             raise CorruptFile("snapshots", f"of entry {snapshot.applied.index}: {error}") from error
 

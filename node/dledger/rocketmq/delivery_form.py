@@ -21,6 +21,7 @@ from dledger.checks.packed import Content, Form, in_form
 from dledger.common.limits import RENEWED_INVISIBLE_MS
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.rocketmq_stubs import definition, service
+from dledger.types import NO_PRIORITY, Typed
 
 _SMALL_FRAMES: Final = {"HTTP", "NODE_JS", "RUST", "DOTNET", "PHP"}
 """Languages whose client ends a whole answer with an error when a message of it, with all that
@@ -124,6 +125,22 @@ def _set_optional(target: definition.Message, message: Message) -> None:
         system.trace_context = message.trace_context
     if message.properties:
         target.user_properties.update(message.properties)
+    if message.typed is not None:
+        _set_typed(system, message.typed, target.topic.name)
+
+
+def _set_typed(system: definition.SystemProperties, typed: Typed, topic: str) -> None:
+    """Set what only some types of topics know, in the topic that its consumer named so."""
+    if typed.message_group:
+        system.message_group = typed.message_group
+    if typed.deliver_at_ms:
+        _set_time(system.delivery_timestamp, typed.deliver_at_ms)
+    if typed.priority != NO_PRIORITY:
+        system.priority = typed.priority
+    moved = typed.moved_from
+    if moved is not None and moved.topic != topic:
+        system.dead_letter_queue.topic = moved.topic
+        system.dead_letter_queue.message_id = system.message_id
 
 
 def made_up_id(delivery: Delivery) -> str:

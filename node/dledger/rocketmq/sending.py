@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import struct
 from collections.abc import Iterator, Sequence
 from hashlib import blake2b
 
@@ -224,6 +225,9 @@ def _parts(message: Message) -> Iterator[bytes]:
     for name, value in sorted(message.properties.items()):
         yield name.encode()
         yield value.encode()
+    if (typed := message.typed) is not None:
+        yield typed.message_group.encode()
+        yield struct.pack("<qi", typed.deliver_at_ms, typed.priority)
 
 
 def is_same(message: Message, other: Message) -> bool:
@@ -234,6 +238,7 @@ def is_same(message: Message, other: Message) -> bool:
         and message.tag == other.tag
         and message.keys == other.keys
         and message.properties == other.properties
+        and message.typed == other.typed
     )
 
 

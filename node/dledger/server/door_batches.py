@@ -226,6 +226,8 @@ def _checked(batch: SendBatch) -> ProduceFrame:
         raise MalformedFrame(f"a batch of {told!r} in the name of {client_id!r}")
     if produce.replay is not None:
         raise MalformedFrame("a batch with the mark of a replay, which is a call by itself")
+    if produce.typed is not None:
+        raise MalformedFrame(f"a batch of messages with {', '.join(produce.typed.fields)}")
     if produce.count < batch.calls:
         raise MalformedFrame(f"{batch.calls} calls with {produce.count} messages")
     return produce

@@ -227,6 +227,7 @@ def _driver(
     marks: Mapping[NodeId, Mark],
 ) -> Driver:
     settings = given.settings
+    given.levels.count_on(lambda: given.state.level)
     return Driver(
         config=DriverConfig(
             tick_s=settings.tick_ms / 1000,

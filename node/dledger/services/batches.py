@@ -13,7 +13,7 @@ from dledger.broker.command_frame import (
 )
 from dledger.broker.key_queues import keyed_queue
 from dledger.broker.produce import NO_QUEUE, ProduceFrame, with_queue
-from dledger.broker.topics import Topic
+from dledger.broker.topics import NORMAL, Topic
 from dledger.checks.messages import (
     check_body_sizes,
     check_born_host,
@@ -24,6 +24,7 @@ from dledger.checks.messages import (
     check_times,
     check_total,
     check_trace,
+    check_typed,
 )
 from dledger.checks.names import check_client_id, check_name
 from dledger.common.features import FEATURES
@@ -36,6 +37,7 @@ def checked_batch(command: bytes) -> ProduceFrame:
     Its packed bodies are still to be looked into (`requests.unpacking`), which may take long.
 
     Raises:
+        TopicTypeMismatch: It has what only types of topics know that are not served yet.
         Refused: It is not a PRODUCE command, or a message in it breaks a rule; the text says which.
         FeatureNotReady: A newer producer encoded it with features unknown to this node, which
             therefore must not let it into the log.
@@ -110,3 +112,7 @@ def _check_each(batch: ProduceFrame) -> None:
         message = batch.message(row)
         check_properties(message.properties, message.keys)
         check_trace(message.trace_context)
+        if message.typed is not None:
+            check_typed(message.typed)
+    if batch.typed is not None:
+        NORMAL.check(NORMAL.name, batch.typed.fields)

@@ -12,6 +12,7 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
+from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -43,6 +44,7 @@ from dledger.services.batches import for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
+from dledger.types import NO_PRIORITY, Typed
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
@@ -220,7 +222,17 @@ class LedgerHandlers(NativeHandlers):
                 index=index,
                 stored_at_ms=stored_at_ms,
                 record=record,
+                typed=None if message.typed is None else _typed(message.typed),
             )
+
+
+def _typed(typed: Typed) -> pb.Typed:
+    return pb.Typed(
+        message_group=typed.message_group,
+        deliver_at_ms=typed.deliver_at_ms,
+        priority=None if typed.priority == NO_PRIORITY else typed.priority,
+        moved_from=None if typed.moved_from is None else pb.MovedFrom(**asdict(typed.moved_from)),
+    )
 
 
 def _messages(raw: bytes) -> int:

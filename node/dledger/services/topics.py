@@ -6,7 +6,7 @@ from typing import Final
 
 from dledger.broker.commands import CreateTopic
 from dledger.broker.results import TopicCreated
-from dledger.broker.topics import NORMAL, Compaction
+from dledger.broker.topics import NORMAL, Compaction, check_served
 from dledger.calls.caller import Caller
 from dledger.calls.service import Service
 from dledger.checks.names import check_may_be_made
@@ -38,10 +38,12 @@ class TopicsHandlers(NativeHandlers):
         self, request: pb.CreateTopicRequest, _: Caller
     ) -> pb.CreateTopicResponse:
         check_may_be_made(request.name)
+        kind = request.type or NORMAL.name
+        check_served(kind)
         queues = request.queues or self._context.config.default_queues
         command = CreateTopic(
             name=request.name,
-            type=request.type or NORMAL.name,
+            type=kind,
             queues=queues,
             compaction=_compaction(request.compaction) if request.HasField("compaction") else None,
         )

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.broker.topics import TYPES
+from dledger.broker.topics import SERVED
 from dledger.checks.names import check_name
 from dledger.errors import InvalidArgument
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -40,9 +40,9 @@ def named_topics(options: Iterable[str]) -> dict[str, str]:
         if not colon:
             raise InvalidArgument(f"--topic takes NAME:TYPE, not {option!r}")
         check_name("topic", name)
-        if kind not in TYPES:
+        if kind not in SERVED:
             raise InvalidArgument(
-                f"topic {name}: the group has no type {kind!r}; it has {', '.join(sorted(TYPES))}"
+                f"topic {name}: the group has no type {kind!r}; it has {', '.join(sorted(SERVED))}"
             )
         if named.setdefault(name, kind) != kind:
             raise InvalidArgument(f"topic {name} is named twice: {named[name]} and {kind}")

@@ -80,8 +80,8 @@ from dledger.common.chain import record_fields
 from dledger.errors import InvalidArgument, NewerFormat, OlderFormat
 from dledger.types import Entry, EntryKind
 
-FORMAT_VERSION = 2
-"""Of segments, their indexes and the watermark; nothing of format 1 was ever released."""
+FORMAT_VERSION = 3
+"""Of segments, their indexes and the watermark; nothing of the formats below was ever released."""
 SEGMENT_HEADER_BYTES = 4096
 RECORD_HEADER_BYTES = 40
 ALIGNMENT_BYTES = 8

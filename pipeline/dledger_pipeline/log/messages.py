@@ -25,6 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.broker.message import Encoding
+from dledger.types import NO_PRIORITY
 from dledger_pipeline.log.produce_columns import (
     Bools,
     Ints,
@@ -40,6 +41,17 @@ logger = logging.getLogger(__name__)
 
 _TEXT: Final = pa.string()
 _ASCII: Final = 0x7F
+MOVED_FROM: Final = pa.struct(
+    schema(
+        topic=_TEXT,
+        generation=pa.int64(),
+        queue_id=pa.int32(),
+        queue_offset=pa.int64(),
+        stored_at_ms=pa.int64(),
+        born_host=_TEXT,
+        attempts=pa.int64(),
+    )
+)
 
 
 MESSAGE_SCHEMA: Final = schema(
@@ -59,9 +71,14 @@ MESSAGE_SCHEMA: Final = schema(
     trace_context=_TEXT,
     index=pa.int64(),
     term=pa.int64(),
-)
+    message_group=_TEXT,
+    deliver_at_ms=pa.int64(),
+    priority=pa.int32(),
+).append(pa.field("moved_from", MOVED_FROM))
 """One row a message. `index` and `term` are those of the entry that holds it; `body` is as its
-producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds."""
+producer packed it, which `encoding` names (1 identity, 2 gzip); times are Unix milliseconds. Of
+most messages the last four say nothing: an empty group, no delivery time (0), no priority (-1), and
+null for where the broker group moved it from."""
 
 QUEUE_SLICE_SCHEMA: Final = schema(
     index=pa.int64(),
@@ -255,16 +272,49 @@ class Messages:
 
     def encoding(self) -> pa.Array:
         """Return how each body is packed."""
-        at = self.columns.encodings_at[self._slice]
-        present = at >= 0
-        found = self.numbers.u8(np.where(present, at + self._row, 0))
-        encodings = np.where(present, found, Encoding.IDENTITY)
+        at = self.columns.encodings_at
+        encodings = self._numbers(self.numbers.u8, at, 1, Encoding.IDENTITY)
         self._keep(np.isin(encodings, list(Encoding)), self._every)
         return pa.array(encodings.astype(np.int8))
 
     def born_at_ms(self) -> pa.Array:
         """Return when each was sent, by its producer's clock."""
         return pa.array(self.numbers.i64(self.columns.born_at[self._slice] + 8 * self._row))
+
+    def deliver_at_ms(self) -> pa.Array:
+        """Return before when each is not to be delivered; 0: at once."""
+        return pa.array(self._numbers(self.numbers.i64, self.columns.deliver_at, 8, 0))
+
+    def priority(self) -> pa.Array:
+        """Return the priority of each."""
+        at = self.columns.priorities_at
+        found = self._numbers(self.numbers.i32, at, 4, NO_PRIORITY)
+        self._keep(found >= NO_PRIORITY, self._every)
+        return pa.array(found.astype(np.int32))
+
+    def moved_from(self) -> pa.Array:
+        """Return where each was before its group moved it; null: its producer sent it here."""
+        moves = self.columns.moves
+        if moves is None:
+            return pa.nulls(len(self._row), MOVED_FROM)
+        topics, hosts = self.texts(moves.topics), self.texts(moves.hosts)
+        i32, i64, u32 = self.numbers.i32, self.numbers.i64, self.numbers.u32
+        arrays = [
+            topics,
+            pa.array(self._numbers(i64, moves.generations_at, 8, 0)),
+            pa.array(self._numbers(i32, moves.queues_at, 4, 0).astype(np.int32)),
+            pa.array(self._numbers(i64, moves.offsets_at, 8, 0)),
+            pa.array(self._numbers(i64, moves.times_at, 8, 0)),
+            hosts,
+            pa.array(self._numbers(u32, moves.attempts_at, 4, 0)),
+        ]
+        stayed = pc.equal(pc.binary_length(topics), 0)
+        return pa.StructArray.from_arrays(arrays, fields=list(MOVED_FROM), mask=stayed)
+
+    def _numbers(self, read: Callable[[Ints], Ints], starts: Ints, width: int, absent: int) -> Ints:
+        """Return a column of numbers, one for each message; *absent* where there is none."""
+        at = starts[self._slice]
+        return np.where(at >= 0, read(np.where(at >= 0, at + width * self._row, 0)), absent)
 
     def _lists(self, lists: Lists) -> tuple[pa.Array, list[pa.Array]]:
         """Return the offsets of each message's list, and the texts of each of its columns."""
@@ -339,6 +389,10 @@ _COLUMNS: Final[dict[str, Callable[[Messages], pa.Array]]] = {
     "trace_context": lambda m: m.texts(m.columns.traces),
     "index": lambda m: m.index(),
     "term": lambda m: m.term(),
+    "message_group": lambda m: m.texts(m.columns.groups),
+    "deliver_at_ms": Messages.deliver_at_ms,
+    "priority": Messages.priority,
+    "moved_from": Messages.moved_from,
 }
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dledger.broker.produce import FLAGS, HAS_MARK, VERSION
+from dledger.broker.produce import FLAGS, FURTHER_AT, HAS_MARK, VERSION
 from dledger.common.replay_mark import KEY_BYTES, MARK_BYTES
 from dledger_pipeline.errors import MalformedMessage
 
@@ -24,6 +24,7 @@ Bools: TypeAlias = npt.NDArray[np.bool_]
 
 _HEADER_BYTES: Final = 16
 _HAS_ENCODINGS, _HAS_TAGS, _HAS_KEYS, _HAS_PROPERTIES, _HAS_TRACES = 1, 2, 4, 8, 16
+_HAS_GROUPS, _HAS_TIMES, _HAS_PRIORITIES, _HAS_MOVES = 256, 512, 1024, 2048
 
 
 class Numbers:
@@ -43,6 +44,10 @@ class Numbers:
     def u32(self, at: Ints) -> Ints:
         """Return the unsigned 32-bit numbers that begin at *at*."""
         return self._gather("<u4", at)
+
+    def i32(self, at: Ints) -> Ints:
+        """Return the signed 32-bit numbers that begin at *at*."""
+        return self._gather("<i4", at)
 
     def i64(self, at: Ints) -> Ints:
         """Return the signed 64-bit numbers that begin at *at*."""
@@ -89,6 +94,26 @@ class Lists:
     columns: tuple[Strings, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """Where each message of each payload was before its group moved it.
+
+    Attributes:
+        topics: Of those that were moved; empty of the others.
+        generations_at, offsets_at, times_at: Where these columns begin, 8 bytes a message.
+        queues_at, attempts_at: Likewise, 4 bytes a message.
+        hosts: Their producers' addresses.
+    """
+
+    topics: Strings
+    generations_at: Ints
+    offsets_at: Ints
+    times_at: Ints
+    queues_at: Ints
+    attempts_at: Ints
+    hosts: Strings
+
+
 class ProduceColumns:
     """The columns of the PRODUCE payloads at bytes ``[start, end)`` of a buffer.
 
@@ -97,6 +122,9 @@ class ProduceColumns:
         count: Messages in each payload.
         born_at: Where the clocks begin, 8 bytes a message.
         encodings_at: Where the encodings begin, one byte a message; -1 where all are identity.
+        deliver_at: Where the delivery times begin, 8 bytes a message; -1 where there are none.
+        priorities_at: Where the priorities begin, 4 bytes a message; likewise.
+        moves: Where messages were before; None if that is not said of any in these payloads.
 
     Raises:
         MalformedMessage: The columns of a payload do not fill it exactly.
@@ -105,7 +133,7 @@ class ProduceColumns:
     def __init__(self, numbers: Numbers, *, index: Ints, start: Ints, end: Ints) -> None:
         self.numbers, self.index, self._end = numbers, index, end
         self.check(end - start >= _HEADER_BYTES, "PRODUCE payload is too short")
-        self._flags = numbers.u8(start + 1)
+        self._flags = numbers.u8(start + 1) | numbers.u8(start + FURTHER_AT) << 8
         self.count = numbers.u32(start + 12)
         self.check(numbers.u8(start) == VERSION, "unknown PRODUCE version")
         self.check(self._flags & ~FLAGS == 0, "unknown PRODUCE flags")
@@ -114,10 +142,10 @@ class ProduceColumns:
         self._at = start + _HEADER_BYTES
         self._pass_mark()
         self.client = self._span(numbers.u16(start + 2))
-        self.topic = self._span(numbers.u16(start + 4))
+        self.topic = self._span(numbers.u8(start + 4))
         self.born_host = self._span(numbers.u16(start + 6))
         self.born_at = self._span(8 * self.count).start
-        self.encodings_at = self._encodings()
+        self.encodings_at = self._rows(_HAS_ENCODINGS, 1)
         self._find_columns()
         self.check(self._at == end, "bytes after the last body")
 
@@ -136,7 +164,23 @@ class ProduceColumns:
         self.keys = self._lists(1, self._has(_HAS_KEYS))
         self.properties = self._lists(2, self._has(_HAS_PROPERTIES))
         self.traces = self._strings(self.count, self._has(_HAS_TRACES))
+        self.groups = self._strings(self.count, self._has(_HAS_GROUPS))
+        self.deliver_at = self._rows(_HAS_TIMES, 8)
+        self.priorities_at = self._rows(_HAS_PRIORITIES, 4)
+        self.moves = self._moves() if self._has(_HAS_MOVES).any() else None
         self.bodies = self._strings(self.count, everywhere)
+
+    def _moves(self) -> Moves:
+        present = self._has(_HAS_MOVES)
+        return Moves(
+            topics=self._strings(self.count, present),
+            generations_at=self._rows(_HAS_MOVES, 8),
+            offsets_at=self._rows(_HAS_MOVES, 8),
+            times_at=self._rows(_HAS_MOVES, 8),
+            queues_at=self._rows(_HAS_MOVES, 4),
+            attempts_at=self._rows(_HAS_MOVES, 4),
+            hosts=self._strings(self.count, present),
+        )
 
     def check(self, good: Bools, reason: str) -> None:
         """Raise MalformedMessage with *reason* for the first payload that is not good."""
@@ -150,9 +194,10 @@ class ProduceColumns:
         start, self._at = self._at, self._at + size
         return Span(start, self._at)
 
-    def _encodings(self) -> Ints:
-        present = self._has(_HAS_ENCODINGS)
-        found = self._span(np.where(present, self.count, 0))
+    def _rows(self, flag: int, width: int) -> Ints:
+        """Return where a column of *width* bytes a message begins; -1 where it is absent."""
+        present = self._has(flag)
+        found = self._span(np.where(present, width * self.count, 0))
         return np.where(present, found.start, -1)
 
     def _strings(self, count: Ints, present: Bools) -> Strings:

@@ -140,16 +140,48 @@ class ReadResponse(_message.Message):
     def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., next_offset: _Optional[int] = ..., generation: _Optional[int] = ...) -> None: ...
 
 class StoredRecord(_message.Message):
-    __slots__ = ("offset", "index", "stored_at_ms", "record")
+    __slots__ = ("offset", "index", "stored_at_ms", "record", "typed")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
     RECORD_FIELD_NUMBER: _ClassVar[int]
+    TYPED_FIELD_NUMBER: _ClassVar[int]
     offset: int
     index: int
     stored_at_ms: int
     record: Record
-    def __init__(self, offset: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., record: _Optional[_Union[Record, _Mapping]] = ...) -> None: ...
+    typed: Typed
+    def __init__(self, offset: _Optional[int] = ..., index: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., record: _Optional[_Union[Record, _Mapping]] = ..., typed: _Optional[_Union[Typed, _Mapping]] = ...) -> None: ...
+
+class Typed(_message.Message):
+    __slots__ = ("message_group", "deliver_at_ms", "priority", "moved_from")
+    MESSAGE_GROUP_FIELD_NUMBER: _ClassVar[int]
+    DELIVER_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    MOVED_FROM_FIELD_NUMBER: _ClassVar[int]
+    message_group: str
+    deliver_at_ms: int
+    priority: int
+    moved_from: MovedFrom
+    def __init__(self, message_group: _Optional[str] = ..., deliver_at_ms: _Optional[int] = ..., priority: _Optional[int] = ..., moved_from: _Optional[_Union[MovedFrom, _Mapping]] = ...) -> None: ...
+
+class MovedFrom(_message.Message):
+    __slots__ = ("topic", "generation", "queue_id", "offset", "stored_at_ms", "born_host", "attempts")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    STORED_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    BORN_HOST_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    generation: int
+    queue_id: int
+    offset: int
+    stored_at_ms: int
+    born_host: str
+    attempts: int
+    def __init__(self, topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., offset: _Optional[int] = ..., stored_at_ms: _Optional[int] = ..., born_host: _Optional[str] = ..., attempts: _Optional[int] = ...) -> None: ...
 
 class ReadBatchesResponse(_message.Message):
     __slots__ = ("batches", "next_offset", "generation")
