@@ -233,7 +233,7 @@ def test_a_snapshot_without_one_has_the_bytes_of_before() -> None:
     assert sha256(log.state.encode()).hexdigest() == _BEFORE
 
 
-_BEFORE = "c084f2b1c1507e2487d58a4ffdd71b9decd994ca0880cfa312c56f9235c3511e"
+_BEFORE = "f517247f75f82da16c9924d007ba79f9d1077ae9ed95c99f5e0ce75ba3cbe537"
 
 
 def test_a_snapshot_has_its_settings_and_where_it_begins() -> None:

@@ -151,10 +151,10 @@ def test_torn_segment_header_is_rejected_at_every_byte() -> None:
 def test_segment_header_of_another_version_names_both() -> None:
     """A newer format is refused, not misread."""
     page = bytearray(encode_segment_header(HEADER))
-    page[8] = 3
+    page[8] = 4
     page[220:224] = crc32c(page[:220]).to_bytes(4, "little")
 
-    with pytest.raises(NewerFormat, match="format 3, and this one reads up to format 2"):
+    with pytest.raises(NewerFormat, match="format 4, and this one reads up to format 3"):
         decode_segment_header(bytes(page))
 
 

@@ -98,7 +98,7 @@ def test_a_log_of_a_newer_format_is_refused_and_not_touched(
     _rewrite(disk, LOG / name(_first_segments(disk)), _newer(crc_at), starts_at)
     before = _contents(disk)
 
-    with pytest.raises(NewerFormat, match=rf"{what} .*format 3, and this one reads up to format 2"):
+    with pytest.raises(NewerFormat, match=rf"{what} .*format 4, and this one reads up to format 3"):
         disk.open()
 
     assert _contents(disk) == before
@@ -113,15 +113,16 @@ def test_a_log_of_a_newer_format_is_refused_and_not_touched(
     ],
     ids=["last segment", "index file", "watermark"],
 )
+@pytest.mark.parametrize("older", [1, 2])
 def test_a_log_of_an_older_build_is_refused_by_name_and_not_touched(
-    name: Callable[[list[int]], str], crc_at: int, what: str
+    name: Callable[[list[int]], str], crc_at: int, what: str, older: int
 ) -> None:
     """It is no damage: neither cut nor repaired, and whoever reads the error knows what to do."""
     disk = _disk()
-    _rewrite(disk, LOG / name(_first_segments(disk)), _with_format(1, crc_at))
+    _rewrite(disk, LOG / name(_first_segments(disk)), _with_format(older, crc_at))
     before = _contents(disk)
 
-    with pytest.raises(OlderFormat, match=rf"{what} .*format 1, and this one reads format 2"):
+    with pytest.raises(OlderFormat, match=rf"{what} .*format {older}, and this one reads format 3"):
         disk.open()
 
     assert _contents(disk) == before

@@ -366,7 +366,7 @@ async def test_a_process_that_is_too_old_ends_with_5_and_says_why(live: LiveNode
     _make_newer(next((live.data(0) / "log").glob("*.seg")))
     ended = await asyncio.to_thread(_run, live)
     assert ended.returncode == node_command.EXIT_TOO_OLD
-    assert "format 3, and this one reads up to format 2" in ended.stderr.splitlines()[-1]
+    assert "format 4, and this one reads up to format 3" in ended.stderr.splitlines()[-1]
 
 
 def _make_newer(segment: Path) -> None:
