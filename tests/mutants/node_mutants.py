@@ -468,6 +468,14 @@ NODE_MUTANTS = (
         checks=(_FEATURES, _MIXED),
     ),
     Mutant(
+        name="a leader counts on nothing that the log has had",
+        file="server/replica.py",
+        old="    given.levels.count_on(lambda: given.state.level)\n",
+        new="",
+        why="with one member down, a leader younger than that refuses all that is new",
+        checks=(_MIXED,),
+    ),
+    Mutant(
         name="a refused command has no level",
         file="broker/state.py",
         old="        if self.level < self._features.level and entry.kind is EntryKind.DATA:\n",
