@@ -106,7 +106,7 @@ class States(Target):
     """A broker's state in a snapshot: what is accepted goes on, and comes out again as it is."""
 
     name = "states"
-    refuses = (MalformedStateError, NewerFormat)
+    refuses = (MalformedStateError, NewerFormat, OlderFormat)
 
     def __init__(self) -> None:
         self._seed = a_state().encode()

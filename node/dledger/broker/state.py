@@ -352,9 +352,9 @@ class BrokerState:
         is_whole = magic[:-1] == _MAGIC[:-1] and end == _CRC.pack(crc32c(view[: -_CRC.size]))
         if is_whole and found > FORMAT:
             raise NewerFormat.number("the state in a snapshot", found=found, known=FORMAT)
-        if is_whole and found != FORMAT:
+        if is_whole and 0 < found < FORMAT:
             raise OlderFormat("the state in a snapshot", found=found, known=FORMAT)
-        if not is_whole:
+        if not is_whole or found != FORMAT:
             raise MalformedStateError(f"{len(data)} bytes are no broker state, or damaged")
         source, state = Reader(body), cls()
         state.applied_index = source.number()

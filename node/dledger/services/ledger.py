@@ -222,11 +222,11 @@ class LedgerHandlers(NativeHandlers):
                 index=index,
                 stored_at_ms=stored_at_ms,
                 record=record,
-                typed=None if message.typed is None else _typed(message.typed),
+                typed=None if message.typed is None else _to_pb(message.typed),
             )
 
 
-def _typed(typed: Typed) -> pb.Typed:
+def _to_pb(typed: Typed) -> pb.Typed:
     return pb.Typed(
         message_group=typed.message_group,
         deliver_at_ms=typed.deliver_at_ms,
