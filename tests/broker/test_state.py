@@ -28,7 +28,6 @@ from dledger.errors import (
     LimitReached,
     UnknownGroup,
     UnknownTopic,
-    Unsupported,
 )
 from dledger.types import EntryKind
 from tests.broker.log import Log, offsets
@@ -159,15 +158,6 @@ def test_creating_a_topic_again_is_harmless() -> None:
     assert second == TopicCreated(topic, created=False)
     assert isinstance(third, InvalidArgument)
     assert log.state.topics.all() == [topic]
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "DELAY", "TRANSACTION"])
-def test_topic_types_to_come_are_refused_not_ignored(kind: str) -> None:
-    """A FIFO topic that is not FIFO would be a lie."""
-    (result,) = Log().append(CreateTopic(name="t", type=kind, queues=1).encode())
-
-    assert isinstance(result, Unsupported)
-    assert kind in str(result)
 
 
 @pytest.mark.parametrize(
