@@ -42,16 +42,18 @@ logger = logging.getLogger(__name__)
 _TEXT: Final = pa.string()
 _ASCII: Final = 0x7F
 MOVED_FROM: Final = pa.struct(
-    schema(
-        topic=_TEXT,
-        generation=pa.int64(),
-        queue_id=pa.int32(),
-        queue_offset=pa.int64(),
-        stored_at_ms=pa.int64(),
-        born_host=_TEXT,
-        attempts=pa.int64(),
-    )
+    {
+        "topic": _TEXT,
+        "generation": pa.int64(),
+        "queue_id": pa.int32(),
+        "queue_offset": pa.int64(),
+        "stored_at_ms": pa.int64(),
+        "born_host": _TEXT,
+        "attempts": pa.int64(),
+    }
 )
+"""What `MESSAGE_SCHEMA` says of a message that its group moved. Its fields may be null, as writers
+of tables look at them even where the whole of it is."""
 
 
 MESSAGE_SCHEMA: Final = schema(
