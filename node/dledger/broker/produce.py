@@ -178,6 +178,13 @@ class _Strings:
         offsets, base, data = self.offsets(), self._bytes_at, self._data
         return [data[base + low : base + high] for low, high in pairwise(offsets)]
 
+    def some(self, rows: Sequence[int]) -> list[bytes]:
+        offsets, base, data = self.offsets(), self._bytes_at, self._data
+        return [data[base + offsets[row] : base + offsets[row + 1]] for row in rows]
+
+    def texts(self, rows: Sequence[int]) -> list[str]:
+        return [*map(bytes.decode, self.some(rows))]
+
     def check_text(self, name: str) -> None:
         if self.joined().isascii():
             return
@@ -254,13 +261,20 @@ class _Lists:
             position = self.columns[-1].end
         self.end = position
 
-    def all(self) -> list[list[bytes]]:
-        """Return every list of the first column."""
+    def _offsets(self) -> tuple[int, ...]:
         offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
         if offsets[0] != 0 or list(offsets) != sorted(offsets):
             raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
+        return offsets
+
+    def all(self) -> list[list[bytes]]:
+        """Return every list of the first column."""
         items = self.columns[0].all()
-        return [items[low:high] for low, high in pairwise(offsets)]
+        return [items[low:high] for low, high in pairwise(self._offsets())]
+
+    def texts(self, rows: Sequence[int], column: int) -> list[tuple[str, ...]]:
+        offsets, items = self._offsets(), self.columns[column].all()
+        return [tuple(map(bytes.decode, items[offsets[row] : offsets[row + 1]])) for row in rows]
 
     def range(self, row: int) -> range:
         low, high = _PAIR.unpack_from(self._data, self._offsets_at + 4 * row)
@@ -419,6 +433,41 @@ class ProduceFrame:
     def tags(self) -> list[bytes] | None:
         """Return every message's tag, UTF-8, or None when no message has one."""
         return self._tags.all() if self._tags is not None else None
+
+    def columns(self, rows: Sequence[int]) -> Columns:
+        """Return the messages in some rows: many at a time, faster than one by one.
+
+        Raises:
+            MalformedCommandError: One of the columns is broken, it may be in another row.
+        """
+        try:
+            return self._columns(rows)
+        except ValueError as error:
+            raise MalformedCommandError(f"columns of {len(rows)} rows: {error}") from error
+
+    def _columns(self, rows: Sequence[int]) -> Columns:
+        born_at_ms = struct.unpack_from(f"<{self.count}q", self._data, self._born_at)
+        return Columns(
+            message_ids=self._ids.texts(rows),
+            bodies=self._bodies.some(rows),
+            born_at_ms=[born_at_ms[row] for row in rows],
+            tags=self._tags.texts(rows) if self._tags else [""] * len(rows),
+            keys=self._keys.texts(rows, 0) if self._keys else [()] * len(rows),
+            properties=self._property_maps(rows),
+            encodings=self._encodings(rows),
+            trace_contexts=self._traces.texts(rows) if self._traces else [""] * len(rows),
+        )
+
+    def _property_maps(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        if self._properties is None:
+            return [{}] * len(rows)
+        pairs = zip(*(self._properties.texts(rows, column) for column in (0, 1)), strict=True)
+        return [dict(zip(names, texts, strict=True)) for names, texts in pairs]
+
+    def _encodings(self, rows: Sequence[int]) -> list[int]:
+        if not self._encodings_at:
+            return [Encoding.IDENTITY] * len(rows)
+        return [Encoding(self._data[self._encodings_at + row]) for row in rows]
 
     def message(self, row: int) -> Message:
         """Return the message in *row*, 0 to count - 1.
