@@ -8,11 +8,11 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
-from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, block_of
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.rekeep import Origin, Rekeep, origins
 from dledger.broker.results import Rekept, RetentionSet
-from dledger.broker.snapshot_codec import MalformedStateError
+from dledger.broker.snapshot_codec import MalformedStateError, Reader
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument, NewerCommand, OffsetOutOfRange, UnknownTopic
 from tests.broker.log import Log, offsets
@@ -284,14 +284,27 @@ def test_a_block_without_gaps_takes_no_bytes_for_them() -> None:
 
 
 def test_a_damaged_block_is_no_state() -> None:
-    """What its compressed part says is checked when it is opened, and never inflated beyond."""
+    """What it says of gaps is checked when it is opened."""
     log = _keeping(4)
     _say(log, _kept(log, 0, 4, (1, 3)))
     (block,) = _blocks(log)
 
-    for wrong in (block._replace(length=3), block._replace(end=3)):
+    wrong = {"length": 3}, {"end": 3}, {"gaps": b"123"}, {"gaps": b"123456"}
+    for changed in wrong:
         with pytest.raises(MalformedStateError):
-            wrong.offsets()
+            block._replace(**changed).offsets()
+
+
+@pytest.mark.parametrize(("gap", "size_bytes"), [(0xFF, 1), (0x100, 2), (1 << 16, 4), (1 << 32, 8)])
+def test_a_gap_takes_no_more_bytes_than_the_largest_of_its_block(gap: int, size_bytes: int) -> None:
+    """The rows are where they were, in a snapshot, too."""
+    rows = [5, 6, 7 + gap, 9 + gap]
+
+    block = block_of(2, 20 + gap, (1, 5, 99), rows, [0] * 4, newest_ms=0)
+
+    assert list(block.offsets()) == rows
+    assert len(block.gaps) == 4 * size_bytes
+    assert KeptBlock.read(Reader(b"".join(block.encode()))) == block
 
 
 def test_a_gap_is_no_offset() -> None:

@@ -20,7 +20,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, takewhile
 from operator import attrgetter, le
 from typing import Final, NamedTuple
 
@@ -448,7 +448,7 @@ class ConsumeQueue:
                 f"offsets [{first}, {to}) are not before {self.log_first}, nor do they go on to it "
                 f"and end at most at {self.end}"
             )
-        codes = self._codes_of(first, to, offsets)
+        codes = self._codes_of(to, offsets)
         place = (payload.index, payload.start, payload.end)
         block = block_of(first, to, place, offsets, codes, newest_ms=newest_ms) if offsets else None
         blocks = (self.blocks or KeptBlocks()).with_range(first, to, block)
@@ -458,10 +458,12 @@ class ConsumeQueue:
         self._keep(blocks, self._erased_outside((first, to)))
         return before - self.count
 
-    def _codes_of(self, first: int, to: int, offsets: Sequence[int]) -> list[int]:
+    def _codes_of(self, to: int, offsets: Sequence[int]) -> list[int]:
         """Return the tag code of each of *offsets*; raise InvalidArgument if one is not there."""
-        codes, at = list[int](), 0
-        for run in self.runs(max(first, self.first)) if offsets else ():
+        kept = bisect_left(offsets, self.log_first)
+        codes = self._codes_in_blocks(offsets[:kept])
+        at = len(codes)
+        for run in self.runs(self.log_first) if kept == at < len(offsets) else ():
             stop = bisect_left(offsets, min(run.end, to), at)
             if stop > at and offsets[at] < run.first:
                 break
@@ -472,6 +474,14 @@ class ConsumeQueue:
         if at < len(offsets):
             raise InvalidArgument(f"there is no message at offset {offsets[at]}, or it is gone")
         return codes
+
+    def _codes_in_blocks(self, offsets: Sequence[int]) -> list[int]:
+        """Return the tag codes of some offsets before the log's runs, up to the first not there."""
+        if self.blocks is None:
+            return []
+        if (erased := self.erased) is not None:
+            offsets = [*takewhile(lambda offset: not erased.has(offset), offsets)]
+        return self.blocks.codes_of(offsets)
 
     def forget_blocks(self) -> int:
         """Forget what is kept before the log's runs; return how many messages that are."""
