@@ -32,7 +32,7 @@ from dledger.broker.queue_part import QueuePart
 from dledger.broker.rekeep import REKEPT, origins
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import InvalidArgument
-from dledger.replica.rolling import Due, soon_due
+from dledger.replica.rolling import FEW, Due, loses_half_soon, soon_due
 from dledger.types import Entry
 
 MAX_OFFSETS: Final = 1 << 23
@@ -95,6 +95,27 @@ class Claim:
 
 
 # -- what goes -----------------------------------------------------------------------------------
+
+
+def may_be_copied(claim: Claim, stays: OffsetSet, block: KeptBlock, reached: int) -> bool:
+    """Whether this call may copy a block; told without opening it, which costs most of a call.
+
+    It loses no more rows than its offsets are said to go: what has gone already may be among them.
+    One that by that is not due soon, and keeps more than a few rows, is neither due (`due_of`) nor
+    goes along with a neighbour.
+
+    Args:
+        claim: What is said; *stays* is its bitmap.
+        stays: The offsets that stay.
+        block: The block.
+        reached: The entry that retention comes to before the caller does.
+    """
+    gone = stays.count_missing(block.first, block.end)
+    return (
+        loses_half_soon(block, gone)
+        or block.length - gone <= FEW
+        or block.entry < soon_due(reached, claim.as_of_index)
+    )
 
 
 def find_going(

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.kept_blocks import KeptBlock
 from dledger.broker.lived_time import older_than
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction, Topic
@@ -34,6 +35,7 @@ from dledger.replica.compacting import (
     due_of,
     find_going,
     judge,
+    may_be_copied,
     read_row,
     sample_of,
 )
@@ -58,7 +60,7 @@ class Compacted:
         let_go: Messages that are gone.
         written_bytes: Of the log.
         later: Messages that may go, and go when they are next copied; or that the call's time was
-            too short for.
+            too short for. In blocks that were not looked into, what is said of their offsets.
     """
 
     ask: tuple[int, ...] = ()
@@ -73,7 +75,7 @@ class _Found(NamedTuple):
 
     Attributes:
         stays: What it says.
-        may_go: How many messages may go by it.
+        may_go: How many messages may go by it; some may be gone already.
         due: What is copied at once, and which of them go with that.
         sample: Which of these are proved before.
     """
@@ -213,9 +215,17 @@ class Compactor:
         def find() -> _Found:
             stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
             read = self._copier.read
-            going = find_going(claim, stays, blocks, part, read=read, is_old=is_old)
-            due = due_of(claim, going, blocks, part, reached)
-            return _Found(stays, len(going), due, sample_of(claim, due.goes, self._secret))
+            near, of_others = list[KeptBlock](), 0
+            for block in blocks:
+                if may_be_copied(claim, stays, block, reached):
+                    near.append(block)
+                else:
+                    of_others += stays.count_missing(block.first, block.end)
+            going = find_going(claim, stays, near, part, read=read, is_old=is_old)
+            due = due_of(claim, going, near, part, reached)
+            return _Found(
+                stays, len(going) + of_others, due, sample_of(claim, due.goes, self._secret)
+            )
 
         return await asyncio.to_thread(find)
 
