@@ -171,7 +171,11 @@ def _count_up(first: Ints, rows: Ints) -> Ints:
 def _find_copied(
     entries: pa.RecordBatch, numbers: Numbers, starts: Ints, generations: Collection[int]
 ) -> Iterator[_Copied]:
-    """Yield the REKEEPs of *generations* that have rows, in the log's order."""
+    """Yield the REKEEPs of *generations* that have rows, in the log's order.
+
+    By the node's own decoder, not by columns (`rekeep_columns`): which of them nodes refused, only
+    that may say.
+    """
     indexes, data = values(entries.column("index")), memoryview(numbers.buffer)
     for entry, start, end in find_commands(entries, numbers, CommandType.REKEEP):
         index = int(indexes[entry])
