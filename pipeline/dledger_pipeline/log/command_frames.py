@@ -30,7 +30,7 @@ def find_commands(
     edges = body_bounds(entries.column("body"))
     row = np.flatnonzero(values(entries.column("type")) == EntryKind.DATA)
     at, end = edges[row], edges[row + 1]
-    found = []
+    found = list[tuple[int, int, int]]()
     while len(row):
         row, at, end = _where(at + HEADER_BYTES <= end, row, at, end)
         start = at + HEADER_BYTES
