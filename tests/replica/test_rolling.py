@@ -197,7 +197,7 @@ def test_a_message_that_cannot_be_decoded_goes_alone() -> None:
     copy, kept = rekeep_of(roll, lambda index: _read(log, index), lambda *_: True)
 
     assert (kept, log.append(copy)) == (2, [Rekept(1)])
-    (block,) = _queue(log).blocks or ()
+    (block,) = tuple(_queue(log).blocks or ())
     frame = ProduceFrame(log.entries[-1].data, block.start, block.stop)
     assert list(block.offsets()) == [0, 2]
     assert [

@@ -249,20 +249,27 @@ def _each_row(stretches: Iterable[Stretch]) -> Iterator[tuple[int, int]]:
         yield from zip(range(first, first + length), range(row, row + length), strict=True)
 
 
+def _body_sizes(frame: ProduceFrame, size_bytes: int) -> Sequence[int]:
+    """Return the bytes of each body; of one that is alone, or in a broken column, about."""
+    if frame.count > 1:
+        try:
+            return frame.body_sizes()
+        except MalformedCommandError:
+            pass  # some rows can be decoded nevertheless
+    return [size_bytes // frame.count] * frame.count
+
+
 class _Payload:
     """A payload of messages in an entry: all slices of a block are in one.
 
     Attributes:
-        sizes: The bytes of each body.
+        sizes: See `_body_sizes`.
     """
 
     def __init__(self, entry: Entry, start: int, end: int) -> None:
         self._place = entry.index, start
         self._frame = ProduceFrame(entry.data, start, end)
-        try:
-            self.sizes = self._frame.body_sizes()
-        except MalformedCommandError:  # in some rows; see `message`
-            self.sizes = [(end - start) // self._frame.count] * self._frame.count
+        self.sizes = _body_sizes(self._frame, end - start)
         is_copy = entry.data[start - 1] == REKEPT
         self._theirs = origins(entry, start, end) if is_copy else None
         self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
