@@ -270,7 +270,7 @@ def play(keys: int, churn: int, hours: int, seed: int) -> list[dict[str, float]]
         _keep_house(played, marks, period)
         most = max(most, _log_share(played, known))
         if hour % _RETENTION_HOURS == 0 or hour == hours:
-            found.append(_told(hour, played, period, log_share=most))
+            found.append(_figures(hour, played, period, log_share=most))
             print(json.dumps(found[-1]), flush=True)
             period, most = Period(), 0.0
     return found
@@ -299,7 +299,7 @@ def _keep_house(played: Played, marks: Sequence[int], period: Period) -> None:
         played.follow(period)
 
 
-def _told(hour: int, played: Played, period: Period, *, log_share: float) -> dict[str, float]:
+def _figures(hour: int, played: Played, period: Period, *, log_share: float) -> dict[str, float]:
     """Return the figures of a period that ends now."""
     kept = sum(queue.count for queue in played.queues())
     blocks = [block for queue in played.queues() for block in queue.blocks or ()]
@@ -332,7 +332,7 @@ def _told(hour: int, played: Played, period: Period, *, log_share: float) -> dic
     return {name: round(value, 3) for name, value in told.items()}
 
 
-def judged(found: Sequence[Mapping[str, float]]) -> list[Check]:
+def judge(found: Sequence[Mapping[str, float]]) -> list[Check]:
     """Return the lines of the last retention's time; blocks stand beside those of the middle."""
     last, middle = found[-1], found[(len(found) - 1) // 2]
     return [
@@ -362,7 +362,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     churn = round(args.keys * args.churn_percent / 100)
     before = os.getloadavg()[0]
-    lines = judged(play(args.keys, churn, args.hours, args.seed))
+    lines = judge(play(args.keys, churn, args.hours, args.seed))
     print(f"{table(lines)}\nload {before:.1f} before, {os.getloadavg()[0]:.1f} after")
     return exit_code([line.verdict for line in lines])
 

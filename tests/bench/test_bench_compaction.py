@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from e2e.bench.compaction import judged, main
+from e2e.bench.compaction import judge, main
 
 
 def test_a_small_group_is_played_and_judged(capsys: pytest.CaptureFixture[str]) -> None:
@@ -30,8 +30,8 @@ def test_blocks_are_compared_with_those_of_the_middle() -> None:
         for hour, blocks in ((72, 1), (144, 20), (216, 30), (288, 20))
     ]
 
-    assert all(each.kept for each in judged(found))
+    assert all(each.kept for each in judge(found))
     found[-1]["blocks"] = 21
-    assert [each.what for each in judged(found) if not each.kept] == [
+    assert [each.what for each in judge(found) if not each.kept] == [
         "blocks, beside those at hour 144"
     ]

@@ -89,7 +89,7 @@ class Columns:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Columns]) -> Columns:
+    def join(cls, parts: Sequence[Columns]) -> Columns:
         """Return the rows of all *parts*, each of whose columns has an item for each of them."""
         names = [each.name for each in fields(cls)]
         columns: dict[str, list[Any]] = {

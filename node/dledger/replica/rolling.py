@@ -234,7 +234,7 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
         to=to,
         offsets=offsets,
         origins=found,
-        messages=copies.joined() if offsets else None,
+        messages=copies.columns() if offsets else None,
     )
     return kept.encode(), len(offsets)
 
@@ -320,9 +320,9 @@ class _Copies:
         few, self._few = self._few, []
         return Columns.of(few)
 
-    def joined(self) -> Columns:
+    def columns(self) -> Columns:
         """Return all of them."""
-        return Columns.joined([*self._parts, self._columns_of_few()])
+        return Columns.join([*self._parts, self._columns_of_few()])
 
 
 def past_blocks(
