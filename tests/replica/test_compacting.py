@@ -20,7 +20,7 @@ from dledger.replica.compacting import (
     first_young,
     sample_of,
 )
-from dledger.replica.rolling import Due, next_roll, rekeep_of, soon_due
+from dledger.replica.rolling import Alone, Due, next_roll, rekeep_of, soon_due
 from dledger.types import Entry, EntryKind
 from tests.broker.log import Log
 
@@ -62,7 +62,7 @@ class Table:
         stays = OffsetSet(0, self.queue.end, self.newest.values())
         blocks, part = tuple(self.queue.blocks or ()), self.queue.part(1, as_of)
         going = find_going(claim, stays, blocks, part, read=self._read, is_old=lambda _: True)
-        due = due_of(claim, going, blocks, part, reached)
+        due = due_of(claim, going, blocks, part, reached, new=Alone())
         return self.copy(due)
 
     def copy(self, due: Due) -> int:

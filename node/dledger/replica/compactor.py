@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from dledger.broker.consume_queue import ConsumeQueue
@@ -33,13 +34,14 @@ from dledger.replica.compacting import (
     Row,
     due_of,
     find_going,
+    hold_alone,
     judge,
     read_row,
     sample_of,
 )
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
-from dledger.replica.rolling import Due
+from dledger.replica.rolling import Alone, Due
 from dledger.store.commit_log import CommitLog
 
 logger = logging.getLogger(__name__)
@@ -72,13 +74,14 @@ class _Found(NamedTuple):
     """What a claim says of a queue, as that was at one moment.
 
     Attributes:
-        stays: What it says.
+        stays, alone: What it says.
         may_go: How many messages may go by it.
         due: What is copied at once, and which of them go with that.
-        sample: Which of these are proved before.
+        sample: Which of these, and of the tombstones that are marked as alone, are proved before.
     """
 
     stays: OffsetSet
+    alone: OffsetSet
     may_go: int
     due: Due
     sample: list[int]
@@ -130,7 +133,7 @@ class Compactor:
         found = await self._find(claim, how)
         if not claim.proofs.keys() >= set(found.sample):
             return Compacted(ask=tuple(found.sample))
-        await self._check_sample(claim, how, found)
+        await self._check_sample(claim, found)
         done = await self._copy(topic, claim.queue_id, found.due, until_s)
         return replace(done, later=max(0, found.may_go - done.let_go))
 
@@ -205,17 +208,22 @@ class Compactor:
         first_index = max(self._state.first_index, self._log.first_index)
         part = queue.part(first_index, claim.as_of_index)
         blocks = tuple(queue.blocks or ())
-        is_old = self._older_than(how.min_lag_ms)
+        is_old, is_over = self._older_than(how.min_lag_ms), self._older_than(how.tombstone_ms)
+        now_ms = self._driver.log_clock.now_ms()  # not before: the caller's entry is committed
         reached = claim.as_of_index + 1
         if claim.again_in_ms:
             reached = min(reached, await self._reach(claim.again_in_ms))
 
         def find() -> _Found:
             stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
-            read = self._copier.read
+            alone, read = claim.lone_offsets(), self._copier.read
             going = find_going(claim, stays, blocks, part, read=read, is_old=is_old)
-            due = due_of(claim, going, blocks, part, reached)
-            return _Found(stays, len(going), due, sample_of(claim, due.goes, self._secret))
+            new = hold_alone(going, alone, blocks, read=read, is_over=is_over)
+            due = due_of(claim, going, blocks, part, reached, new=Alone(new, now_ms))
+            sampled = (
+                sample_of(claim, each, self._secret) for each in (due.goes, due.alone.offsets)
+            )
+            return _Found(stays, alone, len(going), due, sorted(chain.from_iterable(sampled)))
 
         return await asyncio.to_thread(find)
 
@@ -224,7 +232,7 @@ class Compactor:
         leaps, lived_ms = self._state.time.leaps, self._driver.log_clock.lived_ms()
         return older_than(age_ms, leaps=leaps, lived_ms=lived_ms)
 
-    async def _check_sample(self, claim: Claim, how: Compaction, found: _Found) -> None:
+    async def _check_sample(self, claim: Claim, found: _Found) -> None:
         """Check what is said of the sampled messages, and let those stay that are not proved.
 
         Raises:
@@ -237,10 +245,10 @@ class Compactor:
             unproved = judge(
                 claim,
                 found.stays,
+                found.alone,
                 found.sample,
                 rows,
                 end=queue.end,
-                is_tombstone_old=self._older_than(how.tombstone_ms),
             )
         except InvalidArgument as error:
             self._metrics.compaction_lies.inc()

@@ -65,7 +65,9 @@ class Copier:
                 erased, roll = queue.erased, next_roll(now, queue_id, queue, due)
                 if roll is None:
                     return None
-                command, kept = await asyncio.to_thread(rekeep_of, roll, self.read, stays(now))
+                command, kept = await asyncio.to_thread(
+                    rekeep_of, roll, self.read, stays(now), due.alone
+                )
                 if self._as_it_is(topic) is not now:
                     continue
                 try:

@@ -19,7 +19,7 @@ from dledger.broker.kept_blocks import MAX_ROWS, KeptBlock
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
-from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
+from dledger.broker.rekeep import REKEPT, Kept, Origin, alone_since, origins
 from dledger.broker.topics import Topic
 from dledger.common.offset_set import OffsetSet
 from dledger.types import MAX_NUMBER, Entry
@@ -39,6 +39,26 @@ Stays: TypeAlias = Callable[[int, Origin], bool]
 """Whether a message stays, by its queue offset and what it had when it was stored."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Tombstones that were found to be the only messages of their keys.
+
+    Attributes:
+        offsets: Which.
+        since_ms: Since when that is known, Unix milliseconds of the log.
+    """
+
+    offsets: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
+    since_ms: int = 0
+
+    def since(self, offset: int) -> int | None:
+        """Return since when that is known of a message; None: it is not one of them."""
+        return self.since_ms if offset in self.offsets else None
+
+
+_NONE_ALONE: Final = Alone()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """What of a queue is to be copied, and what of that goes.
@@ -51,6 +71,7 @@ class Due:
             anew costs as much as what it would have cost later, and that once more.
         goes: Those that are known to go: they take no room in a REKEEP. `rekeep_of` is told, too.
         gone_of: How many rows of a block that are: only of blocks that have some.
+        alone: Those of which a copy is to say so. `rekeep_of` is told, too.
     """
 
     is_block: Callable[[KeptBlock], bool]
@@ -59,6 +80,7 @@ class Due:
     to: int = MAX_NUMBER
     goes: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
+    alone: Alone = _NONE_ALONE
 
     @classmethod
     def below(cls, index: int, *, soon: int = MAX_NUMBER) -> Due:
@@ -183,18 +205,23 @@ def _within(queue: ConsumeQueue, first: int, to: int, goes: OffsetSet) -> Sequen
     return found
 
 
-def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[bytes, int]:
+def rekeep_of(
+    roll: Roll, read: Callable[[int], Entry], stays: Stays, alone: Alone = _NONE_ALONE
+) -> tuple[bytes, int]:
     """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
 
     Args:
         roll: What is copied.
         read: Returns an entry.
         stays: Whether a message is copied; others go.
+        alone: Of which of them the copy says, from now on, that they are lone tombstones. What an
+            older copy says of one, this one says again.
 
     Raises:
         DledgerError: An entry cannot be read.
     """
     messages, offsets, found = list[Message](), list[int](), list[Origin]()
+    marks = dict[int, int]()
     size_bytes, to, payload = 0, roll.to, None
     for first, length, row, index, start, end in roll.stretches:
         if size_bytes >= MAX_BYTES and first >= roll.log_first:
@@ -214,6 +241,9 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
             message = payload.message(row + number)
             if message is None:
                 continue
+            since_ms = payload.alone_since(row + number, alone.since(first + number))
+            if since_ms is not None:
+                marks[len(messages)] = since_ms
             messages.append(message)
             offsets.append(first + number)
             found.append(origin)
@@ -230,6 +260,7 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
         offsets=offsets,
         origins=found,
         messages=Columns.of(messages) if messages else None,
+        alone=marks,
     )
     return kept.encode(), len(offsets)
 
@@ -242,11 +273,16 @@ class _Payload:
         self._frame = ProduceFrame(entry.data, start, end)
         is_copy = entry.data[start - 1] == REKEPT
         self._theirs = origins(entry, start, end) if is_copy else None
+        self._alone = alone_since(entry, start, end) if is_copy else {}
         self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
 
     def origin(self, row: int) -> Origin:
         """Return what a message had when it was stored."""
         return self._mine if self._theirs is None else self._theirs[row]
+
+    def alone_since(self, row: int, new_ms: int | None) -> int | None:
+        """Return since when a message is known to be a lone tombstone; *new_ms* if it was not."""
+        return self._alone.get(row, new_ms)
 
     def message(self, row: int) -> Message | None:
         """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""

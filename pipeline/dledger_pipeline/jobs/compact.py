@@ -16,8 +16,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dledger.errors import UnknownTopic
-from dledger_pipeline.archive.bases import state_of_node
-from dledger_pipeline.archive.compaction import QueueDecision, stored_before_ms
+from dledger_pipeline.archive.compaction import QueueDecision
 from dledger_pipeline.archive.kept_log import KeptLog, kept_log
 from dledger_pipeline.errors import (
     ExportError,
@@ -199,10 +198,8 @@ def _read_once(
     )
     at_once = workers(runner, request.master, request.conf, tasks=len(log.ranges))
     log = log.with_pace(request.bytes_per_s / at_once)
-    lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
-    limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
     processes = at_once if runner is RunnerName.PLAIN else 0
-    return log, [*decide(log, limits, request, progress, processes=processes).values()]
+    return log, [*decide(log, request, progress, processes=processes).values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +223,7 @@ class _Telling:
                 first=part.first,
                 to=part.to,
                 stays=part.stays,
+                alone=part.alone,
                 again_in_ms=self.again_in_ms,
             )
             try:
