@@ -174,9 +174,9 @@ class Rekeep:
             columns.hosts()
         except UnicodeDecodeError as error:
             raise MalformedCommandError(f"REKEEP with a born host: {error}") from error
-        rows = [-1, *columns.alone(), columns.count]
+        rows = (-1, *columns.alone_rows(), columns.count)
         if not all(earlier < later for earlier, later in pairwise(rows)):
-            raise MalformedCommandError(f"REKEEP with lone tombstones of rows {rows[1:-1]}")
+            raise MalformedCommandError("REKEEP with lone tombstones that do not ascend")
         bounds = (self.first - 1, *self.offsets, self.to)
         if not all(earlier < later for earlier, later in pairwise(bounds)):
             raise MalformedCommandError(f"offsets do not ascend in [{self.first}, {self.to})")
@@ -259,12 +259,15 @@ class _Columns:
         (marks,) = struct.unpack_from("<I", self._data, self._alone_at)
         return int(marks)
 
-    def alone(self) -> dict[int, int]:
+    def alone_rows(self) -> tuple[int, ...]:
         if not self._alone_at:
-            return {}
-        marks, at = self._alone_count(), self._alone_at + 4
-        rows = struct.unpack_from(f"<{marks}I", self._data, at)
-        times = struct.unpack_from(f"<{marks}q", self._data, at + 4 * marks)
+            return ()
+        return struct.unpack_from(f"<{self._alone_count()}I", self._data, self._alone_at + 4)
+
+    def alone(self) -> dict[int, int]:
+        rows = self.alone_rows()
+        times_at = self._alone_at + 4 + 4 * len(rows)
+        times = struct.unpack_from(f"<{len(rows)}q", self._data, times_at)
         return dict(zip(rows, times, strict=True))
 
     def _host_bounds(self) -> tuple[int, ...]:
