@@ -38,7 +38,6 @@ from dledger.replica.rolling import Alone, next_roll, rekeep_of
 from tests.broker.test_rekeep_histories import _QUEUES, Row, TopicModel, World
 
 _HISTORIES = int(os.environ.get("REKEEP_HISTORIES", "60"))
-_TOMBSTONE_MS = 4_000
 _SECRET = b"of this process"
 
 
@@ -82,6 +81,7 @@ class CompactedWorld(World):
         self.stored: defaultdict[tuple[int, int], dict[int, Row]] = defaultdict(dict)
         self.claims: list[Claim] = []
         self.min_lag_ms = self.rng.choice((0, 2_000))
+        self.tombstone_ms = self.rng.choice((1_200, 1_200, 4_000))
         self.readers: list[SlowReader] = []
 
     def said(self, topic: TopicModel, queue_id: int) -> dict[str, Any]:
@@ -186,7 +186,7 @@ class CompactedWorld(World):
         going = find_going(claim, stays, blocks, part, read=self.read, is_old=is_old)
         rows = self.topics[claim.topic].rows[claim.queue_id]
         assert all(offset in rows for offset in going)
-        is_over = older_than(_TOMBSTONE_MS, leaps=(), lived_ms=self.now_ms)
+        is_over = older_than(self.tombstone_ms, leaps=(), lived_ms=self.now_ms)
         alone = claim.lone_offsets()
         new = hold_alone(going, alone, blocks, read=self.read, is_over=is_over)
         reached = self.rng.choice((claim.as_of_index + 1, self.rng.randint(1, self.index)))
@@ -233,20 +233,36 @@ class CompactedWorld(World):
     # -- readers -----------------------------------------------------------------------------------
 
     def read_on(self) -> None:
-        """A reader reads on, or one begins; whoever took too long gives up, as the real one does.
-
-        Whoever has caught up has the model's table.
-        """
-        if self.topics and len(self.readers) < 4 and self.rng.random() < 0.5:
-            name = self.rng.choice(sorted(self.topics))
-            generation, queue_id = self.topics[name].generation, self.rng.randrange(_QUEUES)
-            self.readers.append(SlowReader(name, generation, queue_id, self.now_ms))
+        """A reader reads on, or one begins; whoever takes too long gives up, as the real one."""
+        if len(self.readers) < 4 and self.rng.random() < 0.5:
+            self._begin_reader()
         self.readers = [each for each in self.readers if self._can_go_on(each)]
-        if not self.readers:
+        if self.readers:
+            self._read(self.rng.choice(self.readers), most=self.rng.choice((1, 1, 2, 4, 1 << 30)))
+
+    def read_slowly(self) -> None:
+        """A reader stops in the middle, some rounds come, and it reads on."""
+        reader = self._begin_reader()
+        if reader is None:
             return
-        reader = self.rng.choice(self.readers)
+        self._read(reader, most=self.rng.randint(1, 4))
+        for _ in range(self.rng.randint(1, 4)):
+            self.round()
+            self.now_ms += self.rng.choice((1, 500))
+        if self._can_go_on(reader):
+            self._read(reader, most=1 << 30)
+
+    def _begin_reader(self) -> SlowReader | None:
+        if not self.topics:
+            return None
+        name = self.rng.choice(sorted(self.topics))
+        generation, queue_id = self.topics[name].generation, self.rng.randrange(_QUEUES)
+        self.readers.append(SlowReader(name, generation, queue_id, self.now_ms))
+        return self.readers[-1]
+
+    def _read(self, reader: SlowReader, *, most: int) -> None:
+        """Read so many messages; who has caught up has the model's table."""
         rows = self.topics[reader.name].rows[reader.queue_id]
-        most = self.rng.choice((1, 1, 2, 4, 1 << 30))
         if reader.read(rows, most=most, now_ms=self.now_ms):
             stored = self.stored[reader.generation, reader.queue_id]
             assert reader.table == _table(stored), "who was fast enough has another table"
@@ -256,7 +272,7 @@ class CompactedWorld(World):
     def _can_go_on(self, reader: SlowReader) -> bool:
         topic = self.topics.get(reader.name)
         is_there = topic is not None and topic.generation == reader.generation
-        return is_there and self.now_ms - reader.as_of_ms <= _TOMBSTONE_MS
+        return is_there and self.now_ms - reader.as_of_ms <= self.tombstone_ms
 
     # -- what holds --------------------------------------------------------------------------------
 
@@ -286,8 +302,8 @@ def _read_into(table: dict[tuple[str, ...], bytes], row: Row) -> None:
 _STEPS = (
     *("create", "delete", "produce", "produce", "produce", "produce", "say", "say"),
     *("compact", "compact", "compact", "compact", "roll", "tell_late", "retain", "retain"),
-    *("receive", "ack", "wait", "snapshot", "round", "round", "round"),
-    *("read_on", "read_on", "read_on", "read_on"),
+    *("receive", "ack", "wait", "wait", "snapshot", "round", "round"),
+    *("read_on", "read_on", "read_on", "read_slowly", "read_slowly"),
 )
 
 

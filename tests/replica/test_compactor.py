@@ -164,11 +164,11 @@ async def test_without_proofs_of_a_sample_nothing_is_done(world: World) -> None:
     asked = await world.compact(claim)
     others = [await _other(world).compact(claim, timeout_s=10) for _ in range(4)]
 
-    assert len(asked.ask) == 1
+    assert 1 <= len(asked.ask) < 10, "one in a hundred, by chance, but at least one"
     assert await world.compact(claim) == asked == Compacted(ask=asked.ask)
     assert len({asked, *others}) > 1
     assert world.leader.driver.applied_index == last
-    done = await world.compact(replace(claim, proofs={asked.ask[0]: 39}))
+    done = await world.compact(replace(claim, proofs=dict.fromkeys(asked.ask, 39)))
     assert done.let_go == 39
 
 
