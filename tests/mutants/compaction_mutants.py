@@ -9,7 +9,6 @@ _COMPACTING = "tests/replica/test_compacting.py"
 _ROLLING = "tests/replica/test_rolling.py"
 _OFFSETS = "tests/common/test_offset_set.py"
 _SLOW_READER = "tests/client/test_slow_table_reader.py"
-_HISTORIES = "tests/broker/test_compaction_histories.py"
 
 COMPACTION_MUTANTS = (
     Mutant(
@@ -69,12 +68,12 @@ COMPACTION_MUTANTS = (
         checks=(_COMPACTOR, _SLOW_READER),
     ),
     Mutant(
-        name="a tombstone's time begins when it was stored",
+        name="a tombstone's time begins before it is alone",
         file="replica/rolling.py",
-        old="                marks[len(messages)] = since_ms\n",
-        new="                marks[len(messages)] = origin.stored_at_ms\n",
+        old="    new = {row: alone.since_ms for row,",
+        new="    new = {row: alone.since_ms - 90_000_000 for row,",
         why="who has read the value, and finds no tombstone, keeps a deleted key for ever",
-        checks=(_COMPACTOR, _SLOW_READER, _HISTORIES),
+        checks=(_COMPACTOR, _SLOW_READER),
     ),
     Mutant(
         name="a tombstone that was never marked goes",
@@ -87,8 +86,8 @@ COMPACTION_MUTANTS = (
     Mutant(
         name="a copy forgets since when a tombstone is alone",
         file="replica/rolling.py",
-        old="        return self._alone.get(row, new_ms)\n",
-        new="        return new_ms\n",
+        old="            if row + number in payload.alone:\n",
+        new="            if payload.alone is None:\n",
         why="where retention is shorter than the time of tombstones, none ever goes",
         checks=(_COMPACTOR,),
     ),

@@ -51,10 +51,6 @@ class Alone:
     offsets: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
     since_ms: int = 0
 
-    def since(self, offset: int) -> int | None:
-        """Return since when that is known of a message; None: it is not one of them."""
-        return self.since_ms if offset in self.offsets else None
-
 
 _NONE_ALONE: Final = Alone()
 
@@ -241,9 +237,8 @@ def rekeep_of(
             message = payload.message(row + number)
             if message is None:
                 continue
-            since_ms = payload.alone_since(row + number, alone.since(first + number))
-            if since_ms is not None:
-                marks[len(messages)] = since_ms
+            if row + number in payload.alone:
+                marks[len(messages)] = payload.alone[row + number]
             messages.append(message)
             offsets.append(first + number)
             found.append(origin)
@@ -260,9 +255,17 @@ def rekeep_of(
         offsets=offsets,
         origins=found,
         messages=Columns.of(messages) if messages else None,
-        alone=marks,
+        alone=_with_new(marks, offsets, alone),
     )
     return kept.encode(), len(offsets)
+
+
+def _with_new(marks: Mapping[int, int], offsets: Sequence[int], alone: Alone) -> dict[int, int]:
+    """Return *marks*, by row, ascending, with those of *offsets* that are found to be alone."""
+    if not len(alone.offsets):
+        return dict(marks)
+    new = {row: alone.since_ms for row, offset in enumerate(offsets) if offset in alone.offsets}
+    return dict(sorted({**new, **marks}.items()))
 
 
 class _Payload:
@@ -273,16 +276,12 @@ class _Payload:
         self._frame = ProduceFrame(entry.data, start, end)
         is_copy = entry.data[start - 1] == REKEPT
         self._theirs = origins(entry, start, end) if is_copy else None
-        self._alone = alone_since(entry, start, end) if is_copy else {}
+        self.alone = alone_since(entry, start, end) if is_copy else {}
         self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
 
     def origin(self, row: int) -> Origin:
         """Return what a message had when it was stored."""
         return self._mine if self._theirs is None else self._theirs[row]
-
-    def alone_since(self, row: int, new_ms: int | None) -> int | None:
-        """Return since when a message is known to be a lone tombstone; *new_ms* if it was not."""
-        return self._alone.get(row, new_ms)
 
     def message(self, row: int) -> Message | None:
         """Return a message, with an id; None if it cannot be decoded: then nobody ever got it."""
