@@ -169,15 +169,15 @@ class CompactedWorld(World):
             self._compact(claim)
 
     def round(self) -> None:
-        """All is read and told at once; then retention, by which what has gone leaves the log."""
+        """All is read, told at once and done; then what has gone leaves the log with retention."""
         late, self.claims = self.claims, []
         self.say()
         for claim in self.claims:
-            self._compact(claim)
+            self._compact(claim, whole=True)
         self.claims = late
         self.retain()
 
-    def _compact(self, claim: Claim) -> None:
+    def _compact(self, claim: Claim, *, whole: bool = False) -> None:
         queue = self.state.topics.queue(claim.topic, claim.queue_id)
         blocks = tuple(queue.blocks or ())
         part = queue.part(self.state.first_index, claim.as_of_index)
@@ -190,6 +190,7 @@ class CompactedWorld(World):
         alone = claim.lone_offsets()
         new = hold_alone(going, alone, blocks, read=self.read, is_over=is_over)
         reached = self.rng.choice((claim.as_of_index + 1, self.rng.randint(1, self.index)))
+        reached = claim.as_of_index + 1 if whole else reached
         due = due_of(claim, going, blocks, part, reached, new=Alone(new, self.now_ms))
         going = due.goes
         sample = [
@@ -206,6 +207,7 @@ class CompactedWorld(World):
         for unproved in judge(claim, stays, alone, sample, found, end=queue.end):
             going.discard(unproved)
         topic, left = self.state.topics.named(claim.topic), self.rng.choice((1, 3, 1 << 30))
+        left = 1 << 30 if whole else left
         while left and (
             roll := next_roll(
                 topic, claim.queue_id, self.state.topics.queue(claim.topic, claim.queue_id), due
@@ -241,14 +243,17 @@ class CompactedWorld(World):
             self._read(self.rng.choice(self.readers), most=self.rng.choice((1, 1, 2, 4, 1 << 30)))
 
     def read_slowly(self) -> None:
-        """A reader stops in the middle, some rounds come, and it reads on."""
+        """A reader of what is not new any more stops midway, some rounds come, and it reads on."""
+        for _ in range(self.rng.randint(0, 3)):
+            self.produce()
+        self.wait()
         reader = self._begin_reader()
         if reader is None:
             return
-        self._read(reader, most=self.rng.randint(1, 4))
-        for _ in range(self.rng.randint(1, 4)):
+        self._read(reader, most=self.rng.randint(1, 8))
+        for _ in range(self.rng.randint(2, 4)):
             self.round()
-            self.now_ms += self.rng.choice((1, 500))
+            self.now_ms += self.rng.choice((1, 200))
         if self._can_go_on(reader):
             self._read(reader, most=1 << 30)
 
@@ -303,7 +308,7 @@ _STEPS = (
     *("create", "delete", "produce", "produce", "produce", "produce", "say", "say"),
     *("compact", "compact", "compact", "compact", "roll", "tell_late", "retain", "retain"),
     *("receive", "ack", "wait", "wait", "snapshot", "round", "round"),
-    *("read_on", "read_on", "read_on", "read_slowly", "read_slowly"),
+    *("read_on", "read_on", "read_slowly", "read_slowly", "read_slowly", "read_slowly"),
 )
 
 
