@@ -11,7 +11,6 @@ _HOSTILE = "tests/pipeline/test_hostile_store.py"
 _CATALOG = "tests/pipeline/test_catalog.py"
 _COMPACTION = "tests/pipeline/test_compaction.py"
 _COMPACTION_JOB = "tests/pipeline/test_compaction_job.py"
-_KEYS = "tests/pipeline/test_keys.py"
 
 PIPELINE_MUTANTS = (
     Mutant(
