@@ -267,16 +267,17 @@ class OffsetOutOfRange(Refused):
 
 
 class PositionTooOld(Refused):
-    """A table was not read for longer than its topic keeps tombstones.
+    """A table was not read for longer than its topic is sure to keep tombstones.
 
     Attributes:
         as_of_ms: Up to when everything had been read, Unix milliseconds.
     """
 
-    def __init__(self, topic: str, *, as_of_ms: int, tombstone_ms: int) -> None:
+    def __init__(self, topic: str, *, as_of_ms: int, certain_ms: int) -> None:
         super().__init__(
-            f"the table of topic {topic!r} was not read for longer than the {tombstone_ms} ms for "
-            "which the topic keeps tombstones: keys that were deleted since may still be in it; "
+            f"the table of topic {topic!r} was not read for longer than the {certain_ms} ms for "
+            "which the topic is sure to keep tombstones: keys that were deleted since may still be "
+            "in it; "
             "read the topic from its start, into an empty table"
         )
         self.as_of_ms = as_of_ms
