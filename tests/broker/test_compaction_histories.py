@@ -19,7 +19,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.broker import consume_queue
+from dledger.broker import log_runs
 from dledger.broker.lived_time import older_than
 from dledger.broker.message import TOMBSTONE
 from dledger.broker.rekeep import REKEPT, Rekeep
@@ -317,7 +317,7 @@ _STEPS = (
 def test_rounds_leave_the_newest_of_each_key(seed: int, steps: int, sealed: int) -> None:
     """Stale, doubled, late and half done ones, of a job that knows nothing of older ones."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
+        patch.setattr(log_runs, "_SEALED", sealed)
         patch.setattr(rolling, "MAX_ROWS", 7)
         patch.setattr(rolling, "MAX_BYTES", 40)
         patch.setattr(rolling, "_MAX_LOOKED_AT", 20)

@@ -10,7 +10,7 @@ ERASED_MUTANTS = (
     Mutant(
         name="only the first command of an entry is looked at",
         package="pipeline",
-        file="log/erase_rows.py",
+        file="log/command_frames.py",
         old="        row, at, end = _where(behind < end, row, behind, end)\n",
         new="        row = row[:0]\n",
         why="an ERASE that a leader joined with other commands is not known",

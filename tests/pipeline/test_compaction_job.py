@@ -11,9 +11,9 @@ import pytest
 
 from dledger.broker.commands import CreateTopic
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog, kept_log
 from dledger_pipeline.archive.places_objects import told_places
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import (
     BrokenBackup,
     ForeignGroup,

@@ -12,7 +12,7 @@ import pytest
 
 from dledger.broker.topics import Compaction
 from dledger.client import AdminClient, Client, Record
-from dledger_pipeline.__main__ import main
+from dledger_pipeline.cli.main import main
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
 from tests.waiting import eventually_blocking

@@ -8,10 +8,11 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 import pytest
 
 from dledger.broker.commands import Retain, SetRetention
-from dledger.broker.consume_queue import ConsumeQueue, Payload
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
+from dledger.broker.queue_positions import Payload
 from dledger.client import AdminClient, Client, ErasedView
 from dledger.errors import InvalidArgument, NotLeader, OffsetOutOfRange, Refused, UnknownTopic
 from dledger.replica.rolling import Due, next_roll, rekeep_of

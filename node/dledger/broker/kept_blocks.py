@@ -1,6 +1,6 @@
 """Blocks: what a queue keeps beyond its group's retention, each in the payload of one REKEEP.
 
-A queue is its blocks, and behind them the log's own runs (`consume_queue`)::
+A queue is its blocks, and behind them the log's own runs (`log_runs`)::
 
     queue    [block][block] .. [block] | runs of the log ............ )end
               ^first                    ^log_first

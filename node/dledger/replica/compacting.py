@@ -30,11 +30,11 @@ from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import Position
 from dledger.broker.kept_blocks import KeptBlock
 from dledger.broker.message import DELETES, TOMBSTONE, is_tombstone
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
+from dledger.broker.queue_positions import Position
 from dledger.broker.rekeep import alone_since, origins
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import InvalidArgument

@@ -14,11 +14,12 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.kept_blocks import MAX_ROWS, KeptBlock
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
+from dledger.broker.queue_positions import Stretch
 from dledger.broker.rekeep import REKEPT, Kept, Origin, alone_since, origins
 from dledger.broker.topics import Topic
 from dledger.common.offset_set import OffsetSet

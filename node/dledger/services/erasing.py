@@ -16,10 +16,11 @@ from itertools import groupby
 from typing import Final, NamedTuple
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.erase import MAX_OFFSETS, Erase
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_positions import Stretch
 from dledger.broker.rekeep import REKEPT, origins
 from dledger.broker.results import Erased
 from dledger.broker.topics import Topic
