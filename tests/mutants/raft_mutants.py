@@ -393,7 +393,8 @@ RAFT_MUTANTS = (
         new="if False:",
         why="one message leaves a group without a term to elect a leader in",
         checks=(_SAME_LOG,),
-    ),    Mutant(
+    ),
+    Mutant(
         name="a node that joins hears only whom it knows",
         file="raft/view.py",
         old="return self.is_joining and not self.was_member(node_id)",
@@ -436,8 +437,8 @@ RAFT_MUTANTS = (
     Mutant(
         name="memberships of the group that was restored count as damaged",
         file="raft/membership.py",
-        old="            self._read.add(index)\n            if membership.group_id == self._group_id:\n",
-        new="            if membership.group_id == self._group_id:\n                self._read.add(index)\n",
+        old="return index in self._read",
+        new="return any(at == index for at, _ in self._stack)",
         why="a restored group's disks cannot all be replaced",
         checks=(_JOINING,),
     ),

@@ -422,13 +422,11 @@ async def test_a_link_to_who_is_no_member_is_kept_while_that_is_heard(
     one, other = ends
     other.peers.connect(Membership.of([one.member]))
     await eventually(lambda: one.peers.connected(other.id))
-    looked = list[NodeId]()
-    check = one.check_sender
-    monkeypatch.setattr(one, "check_sender", lambda sender: (looked.append(sender), check(sender)))
 
     one.peers.connect(Membership.of([one.member]))
 
-    await eventually(lambda: len(looked) > 2)
+    farewell = one.peers._farewells[other.id]
+    await eventually(lambda: one.peers._farewells.get(other.id) is not farewell)
     assert one.peers.connected(other.id)
     one.refuses = other.id
     await eventually(lambda: other.id not in one.peers._links)
