@@ -15,6 +15,7 @@
     │   ├── MessageIdConflict   (the id is that of a message with another body)
     │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
     │   ├── OffsetOutOfRange
+    │   ├── EntryDropped        (retention has dropped what the caller rests on; it reads again)
     │   ├── PositionTooOld      (a table's: keys may have been deleted since, and nothing says so)
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -264,6 +265,13 @@ class OffsetOutOfRange(Refused):
     def __init__(self, offset: int, *, first: int, last: int) -> None:
         super().__init__(f"offset {offset} is outside [{first}, {last}]")
         self.offset, self.first, self.last = offset, first, last
+
+
+class EntryDropped(Refused):
+    """Retention has dropped the entry as of which the caller speaks: nobody can check what it says.
+
+    Whoever reads the log anew may say the same as of a newer entry.
+    """
 
 
 class PositionTooOld(Refused):

@@ -29,6 +29,7 @@ from dledger.broker.state import BrokerState
 from dledger.common.status import NodeStatus
 from dledger.errors import (
     DledgerError,
+    EntryDropped,
     InvalidArgument,
     NotLeader,
     Refused,
@@ -175,6 +176,13 @@ class CompactingGroup:
         self.commit(Retain(before_index=before).encode())
         self.log.drop_before(self.state.first_index)
 
+    def overtake(self) -> None:
+        """Drop all entries that there are, as soon as newer ones fill their segment."""
+        last = self.log.last_index
+        while self.log.first_index <= last + 1:
+            self.send("prices", 1, *(f"{n}/1" for n in range(4)))
+            self.retain(self.log.last_index)
+
     def entry(self, index: int) -> Entry:
         """Return an entry."""
         return self.entries[index - 1]
@@ -273,6 +281,8 @@ class CompactingGroup:
         topic = self.state.topics.named(request.topic)
         if topic.generation != request.generation:
             raise TopicMadeAnew(request.topic)
+        if request.as_of_index < self.log.first_index - 1:
+            raise EntryDropped(f"entry {request.as_of_index} is not in the log any more")
         if request.group_id != GROUP_ID or self.log.chain(request.as_of_index) != (
             request.as_of_chain
         ):

@@ -22,6 +22,7 @@ from dledger.broker.topics import Compaction, Topic
 from dledger.common.metrics import NodeMetrics
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import (
+    EntryDropped,
     InvalidArgument,
     NotLeader,
     OffsetOutOfRange,
@@ -118,6 +119,7 @@ class Compactor:
             InvalidArgument: It cannot be right, or what it says of a sampled message is a lie.
             UnknownTopic: There is no such topic, or not any more.
             Refused: The topic is not compacted, or the log has another history than the caller saw.
+            EntryDropped: Retention was quicker than the caller, who reads the log again.
             DledgerError: An entry cannot be read.
         """
         if self._calls >= _MOST_CALLS:
@@ -177,10 +179,14 @@ class Compactor:
         return topic, topic.compaction
 
     def _check_history(self, claim: Claim) -> None:
-        """Check that the caller has seen this log up to its entry. Raises Refused.
+        """Check that the caller has seen this log up to its entry.
 
         After a group was forced, an archive may know winners that it lost, and by them drop what
         the group has.
+
+        Raises:
+            Refused: It has seen another.
+            EntryDropped: Nobody can tell any more.
         """
         index, committed = claim.as_of_index, self._driver.core.commit_index
         if index > committed:
@@ -191,7 +197,7 @@ class Compactor:
         try:
             chain = self._log.chain(index)
         except OffsetOutOfRange:
-            raise Refused(
+            raise EntryDropped(
                 f"entry {index} is not in the log any more, which begins at {self._log.first_index}"
                 ": whether the caller has seen this history cannot be told; begin a round as of a "
                 "newer entry"

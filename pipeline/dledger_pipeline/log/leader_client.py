@@ -152,7 +152,8 @@ class LeaderClient:
         Raises:
             InvalidArgument: What was said is not true: the leader's words.
             UnknownTopic: The topic is not there any more.
-            Refused: The leader's log is another, or does not reach back to the call's entry.
+            Refused: The leader's log is another.
+            EntryDropped: It does not reach back to the call's entry: retention was quicker.
             ForeignGroup: The nodes belong to another group.
             NodeUnavailable: No leader has answered for as long as the patience lasts.
         """
