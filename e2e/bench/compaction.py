@@ -38,7 +38,7 @@ from dledger.broker.topics import Compaction
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import DledgerError
 from dledger.replica.compacting import Claim, due_of, find_going, may_be_copied
-from dledger.replica.rolling import Due, next_roll, rekeep_of, soon_due
+from dledger.replica.rolling import Alone, Due, next_roll, rekeep_of, soon_due
 from dledger.types import Entry, EntryKind
 from e2e.harness.checks import Check, at_most, exit_code, table
 
@@ -192,7 +192,7 @@ class Played:
             read=self.entries.__getitem__,
             is_old=lambda stored_at_ms: stored_at_ms <= young_ms,
         )
-        due = due_of(claim, going, near, part, reached)
+        due = due_of(claim, going, near, part, reached, new=Alone())
         period.found_s += time.thread_time() - began_s
         self.copy(queue_id, due, period)
 

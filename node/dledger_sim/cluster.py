@@ -195,13 +195,16 @@ class Cluster:
         return not any(self.commitment.is_here(one, index) for one in there)
 
     def stranded(self) -> NodeId | None:
-        """Return a member whose own log knows none of the others that are left.
+        """Return a member whose own log knows itself, and none of the others that are left.
 
-        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not.
+        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not. One that
+        joins hears the leader all the same.
         """
         members = {one.id: one for one in self.known_members() if not one.retired}
         for node, one in members.items():
             known = {each.id for each in one.membership()[1].members}
+            if one.is_up and one.driver.core.is_joining:
+                continue
             if known and len(members) > 1 and not known & (members.keys() - {node}):
                 return node
         return None
@@ -377,7 +380,7 @@ class Cluster:
         The recipient asks the members that it hears itself.
         """
         core = process.driver.core
-        if core.hears(sender):
+        if core.memberships.hears(sender, core.commit_index):
             return
         for other in self.up():
             asked = core.was_member(other.id) and self.links.talks(process.id, other.id)

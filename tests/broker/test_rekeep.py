@@ -10,7 +10,7 @@ from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
 from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, block_of
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.rekeep import Origin, Rekeep, origins
+from dledger.broker.rekeep import Origin, Rekeep, alone_since, origins
 from dledger.broker.results import Rekept, RetentionSet
 from dledger.broker.snapshot_codec import MalformedStateError, Reader
 from dledger.broker.state import BrokerState
@@ -262,7 +262,23 @@ def test_what_is_no_rekeep_is_refused_and_changes_nothing(part: str) -> None:
     assert log.state.topics.canonical() == before
 
 
-@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 2)])
+@pytest.mark.parametrize(
+    "marks",
+    [(0, 0, 1), (3, 0, 1), (2, 0, 2), (2, 1, 0), (2, 0, 0), (1 << 31, 0, 1)],
+    ids=["none", "more than rows", "no row", "out of order", "one twice", "beyond the end"],
+)
+def test_lone_tombstones_that_cannot_be_are_refused(marks: tuple[int, int, int]) -> None:
+    """How many there are, and of which rows."""
+    log = _keeping(2)
+    payload = bytearray(_kept(log, 0, 2, (0, 1), alone={0: -7, 1: 1 << 40})[5:])
+    struct.pack_into("<3I", payload, payload.index(b"hosthost") + 8, *marks)
+    before = log.state.topics.canonical()
+
+    assert isinstance(_say(log, frame(CommandType.REKEEP, bytes(payload))), InvalidArgument)
+    assert log.state.topics.canonical() == before
+
+
+@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 4)])
 def test_a_newer_rekeep_stops_the_node(at: int, value: int) -> None:
     """Version and flags are looked at before anything else."""
     log = _keeping(2)
@@ -271,6 +287,20 @@ def test_a_newer_rekeep_stops_the_node(at: int, value: int) -> None:
 
     with pytest.raises(NewerCommand, match="REKEEP"):
         log.append(bytes(command))
+
+
+@pytest.mark.parametrize("alone", [{}, {1: -5}, {0: 1 << 40, 2: 9}])
+def test_a_copy_says_since_when_tombstones_are_alone(alone: dict[int, int]) -> None:
+    """By row, beside what it says of all; a copy without any has no byte for it."""
+    log = _keeping(3)
+    command = _kept(log, 0, 3, (0, 1, 2), alone=alone)
+    assert _say(log, command) == Rekept(0)
+    (block,), entry = _blocks(log), log.entries[-1]
+
+    assert alone_since(entry, block.start, block.stop) == alone
+    assert origins(entry, block.start, block.stop)[1] == Origin(7, 501, "host")
+    marks = 4 + 12 * len(alone) if alone else 0
+    assert len(command) == len(_kept(log, 0, 3, (0, 1, 2))) + marks
 
 
 def test_a_block_without_gaps_takes_no_bytes_for_them() -> None:

@@ -180,4 +180,12 @@ WITNESS_MUTANTS = (
         why="a crash in between makes an honest disk look like an older copy",
         checks=(_PERSISTENCE,),
     ),
+    Mutant(
+        name="a node that joins goes on without anybody's word",
+        file="replica/witness_keeper.py",
+        old="(now_s < self._until_s or self._knows_nobody())",
+        new="now_s < self._until_s",
+        why="a voter's disk that was put back to when it joined takes part with what it has",
+        checks=(_KEEPER,),
+    ),
 )

@@ -23,7 +23,7 @@ from dledger.replica.compacting import (
     may_be_copied,
     sample_of,
 )
-from dledger.replica.rolling import Due, next_roll, rekeep_of, soon_due
+from dledger.replica.rolling import Alone, Due, next_roll, rekeep_of, soon_due
 from dledger.types import Entry, EntryKind
 from tests.broker.log import Log
 
@@ -65,7 +65,7 @@ class Table:
         stays = OffsetSet(0, self.queue.end, self.newest.values())
         blocks, part = tuple(self.queue.blocks or ()), self.queue.part(1, as_of)
         going = find_going(claim, stays, blocks, part, read=self.read, is_old=lambda _: True)
-        due = due_of(claim, going, blocks, part, reached)
+        due = due_of(claim, going, blocks, part, reached, new=Alone())
         return self.copy(due)
 
     def copy(self, due: Due) -> int:
@@ -154,7 +154,7 @@ def test_a_block_that_is_not_looked_into_would_not_have_been_copied(seed: int) -
         rolls = []
         for some in (blocks, near):
             going = find_going(claim, stays, some, None, read=table.read, is_old=lambda _: True)
-            due = due_of(claim, going, some, None, reached)
+            due = due_of(claim, going, some, None, reached, new=Alone())
             roll = next_roll(topic, 0, table.queue, due)
             rolls.append((roll, [block for block in blocks if due.is_block(block)]))
         assert rolls[0] == rolls[1]

@@ -225,6 +225,10 @@ class NodeMetrics:
             "dledger_rolled_bytes",
             "Bytes of the log that copying them took",
         )
+        self.refused_copies = counter(
+            "dledger_refused_copies",
+            "Commands to copy messages forward (REKEEP) that were refused: nothing was copied",
+        )
         self.let_go_messages = counter(
             "dledger_let_go_messages",
             "Messages of compacted topics that this leader let go for newer ones of their keys",

@@ -12,6 +12,7 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from dledger.broker.consume_queue import ConsumeQueue
@@ -22,6 +23,7 @@ from dledger.broker.topics import Compaction, Topic
 from dledger.common.metrics import NodeMetrics
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import (
+    EntryDropped,
     InvalidArgument,
     NotLeader,
     OffsetOutOfRange,
@@ -34,6 +36,7 @@ from dledger.replica.compacting import (
     Row,
     due_of,
     find_going,
+    hold_alone,
     judge,
     may_be_copied,
     read_row,
@@ -41,7 +44,7 @@ from dledger.replica.compacting import (
 )
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
-from dledger.replica.rolling import Due
+from dledger.replica.rolling import Alone, Due
 from dledger.store.commit_log import CommitLog
 
 logger = logging.getLogger(__name__)
@@ -74,13 +77,14 @@ class _Found(NamedTuple):
     """What a claim says of a queue, as that was at one moment.
 
     Attributes:
-        stays: What it says.
+        stays, alone: What it says.
         may_go: How many messages may go by it; some may be gone already.
         due: What is copied at once, and which of them go with that.
-        sample: Which of these are proved before.
+        sample: Which of these, and of the tombstones that are marked as alone, are proved before.
     """
 
     stays: OffsetSet
+    alone: OffsetSet
     may_go: int
     due: Due
     sample: list[int]
@@ -117,6 +121,7 @@ class Compactor:
             InvalidArgument: It cannot be right, or what it says of a sampled message is a lie.
             UnknownTopic: There is no such topic, or not any more.
             Refused: The topic is not compacted, or the log has another history than the caller saw.
+            EntryDropped: Retention was quicker than the caller, who reads the log again.
             DledgerError: An entry cannot be read.
         """
         if self._calls >= _MOST_CALLS:
@@ -132,7 +137,7 @@ class Compactor:
         found = await self._find(claim, how)
         if not claim.proofs.keys() >= set(found.sample):
             return Compacted(ask=tuple(found.sample))
-        await self._check_sample(claim, how, found)
+        await self._check_sample(claim, found)
         done = await self._copy(topic, claim.queue_id, found.due, until_s)
         return replace(done, later=max(0, found.may_go - done.let_go))
 
@@ -176,10 +181,14 @@ class Compactor:
         return topic, topic.compaction
 
     def _check_history(self, claim: Claim) -> None:
-        """Check that the caller has seen this log up to its entry. Raises Refused.
+        """Check that the caller has seen this log up to its entry.
 
         After a group was forced, an archive may know winners that it lost, and by them drop what
         the group has.
+
+        Raises:
+            Refused: It has seen another.
+            EntryDropped: Nobody can tell any more.
         """
         index, committed = claim.as_of_index, self._driver.core.commit_index
         if index > committed:
@@ -190,7 +199,7 @@ class Compactor:
         try:
             chain = self._log.chain(index)
         except OffsetOutOfRange:
-            raise Refused(
+            raise EntryDropped(
                 f"entry {index} is not in the log any more, which begins at {self._log.first_index}"
                 ": whether the caller has seen this history cannot be told; begin a round as of a "
                 "newer entry"
@@ -207,14 +216,15 @@ class Compactor:
         first_index = max(self._state.first_index, self._log.first_index)
         part = queue.part(first_index, claim.as_of_index)
         blocks = tuple(queue.blocks or ())
-        is_old = self._older_than(how.min_lag_ms)
+        is_old, is_over = self._older_than(how.min_lag_ms), self._older_than(how.tombstone_ms)
+        now_ms = self._driver.log_clock.now_ms()  # not before: the caller's entry is committed
         reached = claim.as_of_index + 1
         if claim.again_in_ms:
             reached = min(reached, await self._reach(claim.again_in_ms))
 
         def find() -> _Found:
             stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
-            read = self._copier.read
+            alone, read = claim.lone_offsets(), self._copier.read
             near, of_others = list[KeptBlock](), 0
             for block in blocks:
                 if may_be_copied(claim, stays, block, reached):
@@ -222,10 +232,13 @@ class Compactor:
                 else:
                     of_others += stays.count_missing(block.first, block.end)
             going = find_going(claim, stays, near, part, read=read, is_old=is_old)
-            due = due_of(claim, going, near, part, reached)
-            return _Found(
-                stays, len(going) + of_others, due, sample_of(claim, due.goes, self._secret)
+            new = hold_alone(going, alone, near, read=read, is_over=is_over)
+            due = due_of(claim, going, near, part, reached, new=Alone(new, now_ms))
+            sampled = (
+                sample_of(claim, each, self._secret) for each in (due.goes, due.alone.offsets)
             )
+            may_go = len(going) + of_others
+            return _Found(stays, alone, may_go, due, sorted(chain.from_iterable(sampled)))
 
         return await asyncio.to_thread(find)
 
@@ -234,7 +247,7 @@ class Compactor:
         leaps, lived_ms = self._state.time.leaps, self._driver.log_clock.lived_ms()
         return older_than(age_ms, leaps=leaps, lived_ms=lived_ms)
 
-    async def _check_sample(self, claim: Claim, how: Compaction, found: _Found) -> None:
+    async def _check_sample(self, claim: Claim, found: _Found) -> None:
         """Check what is said of the sampled messages, and let those stay that are not proved.
 
         Raises:
@@ -247,10 +260,10 @@ class Compactor:
             unproved = judge(
                 claim,
                 found.stays,
+                found.alone,
                 found.sample,
                 rows,
                 end=queue.end,
-                is_tombstone_old=self._older_than(how.tombstone_ms),
             )
         except InvalidArgument as error:
             self._metrics.compaction_lies.inc()

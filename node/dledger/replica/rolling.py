@@ -21,7 +21,7 @@ from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
 from dledger.broker.queue_positions import Stretch
-from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
+from dledger.broker.rekeep import REKEPT, Kept, Origin, alone_since, origins
 from dledger.broker.topics import Topic
 from dledger.common.offset_set import OffsetSet
 from dledger.types import MAX_NUMBER, Entry
@@ -43,6 +43,22 @@ Stays: TypeAlias = Callable[[int, Origin], bool]
 """Whether a message stays, by its queue offset and what it had when it was stored."""
 
 
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Tombstones that were found to be the only messages of their keys.
+
+    Attributes:
+        offsets: Which.
+        since_ms: Since when that is known, Unix milliseconds of the log.
+    """
+
+    offsets: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
+    since_ms: int = 0
+
+
+_NONE_ALONE: Final = Alone()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Due:
     """What of a queue is to be copied, and what of that goes.
@@ -56,6 +72,7 @@ class Due:
             would have cost later, and that once more.
         goes: Those that are known to go: they take no room in a REKEEP. `rekeep_of` is told, too.
         gone_of: How many rows of a block that are: only of blocks that have some.
+        alone: Those of which a copy is to say so. `rekeep_of` is told, too.
     """
 
     is_block: Callable[[KeptBlock], bool]
@@ -64,6 +81,7 @@ class Due:
     to: int = MAX_NUMBER
     goes: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
+    alone: Alone = _NONE_ALONE
 
     @classmethod
     def below(cls, index: int, *, soon: int = MAX_NUMBER) -> Due:
@@ -197,18 +215,23 @@ def _within(queue: ConsumeQueue, first: int, to: int, goes: OffsetSet) -> Sequen
     return found
 
 
-def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[bytes, int]:
+def rekeep_of(
+    roll: Roll, read: Callable[[int], Entry], stays: Stays, alone: Alone = _NONE_ALONE
+) -> tuple[bytes, int]:
     """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
 
     Args:
         roll: What is copied.
         read: Returns an entry.
         stays: Whether a message is copied; others go.
+        alone: Of which of them the copy says, from now on, that they are lone tombstones. What an
+            older copy says of one, this one says again.
 
     Raises:
         DledgerError: An entry cannot be read.
     """
     copies, offsets, found = _Copies(), list[int](), list[Origin]()
+    marks = dict[int, int]()
     size_bytes, to, entry = 0, roll.to, None
     for (index, start, end), stretches in groupby(roll.stretches, key=_place_of):
         if entry is None or entry.index != index:
@@ -222,6 +245,9 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
                 rows[row] = offset
                 size_bytes += payload.sizes[row]
         taken = copies.take(payload, [*rows])
+        if payload.alone:
+            places = enumerate(taken, len(offsets))
+            marks |= {at: payload.alone[row] for at, row in places if row in payload.alone}
         offsets += [rows[row] for row in taken]
         found += map(payload.origin, taken)
         if to < roll.to:
@@ -235,6 +261,7 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
         offsets=offsets,
         origins=found,
         messages=copies.columns() if offsets else None,
+        alone=_with_new(marks, offsets, alone),
     )
     return kept.encode(), len(offsets)
 
@@ -259,6 +286,14 @@ def _body_sizes(frame: ProduceFrame, size_bytes: int) -> Sequence[int]:
     return [size_bytes // frame.count] * frame.count
 
 
+def _with_new(marks: Mapping[int, int], offsets: Sequence[int], alone: Alone) -> dict[int, int]:
+    """Return *marks*, by row, ascending, with those of *offsets* that are found to be alone."""
+    if not len(alone.offsets):
+        return dict(marks)
+    new = {row: alone.since_ms for row, offset in enumerate(offsets) if offset in alone.offsets}
+    return dict(sorted({**new, **marks}.items()))
+
+
 class _Payload:
     """A payload of messages in an entry: all slices of a block are in one.
 
@@ -272,6 +307,7 @@ class _Payload:
         self.sizes = _body_sizes(self._frame, end - start)
         is_copy = entry.data[start - 1] == REKEPT
         self._theirs = origins(entry, start, end) if is_copy else None
+        self.alone = alone_since(entry, start, end) if is_copy else {}
         self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
 
     def origin(self, row: int) -> Origin:

@@ -46,7 +46,7 @@ _WHOLE: Final = 1 << 40
 """A target size that gives one range, where only the plan's other facts are wanted."""
 _CATCH_UP_S: Final = 20.0
 _LOOK_S: Final = 0.1
-_READ: Final = ("index", "term", "timestamp_ms", "body")
+_READ: Final = ("index", "term", "type", "timestamp_ms", "body")
 """What rows of keys are made of."""
 
 

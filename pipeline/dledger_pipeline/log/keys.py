@@ -35,10 +35,9 @@ KEY_SCHEMA: Final = schema(
     key=pa.string(),
     queue_offset=pa.int64(),
     tombstone=pa.bool_(),
-    stored_at_ms=pa.int64(),
 )
-"""One row a message that has just one key: of which topic, queue and offset it is; whether it is a
-tombstone; and when it was stored, Unix milliseconds."""
+"""One row a message that has just one key: of which topic, queue and offset it is, and whether that
+is a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +73,7 @@ def key_rows(
     copied = list(_find_copied(entries, numbers, starts, generations))
     if not copied and not produced.num_rows:
         return pa.RecordBatch.from_pylist([], KEY_SCHEMA)
-    slices, generation, queue_id, offsets, stored_at_ms = _numbered(entries, produced, copied)
+    slices, generation, queue_id, offsets = _numbered(produced, copied)
     found = decode(entries, slices, ("queue_offset", "keys", "properties"))
     row = values(found.column("queue_offset"))
     keys = found.column("keys")
@@ -88,7 +87,6 @@ def key_rows(
         pc.list_flatten(keys.filter(single)),
         pa.array(offsets[row]),
         pa.array(tombstone),
-        pa.array(stored_at_ms[row]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=KEY_SCHEMA)
 
@@ -113,25 +111,22 @@ def _of_produce(
 
 
 def _numbered(
-    entries: pa.RecordBatch, produced: pa.RecordBatch, copied: list[_Copied]
-) -> tuple[pa.RecordBatch, Ints, Ints, Ints, Ints]:
+    produced: pa.RecordBatch, copied: list[_Copied]
+) -> tuple[pa.RecordBatch, Ints, Ints, Ints]:
     """Return all slices in the log's order, and of each message what it has, by its number.
 
     Messages are numbered through in the slices' `first_offset`, since those of a REKEEP have gaps
-    in their offsets. What they have is generation, queue, queue offset and time.
+    in their offsets. What they have is generation, queue and queue offset.
     """
     index, start, end, first_row, rows, queue_id, first, generation = (
         values(column).astype(np.int64) for column in produced.columns
     )
-    stored_at = values(entries.column("timestamp_ms"))
-    of_entry = np.searchsorted(values(entries.column("index")), index)
     commands = [each.command for each in copied]
     sizes = [len(each.offsets) for each in commands]
     facts = (
         _with_copied(generation, rows, [each.generation for each in commands], sizes),
         _with_copied(queue_id, rows, [each.queue_id for each in commands], sizes),
         _join(_count_up(first, rows), [each.offsets for each in commands]),
-        _join(np.repeat(stored_at[of_entry], rows), [each.stored_at_ms for each in commands]),
     )
     more = [
         (each.index, each.at + each.command.inner, each.at + each.command.end, 0, size)

@@ -40,12 +40,10 @@ class CompactedTopic:
 
     Attributes:
         generation: Tells it from others that had, or will have, its name.
-        tombstone_ms: A tombstone is kept at least so long.
     """
 
     name: str
     generation: int
-    tombstone_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class CompactCall:
             chain CRC of its record.
         first, to: Queue offsets ``[first, to)`` are decided.
         stays: Bitmap of those that stay, lowest bit first, compressed by zlib.
+        alone: Likewise, of those of the others that are tombstones and their keys' only messages.
         again_in_ms: The next such call comes in so much time; 0: it is not known.
     """
 
@@ -68,6 +67,7 @@ class CompactCall:
     first: int
     to: int
     stays: bytes
+    alone: bytes
     again_in_ms: int
 
 
@@ -139,23 +139,21 @@ class LeaderClient:
         said = self._call(lambda at: pb_grpc.AdminStub(at).DescribeTopic, request)
         if not said.topic.HasField("compaction"):
             return None
-        return CompactedTopic(
-            name=name,
-            generation=said.generation,
-            tombstone_ms=said.topic.compaction.tombstone_ms,
-        )
+        return CompactedTopic(name=name, generation=said.generation)
 
     def compact(self, call: CompactCall, proofs: Mapping[int, int] = _NO_PROOFS) -> Compacted:
         """Let the leader do what *call* says; return its answer.
 
         Args:
             call: What to do. The same call is asked for the same proofs, but by another leader.
-            proofs: By what each of these messages was beaten: queue offsets.
+            proofs: By what each of these messages was beaten: queue offsets. A lone tombstone's is
+                itself.
 
         Raises:
             InvalidArgument: What was said is not true: the leader's words.
             UnknownTopic: The topic is not there any more.
-            Refused: The leader's log is another, or does not reach back to the call's entry.
+            Refused: The leader's log is another.
+            EntryDropped: It does not reach back to the call's entry: retention was quicker.
             ForeignGroup: The nodes belong to another group.
             NodeUnavailable: No leader has answered for as long as the patience lasts.
         """

@@ -684,7 +684,7 @@ class SetTopicRetentionResponse(_message.Message):
     def __init__(self, before: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class CompactRequest(_message.Message):
-    __slots__ = ("group_id", "as_of_index", "as_of_chain", "topic", "generation", "queue_id", "first", "to", "stays", "again_in_ms", "proofs")
+    __slots__ = ("group_id", "as_of_index", "as_of_chain", "topic", "generation", "queue_id", "first", "to", "stays", "again_in_ms", "proofs", "alone")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
     AS_OF_CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -696,6 +696,7 @@ class CompactRequest(_message.Message):
     STAYS_FIELD_NUMBER: _ClassVar[int]
     AGAIN_IN_MS_FIELD_NUMBER: _ClassVar[int]
     PROOFS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     as_of_index: int
     as_of_chain: int
@@ -707,7 +708,8 @@ class CompactRequest(_message.Message):
     stays: bytes
     again_in_ms: int
     proofs: _containers.RepeatedCompositeFieldContainer[Beaten]
-    def __init__(self, group_id: _Optional[str] = ..., as_of_index: _Optional[int] = ..., as_of_chain: _Optional[int] = ..., topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., to: _Optional[int] = ..., stays: _Optional[bytes] = ..., again_in_ms: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[Beaten, _Mapping]]] = ...) -> None: ...
+    alone: bytes
+    def __init__(self, group_id: _Optional[str] = ..., as_of_index: _Optional[int] = ..., as_of_chain: _Optional[int] = ..., topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., to: _Optional[int] = ..., stays: _Optional[bytes] = ..., again_in_ms: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[Beaten, _Mapping]]] = ..., alone: _Optional[bytes] = ...) -> None: ...
 
 class Beaten(_message.Message):
     __slots__ = ("offset", "by")
