@@ -167,7 +167,7 @@ WITNESS_MUTANTS = (
     Mutant(
         name="wait for who is silent without a bound",
         file="replica/witness_keeper.py",
-        old="        if not knows_all and now_s < self._until_s:\n",
+        old="        if not knows_all and (now_s < self._until_s or self._knows_nobody()):\n",
         new="        if not knows_all:\n",
         why="with one machine dead no other one comes back",
         checks=(_KEEPER,),
