@@ -9,6 +9,8 @@ _COMPACTING = "tests/replica/test_compacting.py"
 _ROLLING = "tests/replica/test_rolling.py"
 _OFFSETS = "tests/common/test_offset_set.py"
 _SLOW_READER = "tests/client/test_slow_table_reader.py"
+_AHEAD = "tests/replica/test_entry_cache.py"
+_SIMULATED = "tests/sim/test_rounds.py"
 
 COMPACTION_MUTANTS = (
     Mutant(
@@ -210,5 +212,21 @@ COMPACTION_MUTANTS = (
         new="        if entry is None:\n",
         why="a copy has another message's body",
         checks=(_ROLLING,),
+    ),
+    Mutant(
+        name="what is read ahead ascends",
+        file="replica/entry_cache.py",
+        old="        for end in _ends_of_rises(indexes):\n",
+        new="        for end in (len(indexes),):\n",
+        why="who reads a block, and then what was stored before it was copied, is told of a bug",
+        checks=(_AHEAD,),
+    ),
+    Mutant(
+        name="a snapshot forgets what was erased",
+        file="broker/consume_queue.py",
+        old="        queue._keep(blocks, erased)\n        queue._read",
+        new="        queue._read",
+        why="a node that starts shows an erased key, and differs from the others",
+        checks=(_SIMULATED,),
     ),
 )

@@ -94,7 +94,7 @@ class Compactor:
     """Serves claims, of one node while it leads.
 
     *reach* returns below which index retention drops messages within so many milliseconds, as far
-    as can be told now.
+    as can be told now. *secret* chooses what callers have to prove; empty: one that nobody knows.
     """
 
     def __init__(
@@ -106,10 +106,11 @@ class Compactor:
         *,
         metrics: NodeMetrics,
         reach: Callable[[int], Awaitable[int]],
+        secret: bytes = b"",
     ) -> None:
         self._driver, self._log, self._state, self._copier = driver, log, state, copier
         self._metrics, self._reach = metrics, reach
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret or secrets.token_bytes(32)
         self._calls = 0
 
     async def compact(self, claim: Claim, *, timeout_s: float) -> Compacted:

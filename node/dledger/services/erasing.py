@@ -9,7 +9,6 @@ and in no command, error or line of a log.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -130,7 +129,8 @@ class Eraser:
         queue_id = queue_of_key(key, topic.queues)
         at, end = wanted.first, wanted.end or self._queue(topic, queue_id).end
         messages, first_entry, erase_entry = 0, 0, 0
-        until_s = time.monotonic() + _CALL_S
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + _CALL_S
         while at < end:
             at, hits = await self._look(topic, queue_id, at, end, key)
             if hits:
@@ -139,7 +139,7 @@ class Eraser:
                 done = await self._say(topic, queue_id, hits, lowest, only_count=wanted.only_count)
                 messages += done.messages
                 erase_entry = done.entry if done.messages else erase_entry
-            if time.monotonic() >= until_s:
+            if now_s() >= until_s:
                 break
             await asyncio.sleep(0)
         return Erasing(
