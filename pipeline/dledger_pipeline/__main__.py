@@ -19,6 +19,8 @@ from dledger.common.version import VERSION
 from dledger.errors import DledgerError, InvalidArgument
 from dledger_pipeline.archive.expiry import Retention
 from dledger_pipeline.archive.manifest import time_ms
+from dledger_pipeline.erase_command import HELP as ERASE_HELP
+from dledger_pipeline.erase_command import add_erase_arguments, run_erase
 from dledger_pipeline.errors import (
     NodeUnavailable,
     RangeNotAvailable,
@@ -72,6 +74,8 @@ examples:
   dledger-pipeline restore --store s3://bucket/dledger --store-endpoint https://s3.example.com \\
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
   dledger-pipeline list --store file:///backups
+  dledger-pipeline erase --endpoint 127.0.0.1:18281 --store file:///backups --topic prices \\
+      --key user-17 --dry-run
   dledger-pipeline erasures --store file:///backups --keep-days 30
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --endpoint 127.0.0.1:18281,127.0.0.1:18282 --again-in 24h
@@ -203,6 +207,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     _command(commands, "sign", "sign the newest backup with the key for manifests", _sign)
     _add_list(commands)
+    _add_erase(commands)
     _add_erasures(commands)
     _add_gc(commands)
     _command(commands, "repair", "make a manifest of the objects that are there", _repair)
@@ -474,6 +479,19 @@ def _retention(args: argparse.Namespace) -> Retention:
     return Retention(
         keep_days=args.keep_days, keep_last=args.keep_last, drop_copies=args.drop_copies
     )
+
+
+def _add_erase(commands: Any) -> None:
+    parser = _command(commands, "erase", ERASE_HELP, _erase)
+    _add_endpoint(parser)
+    add_erase_arguments(parser)
+    _add_runner(parser)
+    _add_rate(parser)
+    _add_spark_arguments(parser)
+
+
+def _erase(args: argparse.Namespace) -> Result:
+    return run_erase(args, _store(args), **_runner(args), **_spark_request(args))
 
 
 def _add_erasures(commands: Any) -> None:
