@@ -256,7 +256,7 @@ class Eraser:
             result = await self._engine.propose(command.encode())
         except UnknownTopic:  # as the state says of a topic that is gone; the log has the command
             return Erased(0, self._engine.state.applied_index)
-        return _erased(result)
+        return _result_of(result)
 
     async def _erase(self, wanted: Wanted, topic: Topic) -> Erasing:
         key = wanted.key.encode()
@@ -295,7 +295,7 @@ class Eraser:
             first_entry=lowest,
             offsets=tuple(hit.offset for hit in hits),
         )
-        return _erased(await self._engine.propose(command.encode()))
+        return _result_of(await self._engine.propose(command.encode()))
 
     def _queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
         topics = self._engine.state.topics
@@ -333,7 +333,7 @@ def _check_compacted(topic: Topic) -> None:
         )
 
 
-def _erased(result: object) -> Erased:
+def _result_of(result: object) -> Erased:
     if not isinstance(result, Erased):
         raise TypeError(f"ERASE answered {result!r}")
     return result

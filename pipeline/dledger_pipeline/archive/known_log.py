@@ -163,7 +163,7 @@ class KnownLog:
             here = indexes[(first <= indexes) & (indexes <= last)]
             if len(here):
                 low, high = int(here.min()), int(here.max())
-                for places in self._replayed((first, last), ranges, low, high):
+                for places in self._replay((first, last), ranges, low, high):
                     hits = place_hits(hits, places)
         return hits.filter(pc.not_equal(hits.column("generation"), NOT_PLACED))
 
@@ -181,7 +181,7 @@ class KnownLog:
         if run:
             yield run[0].first_index, last, run
 
-    def _replayed(
+    def _replay(
         self, run: tuple[int, int], ranges: Sequence[EntryRange], low: int, high: int
     ) -> Iterator[pa.RecordBatch]:
         """Yield the places of a run's messages; those in [*low*, *high*] are all among them.

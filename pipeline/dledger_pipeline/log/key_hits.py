@@ -113,10 +113,10 @@ def _hits_in(index: int, body: bytes, wanted: _Wanted) -> Iterator[_Hit]:
                 raise
             except MalformedCommandError:
                 continue  # all nodes refused it
-            yield from _copied(index, body, copy, wanted)
+            yield from _find_copied(index, body, copy, wanted)
 
 
-def _copied(index: int, body: bytes, copy: Rekeep, wanted: _Wanted) -> Iterator[_Hit]:
+def _find_copied(index: int, body: bytes, copy: Rekeep, wanted: _Wanted) -> Iterator[_Hit]:
     if not copy.offsets:
         return
     entry = Entry(term=0, index=index, kind=EntryKind.DATA, timestamp_ms=0, crc32c=0, data=body)
