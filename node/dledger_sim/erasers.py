@@ -15,6 +15,7 @@ from dledger.broker.commands import Ack, CreateGroup, CreateTopic, DeleteTopic, 
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import Received, TopicCreated
 from dledger.broker.topics import NORMAL
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import DledgerError
 from dledger.peers.handshake import ClientAddress
 from dledger.server.engine import NodeEngine
@@ -27,6 +28,7 @@ from dledger_sim.rounds import Caller
 if TYPE_CHECKING:
     from dledger_sim.cluster import Cluster
 
+_METRICS: Final = NodeMetrics("simulated", "simulated")
 PASSING: Final = "passing"
 """A compacted topic that comes and goes."""
 _READERS: Final = "readers"
@@ -84,7 +86,7 @@ class Erasers(Caller):
         """Do it at a node, whose callers come one after the other."""
         life = process.id, process.lives
         if life not in self._erasers:
-            self._erasers[life] = Eraser(_engine(process))
+            self._erasers[life] = Eraser(_engine(process), _METRICS)
         return await self._erasers[life].erase(wanted)
 
     # -- reading -----------------------------------------------------------------------------------

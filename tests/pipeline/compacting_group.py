@@ -1,8 +1,9 @@
 """A group of two nodes in this process that answers `Admin.Compact` as its contract says.
 
-The log, the state and Export are the shipped ones; the leader is a model of sixty lines: it asks
-for proofs of what would go, checks them, and copies the rest by REKEEP. It may fail at any call.
-Since when it has been told that a tombstone is alone, it remembers; a group's log does that.
+The log, the state, Export and Erase are the shipped ones; of Compact the leader is a model of sixty
+lines: it asks for proofs of what would go, checks them, and copies the rest by REKEEP. It may fail
+at any call. Since when it has been told that a tombstone is alone, it remembers; a group's log does
+that.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
@@ -26,6 +27,7 @@ from dledger.broker.commands import CreateTopic, DeleteTopic, Leap, Retain, SetR
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.state import BrokerState
+from dledger.common.metrics import NodeMetrics
 from dledger.common.status import NodeStatus
 from dledger.errors import (
     DledgerError,
@@ -43,6 +45,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin import AdminServicer
 from dledger.services.admin_port import admin_service
 from dledger.services.export import CommittedLog
+from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import Base
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
@@ -56,6 +59,7 @@ from dledger_pipeline.object_store.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.export_server import LogBackend
 from tests.pipeline.logs import GROUP_ID
+from tests.requests.part_of_engine import PartOfEngine
 
 HOUR_MS = 3_600_000
 _FOR_EVER = 1 << 40
@@ -74,11 +78,12 @@ class CompactingGroup:
     """Two nodes with one log; the first of *addresses* leads until told.
 
     Attributes:
-        fail: Asked before each call of Compact, with its number from 1 on: what to raise, if
-            anything.
+        fail: Asked before each call of Compact, and each command of an Erase, with its number from
+            1 on: what to raise, if anything.
         after: Asked the same once its work is done.
         calls: What was asked, proofs included.
         alone: By generation, queue and offset: since when a tombstone is known to be alone.
+        erases: How many commands of Erase there were.
         secret: Of the leader; another one asks for other proofs.
     """
 
@@ -91,6 +96,7 @@ class CompactingGroup:
     after: Callable[[int], DledgerError | None] = lambda _: None
     calls: list[pb.CompactRequest] = field(default_factory=list)
     alone: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    erases: int = 0
     addresses: tuple[str, ...] = ()
     state: BrokerState = field(default_factory=BrokerState)
     entries: list[Entry] = field(default_factory=list)
@@ -346,6 +352,43 @@ class _Node(LogBackend):
         return replace(super().status(), now_ms=self.group.now_ms if leads else 0)
 
 
+class _Engine(PartOfEngine):
+    """What `Admin.Erase` needs of a node."""
+
+    def __init__(self, group: CompactingGroup, number: int) -> None:
+        self.log, self.number = group, number
+        self.state = group.state
+
+    def is_leader(self) -> bool:
+        return self.number == self.log.leading
+
+    def leader(self) -> None:
+        return None
+
+    async def read_index(self) -> int:
+        return self.log.log.last_index
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """It is."""
+
+    def read_ahead(self, indexes: Sequence[int]) -> None:
+        """Nothing is slow here."""
+
+    async def read_entry(self, index: int) -> Entry:
+        return self.log.entry(index)
+
+    async def propose(self, command: bytes) -> object:
+        self.log.erases += 1
+        if error := self.log.fail(self.log.erases):
+            raise error
+        (result,) = self.log.commit(command)
+        if error := self.log.after(self.log.erases):
+            raise error
+        if isinstance(result, DledgerError):
+            raise result
+        return result
+
+
 @contextmanager
 def compacting_group(directory: Path) -> Iterator[CompactingGroup]:
     """Serve a group of two nodes until the block ends."""
@@ -371,6 +414,9 @@ async def _serve(group: CompactingGroup, servers: list[grpc.aio.Server]) -> tupl
     addresses = []
     for number in range(2):
         server = grpc.aio.server()
+        erasing = TopicAdminServicer(
+            _Engine(group, number), cast("Any", None), NodeMetrics("orders", f"{number}")
+        ).handler()
         calls = admin_service(
             {
                 "Compact": (pb.CompactRequest, partial(group.compact, number)),
@@ -382,7 +428,7 @@ async def _serve(group: CompactingGroup, servers: list[grpc.aio.Server]) -> tupl
             {"ListTopics": grpc.unary_unary_rpc_method_handler(_listing(group))},
         )
         admin = AdminServicer(_Node(group, number)).handler()
-        server.add_generic_rpc_handlers((_First(calls, admin), listing))
+        server.add_generic_rpc_handlers((_First(calls, erasing, admin), listing))
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
         servers.append(server)

@@ -237,6 +237,10 @@ class NodeMetrics:
             "dledger_compaction_lies",
             "Calls of a compaction's job that said what is not true of a sampled message",
         )
+        self.erase_lies = counter(
+            "dledger_erase_lies",
+            "Calls to erase older messages of a key that named one of another key, or none at all",
+        )
         self.leaps = counter(
             "dledger_leaps",
             "Times that the log leapt to the group's date, led by this node, since it was behind",

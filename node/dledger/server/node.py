@@ -221,7 +221,7 @@ class Node:
                 handlers_of(services_of(self._parts, peer_port=True)), self._peers.replication
             ).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine, self._parts.context.resolver).handler(),
+            TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]

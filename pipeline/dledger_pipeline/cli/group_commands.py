@@ -1,4 +1,7 @@
-"""``dledger-pipeline backup`` and ``compact``: what reads the log of running nodes."""
+"""``dledger-pipeline backup``, ``compact`` and ``erase``: what reads the log of running nodes.
+
+A key to erase is on the command line and in calls to the leader, and in nothing that is printed.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ from dledger_pipeline.cli.options import (
 from dledger_pipeline.cli.values import duration_ms, items, positive
 from dledger_pipeline.jobs.backup import BASE_EVERY_HOURS, BackupRequest, backup
 from dledger_pipeline.jobs.compact import CompactRequest, compact
+from dledger_pipeline.jobs.erase import EraseRequest, erase
 from dledger_pipeline.jobs.result import Result
 
 
@@ -98,6 +102,32 @@ def _compact(args: argparse.Namespace) -> Result:
     return compact(request, args.progress)
 
 
+def _add_erase(parser: argparse.ArgumentParser) -> None:
+    add_endpoint(parser)
+    parser.add_argument("--topic", required=True, metavar="NAME", help="a compacted topic")
+    parser.add_argument("--key", required=True, help="exactly this key")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="only say how many there are; nothing is erased"
+    )
+    add_runner(parser)
+    add_rate(parser)
+    add_spark_arguments(parser)
+
+
+def _erase(args: argparse.Namespace) -> Result:
+    request = EraseRequest(
+        endpoints=args.endpoint,
+        store=open_store(args),
+        topic=args.topic,
+        key=args.key,
+        dry_run=args.dry_run,
+        bytes_per_s=args.rate * 1e6,
+        **runner_fields(args),
+        **spark_fields(args),
+    )
+    return erase(request, args.progress)
+
+
 BACKUP: Final = Command(
     "backup", "add what is new in a group's log to its backup", _backup, _add_backup
 )
@@ -107,4 +137,10 @@ COMPACT: Final = Command(
     _compact,
     _add_compact,
     needs_store=False,
+)
+ERASE: Final = Command(
+    "erase",
+    "erase all messages that a key ever had, also those that only backups have",
+    _erase,
+    _add_erase,
 )

@@ -41,6 +41,7 @@ _COMMANDS: Final = (
     group_commands.BACKUP,
     *store_commands.COMMANDS,
     group_commands.COMPACT,
+    group_commands.ERASE,
     *table_commands.COMMANDS,
 )
 """As the help lists them."""
@@ -53,6 +54,8 @@ examples:
   dledger-pipeline restore --store s3://bucket/dledger --store-endpoint https://s3.example.com \\
       --data ./restored --name orders/orders-0 --to-time 2026-01-31T12:00:00Z
   dledger-pipeline list --store file:///backups
+  dledger-pipeline erase --endpoint 127.0.0.1:18281 --store file:///backups --topic prices \\
+      --key user-17 --dry-run
   dledger-pipeline erasures --store file:///backups --keep-days 30
   dledger-pipeline gc --store file:///backups --keep-days 30 --dry-run
   dledger-pipeline compact --endpoint 127.0.0.1:18281,127.0.0.1:18282 --again-in 24h
