@@ -258,8 +258,8 @@ ERASE_MUTANTS = (
     Mutant(
         name="a key is shown",
         file="services/erasing.py",
-        old="    key: str = field(repr=False)\n",
-        new="    key: str = field(repr=True)\n",
+        old="    key: str = field(repr=False)\n    generation: int = 0\n",
+        new="    key: str = field(repr=True)\n    generation: int = 0\n",
         why="an error that quotes what was wanted keeps in a log what was to go",
         checks=(_FINDER,),
     ),
