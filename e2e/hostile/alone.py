@@ -101,7 +101,7 @@ def parquet_bomb(work: Path) -> list[Check]:
     publish(store, first_manifest("orders", "gid", [row]).seen(point))
     program = (
         "import resource, sys\n"
-        "from dledger_pipeline.__main__ import main\n"
+        "from dledger_pipeline.cli.main import main\n"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
         "code = main(sys.argv[1:])\n"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10, code)\n"

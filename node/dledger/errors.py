@@ -15,6 +15,7 @@
     │   ├── MessageIdConflict   (the id is that of a message with another body)
     │   ├── AlreadyBootstrapped / WrongGroup / NotTheGroup / NotMember / MemberRemoved
     │   ├── OffsetOutOfRange
+    │   ├── EntryDropped        (retention has dropped what the caller rests on; it reads again)
     │   ├── PositionTooOld      (a table's: keys may have been deleted since, and nothing says so)
     │   └── MessageRejected     (a spooled message that the group refuses; kept in a file)
     ├── Unavailable             try again, here or at another node; nothing is known to be lost
@@ -266,17 +267,25 @@ class OffsetOutOfRange(Refused):
         self.offset, self.first, self.last = offset, first, last
 
 
+class EntryDropped(Refused):
+    """Retention has dropped the entry as of which the caller speaks: nobody can check what it says.
+
+    Whoever reads the log anew may say the same as of a newer entry.
+    """
+
+
 class PositionTooOld(Refused):
-    """A table was not read for longer than its topic keeps tombstones.
+    """A table was not read for longer than its topic is sure to keep tombstones.
 
     Attributes:
         as_of_ms: Up to when everything had been read, Unix milliseconds.
     """
 
-    def __init__(self, topic: str, *, as_of_ms: int, tombstone_ms: int) -> None:
+    def __init__(self, topic: str, *, as_of_ms: int, certain_ms: int) -> None:
         super().__init__(
-            f"the table of topic {topic!r} was not read for longer than the {tombstone_ms} ms for "
-            "which the topic keeps tombstones: keys that were deleted since may still be in it; "
+            f"the table of topic {topic!r} was not read for longer than the {certain_ms} ms for "
+            "which the topic is sure to keep tombstones: keys that were deleted since may still be "
+            "in it; "
             "read the topic from its start, into an empty table"
         )
         self.as_of_ms = as_of_ms

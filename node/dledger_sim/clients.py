@@ -28,7 +28,7 @@ from dledger.broker.commands import (
     SetSecret,
 )
 from dledger.broker.key_queues import queue_of_key
-from dledger.broker.message import Columns
+from dledger.broker.message import DELETES, TOMBSTONE, Columns
 from dledger.broker.produce import encode_produce
 from dledger.broker.results import GroupCreated, Produced, Received, TopicCreated, TopicDeleted
 from dledger.broker.topics import NORMAL, Compaction
@@ -47,11 +47,12 @@ KEPT: Final = "kept"
 """A topic that keeps its messages for ever, in some runs."""
 KEEPER: Final = "keeper"
 """Who sends them, and nobody else."""
-_KEYS: Final = [
+KEYS: Final = [
     [key for key in map(str, range(30)) if queue_of_key(key.encode(), QUEUES) == queue_id]
     for queue_id in range(QUEUES)
 ]
 """Keys of each queue of that topic, if it is compacted."""
+_TOMBSTONES: Final = 0.2
 _TIMEOUT_US: Final = 600 * MS
 _BACK_OFF_US: Final = 60 * MS
 _CALM_THINK_MS: Final = 400
@@ -145,11 +146,11 @@ class Producer:
         ids = [f"{self._made}.{row}" for row in range(count)]
         body = b"." * self.rng.randint(1, self.options.body_bytes)
         queue_id = self.rng.randint(-1, QUEUES - 1)
-        keys: list[tuple[str, ...]] = []
         if self.has_keys:
             queue_id = max(queue_id, 0)
-            keys = [(self.rng.choice(_KEYS[queue_id]),) for _ in ids]
-        batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count, keys=keys)
+            batch = keyed_batch(ids, body, queue_id, self.rng)
+        else:
+            batch = Columns(message_ids=ids, bodies=[body] * count, born_at_ms=[0] * count)
         command = encode_produce(batch, client_id=self.name, topic=self.topic, queue_id=queue_id)
         self._try(Request(self._made, ids, command))
 
@@ -197,11 +198,27 @@ def _places(result: Produced) -> list[tuple[int, int]]:
     return list(zip(result.queue_ids, result.offsets, strict=True))
 
 
+def keyed_batch(ids: Sequence[str], body: bytes, queue_id: int, rng: Random) -> Columns:
+    """Return messages of a compacted topic, of which some delete their keys."""
+    return Columns(
+        message_ids=ids,
+        bodies=[body] * len(ids),
+        born_at_ms=[0] * len(ids),
+        keys=[(rng.choice(KEYS[queue_id]),) for _ in ids],
+        properties=[{TOMBSTONE: DELETES} if rng.random() < _TOMBSTONES else {} for _ in ids],
+    )
+
+
+def compaction_of(options: Options) -> Compaction:
+    """Return how topics are compacted."""
+    return Compaction(min_lag_ms=options.lag_ms, tombstone_ms=options.tombstone_ms)
+
+
 def create_topics(options: Options) -> list[bytes]:
     """Return the commands that make the topic of all producers, and `KEPT` if that is there."""
     made = [CreateTopic(name=TOPIC, type=NORMAL.name, queues=QUEUES).encode()]
     if options.keeps:
-        compaction = Compaction() if options.compacts else None
+        compaction = compaction_of(options) if options.compacts else None
         kept = CreateTopic(name=KEPT, type=NORMAL.name, queues=QUEUES, compaction=compaction)
         made.append(kept.encode())
     if options.keeps and not options.compacts:
@@ -210,8 +227,13 @@ def create_topics(options: Options) -> list[bytes]:
 
 
 def keeper(service: Service, options: Options, rng: Random) -> Producer:
-    """Return a producer of few small messages, which their topic keeps for ever."""
+    """Return a producer of few small messages, which their topic keeps for ever.
+
+    Of more where rounds let them go.
+    """
     few = replace(options, window=1, batch=4, think_ms=200, body_bytes=40)
+    if options.rounds:
+        few = replace(few, window=2, batch=8, think_ms=60)
     return Producer(KEEPER, service, few, rng, topic=KEPT, has_keys=options.compacts)
 
 

@@ -32,6 +32,7 @@ from dledger_sim.checkers import (
     check_step,
 )
 from dledger_sim.clients import Answer, Producer, create_topics, is_error, keeper
+from dledger_sim.compacted import CompactedTopics
 from dledger_sim.lived import LivedHours, check_not_ahead
 from dledger_sim.loop import MS, Clock, S
 from dledger_sim.network import Links, PeerRecords
@@ -73,6 +74,7 @@ class Cluster:
         self.commitment = Commitment(self._ever, self.memberships_ever)
         self.log_time = LogTime()
         self.lived = LivedHours(options.kept_hours)
+        self.compacted = CompactedTopics()
         self._kept_from = 1
         self.votes = Votes()
         self._found()
@@ -195,13 +197,16 @@ class Cluster:
         return not any(self.commitment.is_here(one, index) for one in there)
 
     def stranded(self) -> NodeId | None:
-        """Return a member whose own log knows none of the others that are left.
+        """Return a member whose own log knows itself, and none of the others that are left.
 
-        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not.
+        Nobody can introduce its leader to it (adr 21): it waits for ever, whole or not. One that
+        joins hears the leader all the same.
         """
         members = {one.id: one for one in self.known_members() if not one.retired}
         for node, one in members.items():
             known = {each.id for each in one.membership()[1].members}
+            if one.is_up and one.driver.core.is_joining:
+                continue
             if known and len(members) > 1 and not known & (members.keys() - {node}):
                 return node
         return None
@@ -377,7 +382,7 @@ class Cluster:
         The recipient asks the members that it hears itself.
         """
         core = process.driver.core
-        if core.hears(sender):
+        if core.memberships.hears(sender, core.commit_index):
             return
         for other in self.up():
             asked = core.was_member(other.id) and self.links.talks(process.id, other.id)
@@ -440,6 +445,8 @@ class Cluster:
         self.note(f"{process.id} applies {entry.index} of term {entry.term}")
         self.commitment.applied(process, entry, results)
         self.log_time.applied(entry, self.clock.now_us // 1000)
+        if self.options.rounds:
+            self.compacted.apply(process, entry, results)
         self._went(process, entry)
 
     def _went(self, process: Process, entry: Entry) -> None:
@@ -520,6 +527,15 @@ class Cluster:
         work: Callable[[Driver], Awaitable[object]],
         answer: Callable[[Answer], None],
     ) -> None:
+        """Have a node's driver do something for a client, and send back what came of it."""
+        self.have(node, lambda process: work(process.driver), answer)
+
+    def have(
+        self,
+        node: NodeId,
+        work: Callable[[Process], Awaitable[object]],
+        answer: Callable[[Answer], None],
+    ) -> None:
         """Have a node do something for a client, and send back what came of it."""
         for delay_us in self._client_delays_us():
             self.clock.after(delay_us, lambda: self._serve(node, work, answer))
@@ -536,17 +552,17 @@ class Cluster:
     def _serve(
         self,
         node: NodeId,
-        work: Callable[[Driver], Awaitable[object]],
+        work: Callable[[Process], Awaitable[object]],
         answer: Callable[[Answer], None],
     ) -> None:
         process = self.processes.get(node)
         if process is None or not process.is_up:
             return
-        loop, driver = process.loop, process.driver
+        loop = process.loop
 
         async def serve() -> None:
             try:
-                got: Answer = await work(driver)
+                got: Answer = await work(process)
             except DledgerError as error:
                 got = error
             for delay_us in self._client_delays_us():

@@ -22,12 +22,13 @@ from dledger.replica.member_change import carry_out as change_members
 from dledger.types import EntryKind, Member
 from dledger_sim.audit import audit, stored
 from dledger_sim.checkers import ViolationError
-from dledger_sim.clients import TOPIC, Request
+from dledger_sim.clients import KEPT, TOPIC, Request
 from dledger_sim.cluster import Cluster
 from dledger_sim.loop import MS, S
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.options import Options
 from dledger_sim.process import GROUP, Process
+from dledger_sim.rounds import Rounds
 
 _TOPIC_S = 60
 _ANSWERS_S = 5
@@ -41,6 +42,8 @@ _TIMEOUT_S = 5.0
 _LAGGING = 0.5
 """In how many of the runs the survivors are cut off before the disks are lost."""
 _APART_US = 3 * S
+_ROUNDS_US = 4 * S
+"""For so long a group that has grown is told of what was decided before it was forced, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,11 +64,15 @@ class ForcedOutcome:
 
 
 def forced_options(seed: int) -> Options:
-    """Return what a seed draws: disks are good until they are lost, and nobody comes or goes."""
+    """Return what a seed draws: disks are good until they are lost, and nobody comes or goes.
+
+    Half of the groups have rounds of compaction, which may know what the survivor has not.
+    """
     rng = Random(f"{seed}/forced")
     calm = ("rot_s", "misdirect_s", "lie_s", "change_s", "wipe_s", "eio_s", "full_s", "makes")
     drawn = Options.draw(rng).without(*calm, "mangle")
-    return replace(drawn, nodes=rng.choice((3, 3, 5)), kept_kib=0, faulty_s=rng.randint(2, 6))
+    found = replace(drawn, nodes=rng.choice((3, 3, 5)), kept_kib=0, faulty_s=rng.randint(2, 6))
+    return found.with_rounds(seed) if rng.random() < 1 / 2 else found
 
 
 class ForcedRun:
@@ -75,6 +82,7 @@ class ForcedRun:
         self.options = forced_options(seed)
         self.cluster = Cluster(seed, self.options)
         self._rng = self.cluster.random("forced")
+        self._rounds = Rounds(self.cluster)
         self._crashes = 0
         self._moved: set[int] = set()
         """Acknowledged requests that the survivor had elsewhere, so that they are where that is."""
@@ -87,6 +95,8 @@ class ForcedRun:
         cluster.begin()
         cluster.within(_TOPIC_S, self._have_topic, "there is no topic")
         Nemesis(cluster).start()
+        if self.options.rounds:
+            self._rounds.start()
         cluster.clock.run_until(cluster.clock.now_us + self.options.faulty_s * S)
         self._lose_majority()
         cluster.clock.run_until(cluster.clock.now_us + _ANSWERS_S * S)
@@ -97,6 +107,7 @@ class ForcedRun:
         last_index = survivor.driver.core.last_index
         kept = cluster.commitment.forget_all_but(survivor)
         cluster.log_time.forget_behind(kept)
+        cluster.compacted.forget_behind(kept)
         tail = _messages_in(survivor, kept + 1, last_index)
         self._force(survivor)
         lost = [
@@ -236,6 +247,8 @@ class ForcedRun:
 
         survivor.loop.run(lambda: survivor.loop.create_task(grow()))
         cluster.within(_GROWN_S, self._is_grown, "the group does not grow")
+        if self.options.rounds:
+            cluster.clock.run_until(cluster.clock.now_us + _ROUNDS_US)
         epochs = {one.driver.core.epoch for one in cluster.members()}
         if {epoch for epoch, _ in epochs} != {1}:
             raise ViolationError(f"the epoch is not everywhere: {epochs}")
@@ -251,10 +264,11 @@ class ForcedRun:
             producer.stop()
         idle = "requests stay unanswered"
         cluster.within(_WHOLE_S, lambda: all(one.is_idle for one in cluster.producers), idle)
-        last = cluster.commitment.last_index
         cluster.within(
             _WHOLE_S,
-            lambda: all(one.driver.applied_index >= last for one in members),
+            lambda: all(
+                one.driver.applied_index == cluster.commitment.last_index for one in members
+            ),
             "the members do not apply the same entries",
         )
         there = stored(members)
@@ -266,7 +280,7 @@ class ForcedRun:
             replace(one, acknowledged=[r for r in one.acknowledged if id(r) not in gone])
             for one in cluster.producers
         ]
-        audit(members, kept)
+        audit(members, kept, cluster.compacted.find_gone(KEPT))
 
 
 def _begun(survivor: Process) -> bool:

@@ -12,10 +12,11 @@ _DAMAGE: Final = ("rot_s", "misdirect_s", "lie_s")
 _MAKES: Final = 0.4
 _KEEPS: Final = 0.5
 _COMPACTS: Final = 0.5
+_ROUNDS: Final = 0.7
 _LATER: Final = (
     "storm=", "crash_voting=", "depose_s=", "slow_s=", "body_bytes=", "consumes=", "kept_hours=",
     "leap_s=", "drift=", "all_wrong=", "os_buffer=", "lone_cut_s=", "put_back_s=", "volume_kib=",
-    "quota=", "inodes_s=", "neighbour_s=",
+    "quota=", "inodes_s=", "neighbour_s=", "rounds=", "lag_ms=", "tombstone_ms=",
 )  # fmt: skip
 """Fields that no draw begins with, since they came later."""
 
@@ -33,6 +34,11 @@ def draws_keeps(seed: int) -> bool:
 def draws_compacts(seed: int) -> bool:
     """Whether that topic is compacted, so that its messages have keys, and it begins at 0."""
     return Random(f"{seed}/compacts").random() < _COMPACTS
+
+
+def draws_rounds(seed: int) -> bool:
+    """Whether that topic has rounds of compaction, and keys of it are erased."""
+    return Random(f"{seed}/rounds").random() < _ROUNDS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,6 +109,10 @@ class Options:
         makes: Whether topics and groups come and go.
         keeps: Whether one more topic keeps its messages for ever, where retention lets others go.
         compacts: Whether that topic is a compacted one.
+        rounds: Whether callers tell leaders what of it may go, others erase keys, and another
+            compacted topic comes and goes.
+        lag_ms: Age below which no message of a compacted topic goes.
+        tombstone_ms: Age below which no tombstone of it does.
     """
 
     nodes: int = 3
@@ -166,15 +176,22 @@ class Options:
     makes: bool = False
     keeps: bool = False
     compacts: bool = False
+    rounds: bool = False
+    lag_ms: int = 3_600_000
+    tombstone_ms: int = 86_400_000
 
     @classmethod
     def of(cls, seed: int, world: str = "") -> Options:
         """Return what a seed draws; *world*: in this one of `worlds`, whatever it would draw."""
         drawn = replace(cls.draw(Random(f"{seed}/options")), makes=draws_makes(seed))
         found = in_world(drawn, world or ("" if drawn.storm else draw_world(seed)), seed)
+        if found.rounds:
+            return found
         drops = bool(found.kept_kib or found.kept_hours) and not found.volume_kib
         keeps = drops and draws_keeps(seed)
-        return replace(found, keeps=keeps, compacts=keeps and draws_compacts(seed))
+        compacts = keeps and draws_compacts(seed)
+        found = replace(found, keeps=keeps, compacts=compacts)
+        return found.with_rounds(seed) if compacts and draws_rounds(seed) else found
 
     @classmethod
     def draw(cls, rng: Random) -> Options:
@@ -258,6 +275,18 @@ class Options:
             hint_s=rng.choice((0.0, 1.0, 0.3)),
             order_s=rng.choice((0.0, 3.0, 1.0)),
             change_s=rng.choice((0.0, 0.0, 3.0)),
+        )
+
+    def with_rounds(self, seed: int) -> Options:
+        """Return the same group with a compacted topic, of which rounds let messages go."""
+        rng = Random(f"{seed}/rounds of compaction")
+        return replace(
+            self,
+            keeps=True,
+            compacts=True,
+            rounds=True,
+            lag_ms=rng.choice((0, 1, 500)),
+            tombstone_ms=rng.choice((1, 300, 3000)),
         )
 
     @classmethod

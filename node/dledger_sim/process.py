@@ -28,6 +28,7 @@ from dledger.raft import invariants
 from dledger.raft.config import RaftConfig
 from dledger.raft.messages import Message
 from dledger.replica import snapshot_backoff
+from dledger.replica.compactor import Compactor
 from dledger.replica.driver import Driver, DriverConfig
 from dledger.replica.maintenance import Maintenance, SnapshotPolicy
 from dledger.replica.proposer import EntrySizes
@@ -322,6 +323,7 @@ class Process:
             usage=lambda: self.files.disk_usage(_DIRECTORY),
             now_s=self.clock.monotonic_s,
             spread=lambda: _SPREAD,
+            secret=self.id.encode(),
         )
         self.is_up = True
         self.seen = invariants.check(self.driver.core)
@@ -407,6 +409,11 @@ class Process:
         while True:
             await self._upkeep.run()
             await asyncio.sleep(_HOUSEKEEPING_S)
+
+    @property
+    def compactor(self) -> Compactor:
+        """What serves rounds of compaction, in this life."""
+        return self._upkeep.compactor
 
     @property
     def rest_s(self) -> float:

@@ -18,13 +18,15 @@ from dledger.replica.witness_keeper import ASK_WAIT_S
 from dledger.types import NodeId
 from dledger_sim.audit import audit
 from dledger_sim.checkers import StuckError
-from dledger_sim.clients import Consumer, Maker, Prober
+from dledger_sim.clients import KEPT, Consumer, Maker, Prober
 from dledger_sim.cluster import Cluster
+from dledger_sim.erasers import Erasers
 from dledger_sim.loop import MS, S
 from dledger_sim.nemesis import Nemesis
 from dledger_sim.network import draw_partition
 from dledger_sim.options import Options
 from dledger_sim.process import Process
+from dledger_sim.rounds import Rounds
 
 _LEADER_S = 3
 _PROGRESS_S = 10
@@ -51,6 +53,8 @@ class Outcome:
             rightly stood still, and the run ended there; None: it went to its end.
         stranded: A member that waits for ever, since all whom its log knows have left the group,
             so that the run ended there; None: there was none.
+        let_go: Messages of compacted topics that newer ones of their keys have beaten.
+        erased: Messages of theirs that were erased.
     """
 
     seed: int
@@ -64,6 +68,8 @@ class Outcome:
     mixed: bool
     lost_entry: int | None
     stranded: NodeId | None
+    let_go: int
+    erased: int
 
     def counts(self) -> dict[str, int]:
         """Return what is summed up for many runs."""
@@ -75,6 +81,8 @@ class Outcome:
             "with damaged disks and changes of members": self.mixed,
             "stood still for want of a whole copy": self.lost_entry is not None,
             "left a member that knows nobody": self.stranded is not None,
+            "messages let go by rounds": self.let_go,
+            "messages erased": self.erased,
         }
 
 
@@ -95,6 +103,8 @@ class Run:
         self._stranded: NodeId | None = None
         self._maker = Maker(self.cluster)
         self._consumer = Consumer(self.cluster)
+        self._rounds = Rounds(self.cluster)
+        self._erasers = Erasers(self.cluster)
 
     def run(self) -> Outcome:
         """Run to the end.
@@ -110,6 +120,7 @@ class Run:
             self._maker.start()
         if self.options.consumes:
             self._consumer.start()
+        self._start_rounds()
         Nemesis(cluster).start()
         cluster.clock.run_until(self.options.faulty_s * S)
         lost_entry = self._recover()
@@ -125,7 +136,14 @@ class Run:
             mixed=self.options.mixes,
             lost_entry=lost_entry,
             stranded=self._stranded,
+            let_go=cluster.compacted.let_go,
+            erased=cluster.compacted.erased,
         )
+
+    def _start_rounds(self) -> None:
+        if self.options.rounds:
+            self._rounds.start()
+            self._erasers.start()
 
     def _recover(self) -> int | None:
         """Demand that a healed group goes on; returns the entry for which it rightly cannot."""
@@ -291,6 +309,8 @@ class Run:
         for producer in cluster.producers:
             producer.stop()
         self._maker.stop()
+        self._rounds.stop()
+        self._erasers.stop()
         rest_s = round(max(one.rest_s for one in cluster.processes.values()))
         cluster.within(
             # A small volume has no room again before a snapshot, which may rest.
@@ -301,7 +321,10 @@ class Run:
         cluster.within(
             _WHOLE_S + rest_s, cluster.is_whole, "the nodes do not apply the same entries"
         )
-        audit(cluster.members(), cluster.producers)
+        audit(cluster.members(), cluster.producers, cluster.compacted.find_gone(KEPT))
+        if self.options.rounds:
+            for process in cluster.members():
+                cluster.compacted.check(process)
 
     def _cut_power(self) -> None:
         """Cut the power of all nodes under load, and audit once more."""
@@ -310,6 +333,7 @@ class Run:
             producer.resume()
         if self.options.makes:
             self._maker.start()
+        self._start_rounds()
         cluster.clock.run_until(cluster.clock.now_us + self._rng.randint(0, S // 2))
         for process in cluster.up():
             cluster.crash(process)

@@ -103,6 +103,16 @@ def _neighbour(drawn: Options, rng: Random) -> Options:
     return replace(_busy(drawn), volume_kib=_LARGE_KIB, neighbour_s=rng.choice((1.0, 3.0)))
 
 
+def _rounds(drawn: Options, rng: Random) -> Options:
+    """Some of what goes wrong does so while rounds let messages go, and keys are erased.
+
+    Mostly retention lets others go meanwhile. With all faults at once little would be stored.
+    """
+    calm = drawn.without(*(name for name in drawn.active() if rng.random() < 1 / 2))
+    kept = replace(calm, kept_kib=rng.choice((0, 32, 32, 128)), segment_bytes=8 << 10, faulty_s=12)
+    return kept.with_rounds(rng.randrange(1 << 32))
+
+
 def _busy(drawn: Options) -> Options:
     calm = drawn.without(*_ENDS, *_HOLDS, *_DAMAGES, *_MEMBERS, "tight", "loss", "straggle")
     return replace(
@@ -128,8 +138,9 @@ WORLDS: Final[Mapping[str, Callable[[Options, Random], Options]]] = {
     "full": _full,
     "small": _small,
     "neighbour": _neighbour,
+    "rounds": _rounds,
 }
-"""By the name that ``--world`` takes."""
+"""By the name that ``--world`` takes; seeds draw most of them, `Options.of` has the last one."""
 
 DRAWN: Final[Mapping[str, float]] = {
     "clocks": 0.1,

@@ -26,6 +26,7 @@
         ├── ExportError         the node that is read from
         │   ├── NodeUnavailable     not reachable or not in a group yet; try again, or another node
         │   ├── RangeNotAvailable   past the commit index, or below the oldest entry kept
+        │   │   └── Overtaken           retention has overtaken each attempt of a round
         │   └── ForeignGroup        the node belongs to another group
         ├── RestoreError
         │   ├── DirectoryNotEmpty   a restore never overwrites
@@ -208,6 +209,24 @@ class NodeUnavailable(ExportError):
 
 class RangeNotAvailable(ExportError):
     """The range is past the node's commit index, or below the oldest entry it keeps."""
+
+
+class Overtaken(RangeNotAvailable):
+    """Each attempt of a round of compaction rested on entries that nodes did not have in the end.
+
+    Attributes:
+        attempts: How many there were.
+    """
+
+    def __init__(self, attempts: int, last: DledgerError) -> None:
+        """*last* is what the last attempt failed with."""
+        super().__init__(
+            f"the round was begun {attempts} times, and each time nodes did not have any more what "
+            f"it rests on: {last}; keep messages longer (spec.retention.hours of a BrokerGroup, "
+            "retention_hours of a node; more room where disks are above their watermark), or have "
+            "the round read faster (a newer backup to read from, more workers, a higher --rate)"
+        )
+        self.attempts = attempts
 
 
 class ForeignGroup(ExportError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from dledger.broker.message import Columns, Message
 from dledger.broker.rekeep import Kept, Origin
@@ -10,7 +10,14 @@ from tests.broker.log import Log
 
 
 def kept(
-    log: Log, first: int, to: int, rows: Sequence[int], *, generation: int = 0, topic: str = "t"
+    log: Log,
+    first: int,
+    to: int,
+    rows: Sequence[int],
+    *,
+    generation: int = 0,
+    topic: str = "t",
+    alone: Mapping[int, int] | None = None,
 ) -> bytes:
     """Return the REKEEP of some rows, as a leader would make it of messages without tags."""
     made = generation or log.state.topics.named("t").generation
@@ -24,6 +31,7 @@ def kept(
         offsets=rows,
         origins=[Origin(7, 500 + o, "host") for o in rows],
         messages=messages if rows else None,
+        alone=alone or {},
     ).encode()
 
 

@@ -13,7 +13,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.broker import consume_queue
+from dledger.broker import log_runs
 from dledger.broker.client_ids import ClientIds
 from dledger.broker.command_frame import HEADER_BYTES, CommandType, frame
 from dledger.broker.commands import (
@@ -125,7 +125,7 @@ def test_a_decoded_state_is_the_encoded_one_also_in_what_it_does_next(
 def test_a_frozen_state_does_not_change_with_the_one_it_was_taken_of(seed: int, steps: int) -> None:
     """A thread encodes it while entries are applied: piece by piece, each after some of them."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", 3)
+        patch.setattr(log_runs, "_SEALED", 3)
         log, rng = _history(seed, steps)
         expected, frozen = log.state.encode(), log.state.freeze()
         later: list[tuple[bytes, FrozenState]] = []

@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dledger.broker import consume_queue
-from dledger.broker.consume_queue import ConsumeQueue, Payload, Position, Run
+from dledger.broker import log_runs
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.filters import tag_code
+from dledger.broker.queue_positions import Payload, Position, Run
 from dledger.broker.snapshot_codec import Reader
 from dledger.errors import OffsetOutOfRange
 from tests.broker.log import Log
@@ -53,7 +54,7 @@ def test_every_offset_is_found_where_its_message_lies(
 ) -> None:
     """Runs answer as a list with one row a message would, sealed or open."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
+        patch.setattr(log_runs, "_SEALED", sealed)
         queue, model = _filled(batches)
 
         _check(queue, model)
@@ -65,7 +66,7 @@ def test_what_is_dropped_is_gone_and_the_rest_is_where_it_was(
 ) -> None:
     """Whole pieces, parts of one, all of it, and more than once; then a snapshot's way."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
+        patch.setattr(log_runs, "_SEALED", sealed)
         queue, model = _filled(batches)
         for index in below:
             gone = [o for o in range(queue.first, queue.end) if model[o][0].payload.index < index]
@@ -99,7 +100,7 @@ def test_a_copy_changes_and_the_queue_does_not(
 ) -> None:
     """The open runs are of both: a snapshot of the one does not show what the other got."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(consume_queue, "_SEALED", sealed)
+        patch.setattr(log_runs, "_SEALED", sealed)
         queue, _ = _filled(before)
         expected = [*queue.encoded()]
 
@@ -115,11 +116,11 @@ def test_a_copy_changes_and_the_queue_does_not(
 
 def test_retention_opens_and_packs_nothing_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     """The piece that is cut stays as it is; only the first place in it moves."""
-    monkeypatch.setattr(consume_queue, "_SEALED", 4)
+    monkeypatch.setattr(log_runs, "_SEALED", 4)
     queue, _ = _filled([1] * 20)
     pieces = list(queue._sealed)
     for name in ("seal", "opened"):
-        monkeypatch.delattr(consume_queue, name)
+        monkeypatch.delattr(log_runs, name)
 
     dropped = [queue.drop_before(index) for index in (7, 5, 7, 8, 9)]
 
@@ -129,7 +130,7 @@ def test_retention_opens_and_packs_nothing_anew(monkeypatch: pytest.MonkeyPatch)
 
 def test_a_stretch_is_whole_wherever_runs_are_sealed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces are cut between payloads."""
-    monkeypatch.setattr(consume_queue, "_SEALED", 2)
+    monkeypatch.setattr(log_runs, "_SEALED", 2)
     queue = ConsumeQueue()
     for number in range(9):
         queue.append(Payload(number, 0, 9), range(5), [b"a", b"b", b"a", b"b", b"a"])

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 
 from dledger.broker import deliveries as deliveries_module
 from dledger.broker.commands import ChangeInvisible, LeaseRef, Release, Renew
-from dledger.broker.consume_queue import ConsumeQueue, Payload
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.filters import tag_code
 from dledger.broker.lease_columns import Lease
+from dledger.broker.queue_positions import Payload
 from dledger.broker.results import Received
 from dledger.errors import InvalidReceiptHandle
 from tests.broker.log import Log, attempts, offsets

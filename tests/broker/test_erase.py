@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from dledger.broker import consume_queue, erasures
+from dledger.broker import erasures, log_runs
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import DeleteTopic, SetRetention
 from dledger.broker.erase import Erase
@@ -285,7 +285,7 @@ def test_erased_offsets_lie_over_sealed_pieces(
     copied: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A piece that is sealed is not written anew, and its columns are cut where they are asked."""
-    monkeypatch.setattr(consume_queue, "_SEALED", 3)
+    monkeypatch.setattr(log_runs, "_SEALED", 3)
     log = _log(*[1] * 20)
     if copied:
         say(log, kept(log, 0, copied, range(copied)))

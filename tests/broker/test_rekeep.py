@@ -8,11 +8,11 @@ import pytest
 
 from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import CreateTopic, DeleteTopic, SetRetention
-from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
+from dledger.broker.kept_blocks import KeptBlock, KeptBlocks, block_of
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.rekeep import Origin, Rekeep, origins
+from dledger.broker.rekeep import Origin, Rekeep, alone_since, origins
 from dledger.broker.results import Rekept, RetentionSet
-from dledger.broker.snapshot_codec import MalformedStateError
+from dledger.broker.snapshot_codec import MalformedStateError, Reader
 from dledger.broker.state import BrokerState
 from dledger.errors import InvalidArgument, NewerCommand, OffsetOutOfRange, UnknownTopic
 from tests.broker.log import Log, offsets
@@ -262,7 +262,23 @@ def test_what_is_no_rekeep_is_refused_and_changes_nothing(part: str) -> None:
     assert log.state.topics.canonical() == before
 
 
-@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 2)])
+@pytest.mark.parametrize(
+    "marks",
+    [(0, 0, 1), (3, 0, 1), (2, 0, 2), (2, 1, 0), (2, 0, 0), (1 << 31, 0, 1)],
+    ids=["none", "more than rows", "no row", "out of order", "one twice", "beyond the end"],
+)
+def test_lone_tombstones_that_cannot_be_are_refused(marks: tuple[int, int, int]) -> None:
+    """How many there are, and of which rows."""
+    log = _keeping(2)
+    payload = bytearray(_kept(log, 0, 2, (0, 1), alone={0: -7, 1: 1 << 40})[5:])
+    struct.pack_into("<3I", payload, payload.index(b"hosthost") + 8, *marks)
+    before = log.state.topics.canonical()
+
+    assert isinstance(_say(log, frame(CommandType.REKEEP, bytes(payload))), InvalidArgument)
+    assert log.state.topics.canonical() == before
+
+
+@pytest.mark.parametrize(("at", "value"), [(5, 2), (6, 4)])
 def test_a_newer_rekeep_stops_the_node(at: int, value: int) -> None:
     """Version and flags are looked at before anything else."""
     log = _keeping(2)
@@ -271,6 +287,20 @@ def test_a_newer_rekeep_stops_the_node(at: int, value: int) -> None:
 
     with pytest.raises(NewerCommand, match="REKEEP"):
         log.append(bytes(command))
+
+
+@pytest.mark.parametrize("alone", [{}, {1: -5}, {0: 1 << 40, 2: 9}])
+def test_a_copy_says_since_when_tombstones_are_alone(alone: dict[int, int]) -> None:
+    """By row, beside what it says of all; a copy without any has no byte for it."""
+    log = _keeping(3)
+    command = _kept(log, 0, 3, (0, 1, 2), alone=alone)
+    assert _say(log, command) == Rekept(0)
+    (block,), entry = _blocks(log), log.entries[-1]
+
+    assert alone_since(entry, block.start, block.stop) == alone
+    assert origins(entry, block.start, block.stop)[1] == Origin(7, 501, "host")
+    marks = 4 + 12 * len(alone) if alone else 0
+    assert len(command) == len(_kept(log, 0, 3, (0, 1, 2))) + marks
 
 
 def test_a_block_without_gaps_takes_no_bytes_for_them() -> None:
@@ -284,14 +314,27 @@ def test_a_block_without_gaps_takes_no_bytes_for_them() -> None:
 
 
 def test_a_damaged_block_is_no_state() -> None:
-    """What its compressed part says is checked when it is opened, and never inflated beyond."""
+    """What it says of gaps is checked when it is opened."""
     log = _keeping(4)
     _say(log, _kept(log, 0, 4, (1, 3)))
     (block,) = _blocks(log)
 
-    for wrong in (block._replace(length=3), block._replace(end=3)):
+    wrong = {"length": 3}, {"end": 3}, {"gaps": b"123"}, {"gaps": b"123456"}
+    for changed in wrong:
         with pytest.raises(MalformedStateError):
-            wrong.offsets()
+            block._replace(**changed).offsets()
+
+
+@pytest.mark.parametrize(("gap", "size_bytes"), [(0xFF, 1), (0x100, 2), (1 << 16, 4), (1 << 32, 8)])
+def test_a_gap_takes_no_more_bytes_than_the_largest_of_its_block(gap: int, size_bytes: int) -> None:
+    """The rows are where they were, in a snapshot, too."""
+    rows = [5, 6, 7 + gap, 9 + gap]
+
+    block = block_of(2, 20 + gap, (1, 5, 99), rows, [0] * 4, newest_ms=0)
+
+    assert list(block.offsets()) == rows
+    assert len(block.gaps) == 4 * size_bytes
+    assert KeptBlock.read(Reader(b"".join(block.encode()))) == block
 
 
 def test_a_gap_is_no_offset() -> None:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dledger.broker import consume_queue
+from dledger.broker import consume_queue, log_runs
 from dledger.broker.commands import (
     Ack,
     CreateGroup,
@@ -475,7 +475,7 @@ def play(
     world: World, choice: Sequence[str], patch: pytest.MonkeyPatch, *, steps: int, sealed: int
 ) -> None:
     """Do so many steps, each by chance; check the world after each, and that a group gets all."""
-    patch.setattr(consume_queue, "_SEALED", sealed)
+    patch.setattr(log_runs, "_SEALED", sealed)
     patch.setattr(rolling, "MAX_ROWS", 7)
     patch.setattr(rolling, "MAX_BYTES", 40)
     world.create()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_positions import Stretch
 from dledger.client import Client, Compaction, Record
 from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.engine import Engine

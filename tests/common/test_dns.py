@@ -74,7 +74,7 @@ importlib.import_module(sys.argv[1])
         ("dledger.cli.main", "", OF_THE_SYSTEM),
         ("dledger.client", "", OF_THE_SYSTEM),
         ("dledger_operator.__main__", "", OF_THE_SYSTEM),
-        ("dledger_pipeline.__main__", "", OF_THE_SYSTEM),
+        ("dledger_pipeline.cli.main", "", OF_THE_SYSTEM),
         ("dledger_pipeline.log.export_client", "", OF_THE_SYSTEM),
         ("dledger.client", "ares", "ares"),
     ],

@@ -327,6 +327,7 @@ class Entries(Target):
         topic="t", generation=1, queue_id=0, first=0, to=3, offsets=(0, 2),
         origins=[Origin(3, 5, "host"), Origin(3, 5, "")],
         messages=Columns(message_ids=["a", "c"], bodies=[b"x"] * 2, born_at_ms=[0] * 2),
+        alone={1: 7},
     ).encode()  # fmt: skip
     _ERASE: ClassVar[bytes] = Erase(
         generation=1, queue_id=0, first_entry=3, offsets=(0, 2)

@@ -20,7 +20,7 @@ import pytest
 
 from dledger.cli import main as node_cli
 from dledger_operator import options as operator_options
-from dledger_pipeline import __main__ as pipeline_cli
+from dledger_pipeline.cli import main as pipeline_cli
 from tests.house.sources import ROOT, documents, prose
 
 PARSERS: dict[str, Callable[[], argparse.ArgumentParser]] = {

@@ -20,7 +20,7 @@ from dledger.rpc.status import status_of
 from dledger_operator import options as operator_options
 from dledger_operator.decisions.checks import problems, verdict
 from dledger_operator.observed.observed import Observed
-from dledger_pipeline import __main__ as pipeline_cli
+from dledger_pipeline.cli import main as pipeline_cli
 from tests.operator.samples import PLATFORM, body
 from tests.replica.room_harness import Keeping
 

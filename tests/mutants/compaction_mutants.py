@@ -8,6 +8,9 @@ _COMPACTOR = "tests/replica/test_compactor.py"
 _COMPACTING = "tests/replica/test_compacting.py"
 _ROLLING = "tests/replica/test_rolling.py"
 _OFFSETS = "tests/common/test_offset_set.py"
+_SLOW_READER = "tests/client/test_slow_table_reader.py"
+_AHEAD = "tests/replica/test_entry_cache.py"
+_SIMULATED = "tests/sim/test_rounds.py"
 
 COMPACTION_MUTANTS = (
     Mutant(
@@ -61,9 +64,49 @@ COMPACTION_MUTANTS = (
     Mutant(
         name="a tombstone goes while its topic keeps it",
         file="replica/compacting.py",
-        old="    if not is_tombstone_old(mine.stored_at_ms):\n",
-        new="    if is_tombstone_old is None:\n",
+        old="            if is_over(since_ms):\n",
+        new="            if since_ms:\n",
         why="readers that were away for an hour never hear that the key is gone",
+        checks=(_COMPACTOR, _SLOW_READER),
+    ),
+    Mutant(
+        name="a tombstone's time begins before it is alone",
+        file="replica/rolling.py",
+        old="    new = {row: alone.since_ms for row,",
+        new="    new = {row: alone.since_ms - 90_000_000 for row,",
+        why="who has read the value, and finds no tombstone, keeps a deleted key for ever",
+        checks=(_COMPACTOR, _SLOW_READER),
+    ),
+    Mutant(
+        name="a tombstone that was never marked goes",
+        file="replica/compacting.py",
+        old="(offset for offset in alone if offset in going)",
+        new="(offset for offset in alone if offset in going and offset < 0)",
+        why="its time never began",
+        checks=(_COMPACTOR, _SLOW_READER),
+    ),
+    Mutant(
+        name="a copy forgets since when a tombstone is alone",
+        file="replica/rolling.py",
+        old="        if payload.alone:\n",
+        new="        if payload is None:\n",
+        why="where retention is shorter than the time of tombstones, none ever goes",
+        checks=(_COMPACTOR,),
+    ),
+    Mutant(
+        name="a mark is not proved",
+        file="replica/compactor.py",
+        old="for each in (due.goes, due.alone.offsets)",
+        new="for each in (due.goes,)",
+        why="a job's fault lies in the log, and nobody hears of it before messages are gone",
+        checks=(_COMPACTOR,),
+    ),
+    Mutant(
+        name="nothing is copied for a mark",
+        file="replica/compacting.py",
+        old="(gone or new.offsets.count(block.first, block.end))",
+        new="gone",
+        why="the roller copies it without one, and the tombstone never goes",
         checks=(_COMPACTOR,),
     ),
     Mutant(
@@ -109,7 +152,7 @@ COMPACTION_MUTANTS = (
     Mutant(
         name="young neighbours go along",
         file="replica/rolling.py",
-        old="(left <= _FEW or blocks[at].entry < due.soon)",
+        old="(left <= FEW or due.is_soon(blocks[at]))",
         new="left >= 0",
         why="each message is written anew every few hours",
         checks=(_COMPACTING,),
@@ -117,16 +160,32 @@ COMPACTION_MUTANTS = (
     Mutant(
         name="a block goes for one row of it",
         file="replica/compacting.py",
-        old="if 2 * gone >= block.length or",
-        new="if gone or",
+        old="gone and 2 * gone >= block.length",
+        new="gone",
         why="a topic is written anew each round",
+        checks=(_COMPACTING,),
+    ),
+    Mutant(
+        name="a block that loses just half of its rows is not looked into",
+        file="replica/compacting.py",
+        old="        loses_half_soon(block, gone)\n",
+        new="        2 * gone > block.length\n",
+        why="what is to be copied once half of it goes is not copied then",
+        checks=(_COMPACTING,),
+    ),
+    Mutant(
+        name="a block that is left with few rows is not looked into",
+        file="replica/compacting.py",
+        old="        or block.length - gone <= FEW\n",
+        new="",
+        why="its neighbour takes all of its rows along, those that are to go, too",
         checks=(_COMPACTING,),
     ),
     Mutant(
         name="the log's front is copied beyond what goes",
         file="replica/compacting.py",
-        old="        to = part.first if last is None else last + 1\n",
-        new="        to = end_below(part, reached)\n",
+        old="        to = last or part.first\n",
+        new="        to = end\n",
         why="messages are written anew that nothing lets go of yet",
         checks=(_COMPACTING,),
     ),
@@ -147,11 +206,27 @@ COMPACTION_MUTANTS = (
         checks=(_COMPACTOR,),
     ),
     Mutant(
-        name="a slice of another payload is read as of the one before",
+        name="a payload is looked for in the entry before its own",
         file="replica/rolling.py",
-        old="payload.place != (index, start)",
-        new="payload.entry.index != index",
+        old="        if entry is None or entry.index != index:\n",
+        new="        if entry is None:\n",
         why="a copy has another message's body",
         checks=(_ROLLING,),
+    ),
+    Mutant(
+        name="what is read ahead ascends",
+        file="replica/entry_cache.py",
+        old="        for end in _ends_of_rises(indexes):\n",
+        new="        for end in (len(indexes),):\n",
+        why="who reads a block, and then what was stored before it was copied, is told of a bug",
+        checks=(_AHEAD,),
+    ),
+    Mutant(
+        name="a snapshot forgets what was erased",
+        file="broker/consume_queue.py",
+        old="        queue._keep(blocks, erased)\n        queue._read",
+        new="        queue._read",
+        why="a node that starts shows an erased key, and differs from the others",
+        checks=(_SIMULATED,),
     ),
 )

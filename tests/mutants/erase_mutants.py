@@ -258,9 +258,25 @@ ERASE_MUTANTS = (
     Mutant(
         name="a key is shown",
         file="services/erasing.py",
-        old="    key: str = field(repr=False)\n",
-        new="    key: str = field(repr=True)\n",
+        old="    key: str = field(repr=False)\n    generation: int = 0\n",
+        new="    key: str = field(repr=True)\n    generation: int = 0\n",
         why="an error that quotes what was wanted keeps in a log what was to go",
+        checks=(_FINDER,),
+    ),
+    Mutant(
+        name="who names offsets is believed",
+        file="services/erasing.py",
+        old="        if others := there - {hit.offset for hit in hits}:\n",
+        new="        if others := there - there:\n",
+        why="an archive of another group, or a lie, erases messages of other keys",
+        checks=(_FINDER,),
+    ),
+    Mutant(
+        name="an offset that is not given out yet may be named",
+        file="services/erasing.py",
+        old="        if older.offsets[-1] >= queue.end:\n",
+        new="        if older.offsets[-1] >= MAX_NUMBER:\n",
+        why="backups hide what nobody has erased, should it be stored below the command",
         checks=(_FINDER,),
     ),
 )

@@ -5,12 +5,14 @@ from __future__ import annotations
 from tests.mutants.mutant import Mutant
 
 _ERASED = "tests/pipeline/test_erased.py"
+_KNOWN = "tests/pipeline/test_known_log.py"
+_JOB = "tests/pipeline/test_erase_job.py"
 
 ERASED_MUTANTS = (
     Mutant(
         name="only the first command of an entry is looked at",
         package="pipeline",
-        file="log/erase_rows.py",
+        file="log/command_frames.py",
         old="        row, at, end = _where(behind < end, row, behind, end)\n",
         new="        row = row[:0]\n",
         why="an ERASE that a leader joined with other commands is not known",
@@ -123,5 +125,41 @@ ERASED_MUTANTS = (
         new="",
         why="a manifest that leaves some out shows what was erased, and is called whole",
         checks=(_ERASED,),
+    ),
+    Mutant(
+        name="only the newest backup is searched for a key",
+        package="pipeline",
+        file="archive/known_log.py",
+        old="    for each in older:\n",
+        new="    for each in older[:0]:\n",
+        why="an older backup that is not deleted yet shows what compaction let go",
+        checks=(_KNOWN,),
+    ),
+    Mutant(
+        name="where no node told a place there is no message of the key",
+        package="pipeline",
+        file="archive/known_log.py",
+        old="            if len(here):\n",
+        new="            if not len(hits):\n",
+        why="what was let go before it was backed up is shown by views, which replay",
+        checks=(_JOB,),
+    ),
+    Mutant(
+        name="an ERASE that came before means what was stored later",
+        package="pipeline",
+        file="archive/erasable.py",
+        old="is_named & (stored_in < of_queue.entries[at])",
+        new="is_named",
+        why="in a group that was restored a key's newer messages are never erased in backups",
+        checks=(_KNOWN,),
+    ),
+    Mutant(
+        name="what is stored while the job reads goes",
+        package="pipeline",
+        file="archive/erasable.py",
+        old="rows[rows[:, 3] <= last_index]",
+        new="rows[rows[:, 3] <= last_index + 1_000_000]",
+        why="a message that came after the command was given is lost",
+        checks=(_JOB,),
     ),
 )

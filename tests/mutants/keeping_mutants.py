@@ -102,8 +102,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="a copy of a message without an id has none",
         file="replica/rolling.py",
-        old="        return replace(message, message_id=id_of_place(*self.place, row))\n",
-        new="        return message\n",
+        old="        return given or id_of_place(*self._place, row)\n",
+        new="        return given\n",
         why="its id changes whenever it is copied",
         checks=(_HISTORIES,),
     ),
@@ -182,8 +182,8 @@ KEEPING_MUTANTS = (
     Mutant(
         name="an export that lacks what was copied says that it has all",
         file="broker/consume_queue.py",
-        old="        self.copied_below = runs.indexes[runs.at(to - 1)] + 1\n",
-        new="        del runs\n",
+        old="            self.copied_below = self._cut_runs(to) + 1\n",
+        new="            self._cut_runs(to)\n",
         why="a late backup's queries leave out messages that the group still has",
         checks=(_HISTORIES,),
     ),

@@ -215,7 +215,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="a snapshot of a queue shows the open runs of its copy",
-        file="broker/consume_queue.py",
+        file="broker/log_runs.py",
         old="        return bisect_left(self._open.firsts, self.end)\n",
         new="        return len(self._open)\n",
         why="a snapshot has messages that are not in the queue, and no node can read it",
@@ -405,7 +405,7 @@ NODE_MUTANTS = (
     ),
     Mutant(
         name="retention brings back what was dropped",
-        file="broker/consume_queue.py",
+        file="broker/log_runs.py",
         old="        self.log_first = max(first, self.log_first)\n",
         new="        self.log_first = first\n",
         why="a queue begins with messages whose entries are not in the log any more",

@@ -11,7 +11,6 @@ _HOSTILE = "tests/pipeline/test_hostile_store.py"
 _CATALOG = "tests/pipeline/test_catalog.py"
 _COMPACTION = "tests/pipeline/test_compaction.py"
 _COMPACTION_JOB = "tests/pipeline/test_compaction_job.py"
-_KEYS = "tests/pipeline/test_keys.py"
 
 PIPELINE_MUTANTS = (
     Mutant(
@@ -189,8 +188,8 @@ PIPELINE_MUTANTS = (
         name="what nobody read goes",
         package="pipeline",
         file="archive/compaction.py",
-        old="            stays = np.ones(to - first, np.bool_)\n",
-        new="            stays = np.zeros(to - first, np.bool_)\n",
+        old="stays, alone = np.ones(to - first, np.bool_),",
+        new="stays, alone = np.zeros(to - first, np.bool_),",
         why="a message that cannot be decoded, or that the reader missed, is let go",
         checks=(_COMPACTION,),
     ),
@@ -216,27 +215,18 @@ PIPELINE_MUTANTS = (
         name="a backup of another history counts",
         package="pipeline",
         file="archive/kept_log.py",
-        old="            _check_continues(exporter, manifest, last)\n",
+        old="            check_continues(exporter, manifest, last)\n",
         new="",
         why="messages that `force` has cut off beat those that the group has",
         checks=(_COMPACTION_JOB,),
     ),
     Mutant(
-        name="tombstones age while nobody lives",
+        name="the leader is not told which tombstones are alone",
         package="pipeline",
         file="archive/compaction.py",
-        old="key=time.lived_at)",
-        new="key=lambda log_ms: log_ms - time.leapt_ms)",
-        why="after an outage of days the leader calls the job a liar, round after round",
-        checks=(_COMPACTION_JOB,),
-    ),
-    Mutant(
-        name="a copied message is as young as its copy",
-        package="pipeline",
-        file="log/keys.py",
-        old="[each.stored_at_ms for each in commands]",
-        new="[[stored_at[0]] * len(each.offsets) for each in commands]",
-        why="tombstones that are copied again and again never go",
-        checks=(_KEYS,),
+        old="            alone[named[named == by]] = True\n",
+        new="",
+        why="it takes them for beaten, and calls the job a liar at the first that it samples",
+        checks=(_COMPACTION,),
     ),
 )

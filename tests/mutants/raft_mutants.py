@@ -13,6 +13,7 @@ _MEMBERSHIP = "tests/raft/test_membership.py"
 _QUORUM = "tests/raft/test_quorum.py"
 _LOG_DISCARD = "tests/raft/test_log_discard.py"
 _SAME_LOG = "tests/raft/test_same_log.py"
+_JOINING = "tests/raft/test_joining.py"
 _MANGLED = "tests/sim/test_mangled_entries.py"
 
 RAFT_MUTANTS = (
@@ -392,5 +393,53 @@ RAFT_MUTANTS = (
         new="if False:",
         why="one message leaves a group without a term to elect a leader in",
         checks=(_SAME_LOG,),
+    ),
+    Mutant(
+        name="a node that joins hears only whom it knows",
+        file="raft/view.py",
+        old="return self.is_joining and not self.was_member(node_id)",
+        new="return False",
+        why="of a group whose disks are all replaced the last one never catches up",
+        checks=(_JOINING,),
+    ),
+    Mutant(
+        name="a node that joins hears whom its log knows to be removed",
+        file="raft/view.py",
+        old="return self.is_joining and not self.was_member(node_id)",
+        new="return self.is_joining",
+        why="a forced group's new disk is fed by those that were left out",
+        checks=(_JOINING,),
+    ),
+    Mutant(
+        name="a node that joins votes for strangers",
+        file="raft/core.py",
+        old="return isinstance(message, FromLeader) and self.hears(sender)",
+        new="return self.hears(sender)",
+        why="a voter's disk that was put back to when it joined votes twice in a term",
+        checks=(_JOINING,),
+    ),
+    Mutant(
+        name="a node that was removed joins again",
+        file="raft/view.py",
+        old="if not stack.index or stack.was_member(self.id):",
+        new="if not stack.index or stack.current.get(self.id) is not None:",
+        why="it is fed by whoever names its group, and never learns that it was removed",
+        checks=(_JOINING,),
+    ),
+    Mutant(
+        name="a node whose membership is damaged joins",
+        file="raft/view.py",
+        old="return all(stack.has(index) for index in log.membership_indexes())",
+        new="return True",
+        why="a voter hears strangers because the entry that names it has rotted",
+        checks=(_JOINING,),
+    ),
+    Mutant(
+        name="memberships of the group that was restored count as damaged",
+        file="raft/membership.py",
+        old="return index in self._read",
+        new="return any(at == index for at, _ in self._stack)",
+        why="a restored group's disks cannot all be replaced",
+        checks=(_JOINING,),
     ),
 )

@@ -108,7 +108,7 @@ TABLE_MUTANTS = (
     Mutant(
         name="a position holds for ever",
         file="client/table_reader.py",
-        old="        if _now_ms() - as_of_ms > self._tombstone_ms:\n",
+        old="        if _now_ms() - as_of_ms > certain_ms:\n",
         new="        if as_of_ms > _now_ms():\n",
         why="keys that were deleted in the meantime stay in the table",
         checks=(_TABLES,),

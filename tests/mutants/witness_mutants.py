@@ -167,7 +167,7 @@ WITNESS_MUTANTS = (
     Mutant(
         name="wait for who is silent without a bound",
         file="replica/witness_keeper.py",
-        old="        if not knows_all and now_s < self._until_s:\n",
+        old="        if not knows_all and (now_s < self._until_s or self._knows_nobody()):\n",
         new="        if not knows_all:\n",
         why="with one machine dead no other one comes back",
         checks=(_KEEPER,),
@@ -179,5 +179,13 @@ WITNESS_MUTANTS = (
         new="        if self._newest_jump < 0:\n",
         why="a crash in between makes an honest disk look like an older copy",
         checks=(_PERSISTENCE,),
+    ),
+    Mutant(
+        name="a node that joins goes on without anybody's word",
+        file="replica/witness_keeper.py",
+        old="(now_s < self._until_s or self._knows_nobody())",
+        new="now_s < self._until_s",
+        why="a voter's disk that was put back to when it joined takes part with what it has",
+        checks=(_KEEPER,),
     ),
 )

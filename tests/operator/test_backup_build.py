@@ -18,7 +18,7 @@ from dledger_operator.resources.log_job import LogRange
 from dledger_operator.resources.recovery import recovery_claim, recovery_job
 from dledger_operator.resources.spark import access, settings
 from dledger_operator.resources.statefulset import stateful_set
-from dledger_pipeline.__main__ import _parser
+from dledger_pipeline.cli.main import _parser
 from tests.operator.backup_samples import (
     LARGE,
     ON_CLAIM,

@@ -12,14 +12,16 @@ from dledger_operator.api.reasons import Reason
 from dledger_operator.api.spec import BrokerGroup
 from dledger_operator.decisions.facts import facts_of
 from dledger_operator.metrics.metrics import Metrics
+from dledger_operator.observed.observed import CompactionSeen, TopicSeen
 from dledger_operator.status.compaction_history import compaction_ready, last_round, overdue_from
 from dledger_operator.status.status import status
 from tests.operator.backup_samples import ENDED
 from tests.operator.round_samples import COMPACTED, DID, compact, failed, succeeded
 from tests.operator.samples import NOW, bootstrapped, converged
 
+_SEEN = TopicSeen("NORMAL", 8, compaction=CompactionSeen(3_600_000, 86_400_000))
 SINCE = "2031-05-01T00:00:00Z"
-KNOWN: dict[str, Any] = {"topics": ["prices"], "since": SINCE}
+KNOWN: dict[str, Any] = {"topics": ["prices"], "topicCount": 1, "since": SINCE}
 LATER = "2031-05-06T08:00:00Z"
 NIGHTLY = {**COMPACTED, "compaction": {"schedule": "0 3 * * *"}}
 
@@ -101,8 +103,37 @@ def test_without_a_compacted_topic_no_round_is_overdue() -> None:
 
     last = last_round(of, converged(of), now=NOW)
 
-    assert not {"since", "topics", "nextAt"} & {*last}
+    assert not {"since", "topics", "topicCount", "nextAt"} & {*last}
     assert overdue_from(of, last).year == 9999
+
+
+def test_a_first_topic_after_others_were_deleted_waits_for_its_own_round() -> None:
+    """A round of theirs, which succeeded long ago, makes nothing overdue at once."""
+    recorded = {"lastSucceededAt": "2031-04-01T00:00:00Z", **DID}
+    of = bootstrapped({**COMPACTED, "retention": {"hours": 24}}, compaction=recorded)
+
+    last = last_round(of, converged(of), now=NOW)
+
+    assert last["since"] == NOW
+    assert overdue_from(of, last).isoformat() == "2031-05-10T07:08:09+00:00"
+    assert compaction_ready(of, converged(of), now=NOW)[1] is Reason.ROUND_COMPLETED
+
+
+@pytest.mark.parametrize("are_told", [True, False])
+def test_of_more_topics_than_a_status_lists_all_are_counted(are_told: bool) -> None:
+    """When a round is overdue, also while no node tells which there are."""
+    many = {f"t{number:03}": _SEEN for number in range(300)}
+    of = _group({**COMPACTED, "retention": {"hours": 24}})
+    told = last_round(of, converged(of, topics=many), now=NOW)
+    after = bootstrapped({**COMPACTED, "retention": {"hours": 24}}, compaction=told)
+    seen = converged(after, topics=many if are_told else None)
+
+    found = compaction_ready(after, seen, now=NOW)
+
+    assert (told["topicCount"], len(told["topics"])) == (300, 256)
+    assert overdue_from(after, told) == overdue_from(of, KNOWN)
+    assert found[1] is Reason.ROUND_OVERDUE
+    assert ": 300 compacted topics keep" in found[2]
 
 
 def test_the_status_goes_on_with_what_is_recorded() -> None:
@@ -120,7 +151,11 @@ def test_the_first_compacted_topic_is_noted() -> None:
     """The alert counts from then, not from when the group was made."""
     of = bootstrapped(COMPACTED)
 
-    assert last_round(of, converged(of), now=NOW) == {"topics": ["prices"], "since": NOW}
+    assert last_round(of, converged(of), now=NOW) == {
+        "topics": ["prices"],
+        "topicCount": 1,
+        "since": NOW,
+    }
 
 
 def test_a_round_of_an_earlier_group_says_nothing_of_this_one() -> None:

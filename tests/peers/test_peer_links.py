@@ -14,6 +14,7 @@ import pytest
 from dledger.common.features import FEATURES, Features, MemberLevels
 from dledger.errors import DledgerError, LeftOut, MemberRemoved, NewerCommand
 from dledger.peers import frame_stream, peer_link
+from dledger.peers import peers as peers_module
 from dledger.peers.handshake import ClientAddress, Handshake, PeerAddress
 from dledger.peers.outbox import Outbox
 from dledger.peers.peer_codec import encode
@@ -411,3 +412,35 @@ async def test_a_link_to_where_a_handshake_pointed_gives_way_to_the_membership(
 
     assert one.peers._links[other.id].address == moved.address
     await eventually(lambda: one.peers.connected(other.id))
+
+
+async def test_a_link_to_who_is_no_member_is_kept_while_that_is_heard(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may lead, by an entry that is still to come, and waits for acks meanwhile (ADR 21)."""
+    monkeypatch.setattr(peers_module, "_FORMER_S", 0.02)
+    one, other = ends
+    other.peers.connect(Membership.of([one.member]))
+    await eventually(lambda: one.peers.connected(other.id))
+
+    one.peers.connect(Membership.of([one.member]))
+
+    farewell = one.peers._farewells[other.id]
+    await eventually(lambda: one.peers._farewells.get(other.id) is not farewell)
+    assert one.peers.connected(other.id)
+    one.refuses = other.id
+    await eventually(lambda: other.id not in one.peers._links)
+
+
+async def test_a_link_to_who_is_no_member_goes_when_nothing_of_it_is_here(
+    ends: tuple[End, End], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A member that was removed hears of it, and no longer."""
+    monkeypatch.setattr(peers_module, "_FORMER_S", 0.02)
+    one, other = ends
+    one.peers.connect(Membership.of([other.member]))
+    await eventually(lambda: one.peers.connected(other.id))
+
+    one.peers.connect(Membership.of([one.member]))
+
+    await eventually(lambda: other.id not in one.peers._links)

@@ -1,7 +1,9 @@
 """A group of two nodes in this process that answers `Admin.Compact` as its contract says.
 
-The log, the state and Export are the shipped ones; the leader is a model of forty lines: it asks
-for proofs of what would go, checks them, and copies the rest by REKEEP. It may fail at any call.
+The log, the state, Export and Erase are the shipped ones; of Compact the leader is a model of sixty
+lines: it asks for proofs of what would go, checks them, and copies the rest by REKEEP. It may fail
+at any call. Since when it has been told that a tombstone is alone, it remembers; a group's log does
+that.
 """
 
 from __future__ import annotations
@@ -9,25 +11,27 @@ from __future__ import annotations
 import asyncio
 import threading
 import zlib
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import grpc.aio
 import numpy as np
+import numpy.typing as npt
 from crc32c import crc32c
 
 from dledger.broker.commands import CreateTopic, DeleteTopic, Leap, Retain, SetRetention
 from dledger.broker.message import Message
 from dledger.broker.produce import ProduceFrame
-from dledger.broker.rekeep import REKEPT, origins
 from dledger.broker.state import BrokerState
+from dledger.common.metrics import NodeMetrics
 from dledger.common.status import NodeStatus
 from dledger.errors import (
     DledgerError,
+    EntryDropped,
     InvalidArgument,
     NotLeader,
     Refused,
@@ -41,6 +45,7 @@ from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin import AdminServicer
 from dledger.services.admin_port import admin_service
 from dledger.services.export import CommittedLog
+from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.format import Base
 from dledger.store.identity import LOG_DIRECTORY, join, load_or_format
@@ -54,6 +59,7 @@ from dledger_pipeline.object_store.store import Store
 from tests.pipeline.entry_batches import produced
 from tests.pipeline.export_server import LogBackend
 from tests.pipeline.logs import GROUP_ID
+from tests.requests.part_of_engine import PartOfEngine
 
 HOUR_MS = 3_600_000
 _FOR_EVER = 1 << 40
@@ -61,11 +67,10 @@ _FOR_EVER = 1 << 40
 
 @dataclass(frozen=True)
 class Told:
-    """A message: its key, whether it is a tombstone, and when it was stored."""
+    """A message: its key, and whether it is a tombstone."""
 
     key: str
     tombstone: bool
-    stored_at_ms: int
 
 
 @dataclass
@@ -73,10 +78,12 @@ class CompactingGroup:
     """Two nodes with one log; the first of *addresses* leads until told.
 
     Attributes:
-        fail: Asked before each call of Compact, with its number from 1 on: what to raise, if
-            anything.
+        fail: Asked before each call of Compact, and each command of an Erase, with its number from
+            1 on: what to raise, if anything.
         after: Asked the same once its work is done.
         calls: What was asked, proofs included.
+        alone: By generation, queue and offset: since when a tombstone is known to be alone.
+        erases: How many commands of Erase there were.
         secret: Of the leader; another one asks for other proofs.
     """
 
@@ -88,6 +95,8 @@ class CompactingGroup:
     fail: Callable[[int], DledgerError | None] = lambda _: None
     after: Callable[[int], DledgerError | None] = lambda _: None
     calls: list[pb.CompactRequest] = field(default_factory=list)
+    alone: dict[tuple[int, int, int], int] = field(default_factory=dict)
+    erases: int = 0
     addresses: tuple[str, ...] = ()
     state: BrokerState = field(default_factory=BrokerState)
     entries: list[Entry] = field(default_factory=list)
@@ -173,6 +182,13 @@ class CompactingGroup:
         self.commit(Retain(before_index=before).encode())
         self.log.drop_before(self.state.first_index)
 
+    def overtake(self) -> None:
+        """Drop all entries that there are, as soon as newer ones fill their segment."""
+        last = self.log.last_index
+        while self.log.first_index <= last + 1:
+            self.send("prices", 1, *(f"{n}/1" for n in range(4)))
+            self.retain(self.log.last_index)
+
     def entry(self, index: int) -> Entry:
         """Return an entry."""
         return self.entries[index - 1]
@@ -183,14 +199,11 @@ class CompactingGroup:
         for each in queue.stretches(queue.first):
             entry = self.entry(each.entry)
             frame = ProduceFrame(entry.data, each.start, each.end)
-            is_copy = entry.data[each.start - 1] == REKEPT
-            were = origins(entry, each.start, each.end) if is_copy else ()
             for number in range(each.length):
                 message = frame.message(each.row + number)
                 is_tombstone = dict(message.properties).get("dledger.tombstone") == "true"
                 key = message.keys[0] if len(message.keys) == 1 else ""
-                time = were[each.row + number].stored_at_ms if were else entry.timestamp_ms
-                found[each.first + number] = Told(key, is_tombstone, time)
+                found[each.first + number] = Told(key, is_tombstone)
         return found
 
     def table(self, topic: str) -> dict[tuple[int, str], int]:
@@ -221,19 +234,23 @@ class CompactingGroup:
         self._check(request)
         queue = self.state.topics.queue(request.topic, request.queue_id)
         there = self.visible(request.topic, request.queue_id)
-        bitmap = np.frombuffer(zlib.decompress(request.stays), np.uint8)
-        stays = np.unpackbits(bitmap, bitorder="little")
-        goes = [
-            offset
+        stays, alone = _bits(request.stays), _bits(request.alone)
+        named = {
+            offset: bool(alone[offset - request.first])
             for offset in there
             if request.first <= offset < request.to and not stays[offset - request.first]
+        }
+        goes = [
+            offset
+            for offset, is_alone in named.items()
+            if not is_alone or self._is_over(request, offset)
         ]
         sample = goes[self.secret % len(goes) :: 3] if goes else []
         proofs = {each.offset: each.by for each in request.proofs}
         if not set(sample) <= set(proofs):
             return pb.CompactResponse(ask=sample)
         for offset in sample:
-            self._check_proof(there, offset, proofs[offset])
+            self._check_proof(there, offset, proofs[offset], is_alone=named[offset])
         if not goes:
             return pb.CompactResponse()
         roll = next_roll(
@@ -256,12 +273,22 @@ class CompactingGroup:
         assert not isinstance(result, DledgerError), result
         return pb.CompactResponse(kept=kept, let_go=len(goes), written_bytes=len(command))
 
+    def _is_over(self, request: pb.CompactRequest, offset: int) -> bool:
+        """Note that a tombstone is alone; return whether that was known for long enough."""
+        place = request.generation, request.queue_id, offset
+        since_ms = self.alone.setdefault(place, self.now_ms)
+        lived = self.state.time
+        age_ms = lived.lived_at(self.now_ms) - lived.lived_at(since_ms)
+        return age_ms >= self.compacted[request.topic].tombstone_ms
+
     def _check(self, request: pb.CompactRequest) -> None:
         if request.topic not in {topic.name for topic in self.state.topics.all()}:
             raise UnknownTopic(request.topic)
         topic = self.state.topics.named(request.topic)
         if topic.generation != request.generation:
             raise TopicMadeAnew(request.topic)
+        if request.as_of_index < self.log.first_index - 1:
+            raise EntryDropped(f"entry {request.as_of_index} is not in the log any more")
         if request.group_id != GROUP_ID or self.log.chain(request.as_of_index) != (
             request.as_of_chain
         ):
@@ -270,12 +297,10 @@ class CompactingGroup:
         if not 0 <= request.first < request.to <= queue.end:
             raise InvalidArgument(f"[{request.first}, {request.to}) was not assigned")
 
-    def _check_proof(self, there: dict[int, Told], offset: int, by: int) -> None:
+    def _check_proof(self, there: dict[int, Told], offset: int, by: int, *, is_alone: bool) -> None:
         told, newer = there[offset], there.get(by)
-        if by == offset:
-            lived = self.state.time
-            age_ms = lived.lived_ms - lived.lived_at(told.stored_at_ms)
-            if not told.tombstone or age_ms < 24 * HOUR_MS:
+        if by == offset or is_alone:
+            if by != offset or not is_alone or not told.tombstone:
                 raise InvalidArgument(f"offset {offset} is no tombstone that may go")
         elif by < offset or newer is None or newer.key != told.key:
             raise InvalidArgument(f"offset {offset} is not beaten by {by}: keys differ")
@@ -295,6 +320,10 @@ class CompactingGroup:
         """Return what DescribeTopic answers."""
         generation = self.state.topics.named(request.name).generation
         return pb.DescribeTopicResponse(topic=self._topic(request.name), generation=generation)
+
+
+def _bits(packed: bytes) -> npt.NDArray[np.uint8]:
+    return np.unpackbits(np.frombuffer(zlib.decompress(packed), np.uint8), bitorder="little")
 
 
 class _Node(LogBackend):
@@ -323,6 +352,43 @@ class _Node(LogBackend):
         return replace(super().status(), now_ms=self.group.now_ms if leads else 0)
 
 
+class _Engine(PartOfEngine):
+    """What `Admin.Erase` needs of a node."""
+
+    def __init__(self, group: CompactingGroup, number: int) -> None:
+        self.log, self.number = group, number
+        self.state = group.state
+
+    def is_leader(self) -> bool:
+        return self.number == self.log.leading
+
+    def leader(self) -> None:
+        return None
+
+    async def read_index(self) -> int:
+        return self.log.log.last_index
+
+    async def wait_applied(self, index: int, timeout_s: float) -> None:
+        """It is."""
+
+    def read_ahead(self, indexes: Sequence[int]) -> None:
+        """Nothing is slow here."""
+
+    async def read_entry(self, index: int) -> Entry:
+        return self.log.entry(index)
+
+    async def propose(self, command: bytes) -> object:
+        self.log.erases += 1
+        if error := self.log.fail(self.log.erases):
+            raise error
+        (result,) = self.log.commit(command)
+        if error := self.log.after(self.log.erases):
+            raise error
+        if isinstance(result, DledgerError):
+            raise result
+        return result
+
+
 @contextmanager
 def compacting_group(directory: Path) -> Iterator[CompactingGroup]:
     """Serve a group of two nodes until the block ends."""
@@ -348,6 +414,9 @@ async def _serve(group: CompactingGroup, servers: list[grpc.aio.Server]) -> tupl
     addresses = []
     for number in range(2):
         server = grpc.aio.server()
+        erasing = TopicAdminServicer(
+            _Engine(group, number), cast("Any", None), NodeMetrics("orders", f"{number}")
+        ).handler()
         calls = admin_service(
             {
                 "Compact": (pb.CompactRequest, partial(group.compact, number)),
@@ -359,7 +428,7 @@ async def _serve(group: CompactingGroup, servers: list[grpc.aio.Server]) -> tupl
             {"ListTopics": grpc.unary_unary_rpc_method_handler(_listing(group))},
         )
         admin = AdminServicer(_Node(group, number)).handler()
-        server.add_generic_rpc_handlers((_First(calls, admin), listing))
+        server.add_generic_rpc_handlers((_First(calls, erasing, admin), listing))
         addresses.append(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}")
         await server.start()
         servers.append(server)
@@ -386,15 +455,14 @@ class _First(grpc.GenericRpcHandler):  # type: ignore[misc]  # gRPC has no types
 
 
 def tables(group: CompactingGroup) -> None:
-    """Fill two tables: of prices, whose tombstone of 0/0 is old by the end, and of stock."""
-    group.create("prices")
-    group.create("stock")
+    """Fill two tables, of prices and of stock, whose tombstones go once they are alone."""
+    group.create("prices", tombstone_ms=0)
+    group.create("stock", tombstone_ms=0)
     for round_ in range(12):
         for queue_id in range(2):
             group.send("prices", queue_id, *(f"{n}/{queue_id}" for n in range(1 + round_ % 4)))
     group.send("prices", 0, "-0/0", "-once")
     group.send("stock", 1, "s", "s", "t")
-    group.live(hours=25)
 
 
 def request_of(group: CompactingGroup, **more: Any) -> CompactRequest:

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import (
     CorruptObject,
     ForeignGroup,
@@ -291,7 +291,7 @@ def test_only_what_may_pass_is_worth_another_try(
     def run(*_: object) -> None:
         raise error
 
-    monkeypatch.setattr("dledger_pipeline.__main__.repair", run)
+    monkeypatch.setattr("dledger_pipeline.cli.store_commands.repair", run)
 
     assert main(["repair", "--store", "file:///backups"]) == code
 
@@ -409,7 +409,7 @@ def test_what_fails_once_a_signal_has_come_was_stopped_by_it(
         except KeyboardInterrupt:
             raise SparkFailed("Spark failed: its answer from the Java side is empty") from None
 
-    monkeypatch.setattr("dledger_pipeline.__main__.repair", swallowed)
+    monkeypatch.setattr("dledger_pipeline.cli.store_commands.repair", swallowed)
 
     assert main(["repair", "--store", archive.url]) == 128 + number
 

@@ -7,35 +7,34 @@ import zlib
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dledger_pipeline.archive import compaction
-from dledger_pipeline.archive.compaction import QueueDecision, by_queue, decide_keys
+from dledger_pipeline.archive.compaction import Part, QueueDecision, by_queue, decide_keys
 from dledger_pipeline.log.keys import KEY_SCHEMA
 
-_OLD, _YOUNG, _LIMIT = 100, 200, 150
 _ROW = st.tuples(
     st.sampled_from([1, 2, 7]),
     st.integers(0, 2),
     st.sampled_from(["", "a", "b", "ü", "c" * 40]),
     st.booleans(),
-    st.sampled_from([_OLD, _LIMIT, _YOUNG]),
 )
-_Row = tuple[int, int, str, bool, int]
-_Numbered = tuple[int, int, str, int, bool, int]
+_Row = tuple[int, int, str, bool]
+_Numbered = tuple[int, int, str, int, bool]
 
 
 def _numbered(rows: list[_Row]) -> list[_Numbered]:
     """Give each message the next offset of its queue, with gaps, as a broker does."""
     ends: dict[tuple[int, int], int] = {}
     found = []
-    for number, (generation, queue_id, key, tombstone, stored_at_ms) in enumerate(rows):
+    for number, (generation, queue_id, key, tombstone) in enumerate(rows):
         offset = ends.get((generation, queue_id), 0) + number % 3
         ends[generation, queue_id] = offset + 1
-        found.append((generation, queue_id, key, offset, tombstone, stored_at_ms))
+        found.append((generation, queue_id, key, offset, tombstone))
     return found
 
 
@@ -45,23 +44,18 @@ def _table(rows: list[_Numbered]) -> pa.Table:
     )
 
 
-def _limits() -> dict[int, int]:
-    return dict.fromkeys((1, 2), _LIMIT)  # of 7 no tombstone may go
-
-
 def _by_dict(rows: list[_Numbered]) -> dict[tuple[int, int], dict[int, int]]:
     """Decide slowly and obviously: by which offset each of a queue's messages is beaten."""
-    of_key: dict[tuple[int, int, str], dict[int, tuple[bool, int]]] = {}
-    for generation, queue_id, key, offset, tombstone, stored_at_ms in rows:
+    of_key: dict[tuple[int, int, str], dict[int, bool]] = {}
+    for generation, queue_id, key, offset, tombstone in rows:
         same = of_key.setdefault((generation, queue_id, key), {})
-        same[offset] = tombstone, stored_at_ms
+        same[offset] = tombstone
     found: dict[tuple[int, int], dict[int, int]] = {}
     for (generation, queue_id, _), same in of_key.items():
         goes = found.setdefault((generation, queue_id), {})
         winner = max(same)
         goes |= {offset: winner for offset in same if offset != winner}
-        tombstone, stored_at_ms = same[winner]
-        if tombstone and len(same) == 1 and stored_at_ms < _limits().get(generation, 0):
+        if same[winner] and len(same) == 1:
             goes[winner] = winner
     return found
 
@@ -80,9 +74,9 @@ def test_what_may_go_is_what_a_dict_says(rows: list[_Row], data: st.DataObject) 
     again = data.draw(st.lists(st.sampled_from(numbered), max_size=9)) if numbered else []
     mixed = data.draw(st.permutations([*numbered, *again]))
 
-    whole = by_queue([decide_keys(_table(mixed), _limits())])
+    whole = by_queue([decide_keys(_table(mixed))])
     shares = [[row for row in mixed if len(row[2]) % 3 == share] for share in range(3)]
-    apart = by_queue(decide_keys(_table(share), _limits()) for share in shares)
+    apart = by_queue(decide_keys(_table(share)) for share in shares)
 
     assert _told(whole) == _told(apart) == _by_dict(numbered)
     keys = {row[:3] for row in numbered}
@@ -91,15 +85,13 @@ def test_what_may_go_is_what_a_dict_says(rows: list[_Row], data: st.DataObject) 
         assert sum(each.messages for each in found.values()) == len(mixed)
 
 
-def test_a_tombstone_goes_only_where_it_was_all_that_was_read_of_its_key() -> None:
+def test_a_tombstone_is_alone_only_where_it_was_all_that_was_read_of_its_key() -> None:
     """With the value it deletes still there, whose turn may come later, the key would be back."""
-    alone, deleting = (1, 0, "gone", 4, True, _OLD), (1, 0, "a", 3, True, _OLD)
-    young, in_another = (1, 0, "b", 5, True, _YOUNG), (1, 1, "a", 9, True, _OLD)
+    alone, deleting = (1, 0, "gone", 4, True), (1, 0, "a", 3, True)
+    in_another = (1, 1, "a", 9, True)
 
-    found = by_queue(
-        [decide_keys(_table([(1, 0, "a", 1, False, _OLD), alone, deleting, young]), _limits())]
-    )
-    others = by_queue([decide_keys(_table([in_another]), _limits())])
+    found = by_queue([decide_keys(_table([(1, 0, "a", 1, False), alone, deleting]))])
+    others = by_queue([decide_keys(_table([in_another]))])
 
     assert _told(found) == {(1, 0): {1: 3, 4: 4}}
     assert _told(others) == {(1, 1): {9: 9}}
@@ -116,27 +108,34 @@ def _decision(goes: dict[int, int]) -> QueueDecision:
     )
 
 
-@given(st.sets(st.integers(0, 60)), st.integers(1, 20))
+@given(st.dictionaries(st.integers(0, 60), st.booleans()), st.integers(1, 20))
 def test_a_call_names_just_those_that_may_go_within_what_was_read(
-    goes: set[int], range_offsets: int
+    goes: dict[int, bool], range_offsets: int
 ) -> None:
     """Whatever the bounds of ranges: no offset twice, none beyond, none that nobody read."""
-    decision, named = _decision(dict.fromkeys(goes, 99)), list[int]()
+    by = {offset: offset if is_alone else 99 for offset, is_alone in goes.items()}
+    decision, named, lone = _decision(by), list[int](), list[int]()
 
     for part in decision.parts(range_offsets):
-        raw = np.frombuffer(zlib.decompress(part.stays), np.uint8)
-        stays = np.unpackbits(raw, count=part.to - part.first, bitorder="little")
+        stays, alone = _bits(part, part.stays), _bits(part, part.alone)
         gone = [part.first + at for at in np.flatnonzero(stays == 0).tolist()]
         named += gone
+        lone += [part.first + at for at in np.flatnonzero(alone).tolist()]
         assert part.goes == len(gone)
         assert (gone[0], gone[-1]) == (part.first, part.to - 1)
         assert part.to - part.first <= range_offsets
 
     assert named == sorted(goes)
+    assert lone == sorted(offset for offset, is_alone in goes.items() if is_alone)
+
+
+def _bits(part: Part, packed: bytes) -> npt.NDArray[np.uint8]:
+    raw = np.frombuffer(zlib.decompress(packed), np.uint8)
+    return np.unpackbits(raw, count=part.to - part.first, bitorder="little")
 
 
 def test_a_proof_is_the_newest_of_the_key() -> None:
-    """Of a tombstone that may go its own; of what stays there is none."""
+    """Of a tombstone that is alone its own; of what stays there is none."""
     decision = _decision({3: 8, 5: 5, 7: 8})
 
     assert [decision.beaten_by(offset) for offset in (2, 3, 4, 5, 7, 8)] == [
@@ -156,10 +155,9 @@ def test_a_decision_takes_sixteen_bytes_a_message_that_may_go(
         "key": [f"a key that is longer than its message {n % 30}" for n in range(count)],
         "queue_offset": list(range(count)),
         "tombstone": [False] * count,
-        "stored_at_ms": [0] * count,
     }
 
-    table = decide_keys(pa.table(columns, schema=KEY_SCHEMA), {})
+    table = decide_keys(pa.table(columns, schema=KEY_SCHEMA))
 
     assert 16 * (count - 30) <= table.nbytes < 16 * count + 2000
     (first, *_) = by_queue([table]).values()

@@ -11,9 +11,9 @@ import pytest
 
 from dledger.broker.commands import CreateTopic
 from dledger.errors import DledgerError, InvalidArgument, NotLeader, Refused
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog, kept_log
 from dledger_pipeline.archive.places_objects import told_places
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import (
     BrokenBackup,
     ForeignGroup,
@@ -22,6 +22,7 @@ from dledger_pipeline.errors import (
     NodeUnavailable,
     NoSuchTopic,
     NotCompacted,
+    Overtaken,
 )
 from dledger_pipeline.jobs.compact import compact
 from dledger_pipeline.jobs.progress import Progress
@@ -63,17 +64,21 @@ def test_of_each_key_the_newest_is_left(compacting: CompactingGroup, inline_task
 def test_a_tombstone_stays_as_long_as_the_topic_says(
     compacting: CompactingGroup, inline_tasks: None
 ) -> None:
-    """In hours that the group has lived: the leader would call an earlier one a lie."""
-    compacting.send("stock", 0, "-young")
+    """In hours that the group has lived since it is alone; the job says of each whether it is."""
+    compacting.create("deletes")
+    compacting.send("deletes", 0, "a", "-a", "-b")
+    compacting.live(hours=25)
+    for _ in range(2):  # the value goes, and then the tombstone is alone
+        compacted(compacting)
     compacting.live(hours=20)
     compacting.sleep(hours=100)
 
     compacted(compacting)
-    young = left_in(compacting)[2]
+    young = list(compacting.visible("deletes", 0))
     compacting.live(hours=4)
     compacted(compacting)
 
-    assert (young, left_in(compacting)) == (1, DONE)
+    assert (young, list(compacting.visible("deletes", 0))) == ([1, 2], [])
 
 
 @pytest.mark.parametrize("where", ["nodes", "store", "store and nodes", "behind retention"])
@@ -191,6 +196,89 @@ def test_a_late_job_takes_nothing_that_came_later(
     }
     assert len(compacting.visible("stock", 1)) == 2
     assert any(line.startswith("topic stock was deleted meanwhile: ") for line in said)
+
+
+@pytest.mark.parametrize("call", [1, 4, 7])
+def test_a_round_that_retention_overtakes_begins_again(
+    compacting: CompactingGroup, inline_tasks: None, call: int
+) -> None:
+    """Before the leader was told anything, or some of it: that is done, and counts once."""
+    asked, said = list[int](), list[str]()
+
+    def overtaken(number: int) -> None:
+        if number == call:
+            asked.append(compacting.calls[-1].as_of_index)
+            compacting.overtake()
+
+    compacting.fail = overtaken
+    result = compact(request_of(compacting), Progress("compact", said.append))
+    topics: Any = result["topics"]
+    prices, left = topics["prices"], left_in(compacting)
+    table = compacting.table("prices")
+    again = compacted(compacting)["topics"]["prices"]
+
+    assert [line for line in said if line.startswith("beginning again: ")] == [
+        f"beginning again: {compacting.addresses[0]}: entry {asked[0]} is not in the log any more"
+    ]
+    assert result["asOfIndex"] != asked[0]
+    assert left == [4, 4, 0, 2]
+    ends = [compacting.state.topics.queue("prices", queue_id).end for queue_id in range(2)]
+    assert prices["letGo"] == prices["mayGo"] == sum(ends) - 8
+    assert prices["keys"] == 9, "`once` too, which is gone by now"
+    assert (again["letGo"], compacting.table("prices")) == (0, table)
+
+
+def test_a_round_that_is_overtaken_each_time_says_what_to_do(
+    compacting: CompactingGroup, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Three times; what it has let go of until then is gone rightly."""
+    before = {key for _, key in compacting.table("prices")}
+    compacting.fail = lambda _: compacting.overtake()
+
+    code = main(["compact", "--endpoint", ",".join(compacting.addresses), "--runner", "plain"])
+
+    said = capsys.readouterr().err
+    assert code == 4
+    assert len(compacting.calls) == 3
+    assert "the round was begun 3 times" in said
+    assert "is not in the log any more; keep messages longer (spec.retention.hours " in said
+    assert "have the round read faster" in said
+    assert {key for _, key in compacting.table("prices")} == before
+
+
+@pytest.mark.usefixtures("inline_tasks")
+def test_nodes_that_drop_what_is_still_to_be_read_are_read_again(
+    compacting: CompactingGroup, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same rule, and with the same words if they do so each time."""
+    times = [1]
+
+    def while_told(*asked: Any) -> Any:
+        if times[0]:
+            times[0] -= 1
+            compacting.overtake()
+        return told_places(*asked)
+
+    monkeypatch.setattr(kept_log, "told_places", while_told)
+
+    compacted(compacting)
+    left = left_in(compacting)
+    times[0] = 99
+    with pytest.raises(Overtaken, match=r"begun 3 times.* no node tells .*; keep messages longer"):
+        compacted(compacting)
+
+    assert left == [4, 4, 0, 2]
+    assert times[0] == 99 - 3
+
+
+def test_another_history_is_not_read_again(compacting: CompactingGroup, inline_tasks: None) -> None:
+    """No newer entry would make it the leader's."""
+    compacting.fail = lambda _: Refused("another history")
+
+    with pytest.raises(Refused, match="another history"):
+        compacted(compacting)
+
+    assert len(compacting.calls) == 1
 
 
 def test_what_is_copied_while_places_are_told_is_not_missed(

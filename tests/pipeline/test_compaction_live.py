@@ -12,9 +12,12 @@ import pytest
 
 from dledger.broker.topics import Compaction
 from dledger.client import AdminClient, Client, Record
-from dledger_pipeline.__main__ import main
+from dledger_pipeline.cli.main import main
+from dledger_pipeline.log.leader_client import CompactCall, Compacted, LeaderClient
 from e2e.harness.dev_group import DevGroup
 from e2e.harness.ports import free_port_range
+from tests.pipeline.test_retention import plan_of
+from tests.pipeline.test_retention import running as running_alone
 from tests.waiting import eventually_blocking
 
 pytestmark = pytest.mark.slow
@@ -96,3 +99,48 @@ def test_a_table_is_what_a_fresh_reader_finds(
     assert after == {f"key-{n}": [f"2 of {n}".encode()] for n in range(KEYS) if n != 7}
     assert asyncio.run(_read(address)) == {f"key-{n}": [f"3 of {n}".encode()] for n in range(KEYS)}
     assert (second["letGo"], second["later"]) == (KEYS, 0)
+
+
+def test_a_round_that_retention_overtakes_reads_again_and_completes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The node drops what the round has read before it is told anything, and says so."""
+    few = ("storage_bytes=67108864", "disk_watermark_percent=1")
+    told, dropped = LeaderClient.compact, list[int]()
+    with running_alone(tmp_path / "data", free_port_range(), *few) as group:
+        address = group.endpoints[0]
+
+        def after_retention(self: LeaderClient, call: CompactCall, *proofs: Any) -> Compacted:
+            if not dropped:
+                dropped.append(call.as_of_index)
+                asyncio.run(_write(address))
+                eventually_blocking(
+                    lambda: plan_of(group).first_available > call.as_of_index + 1,
+                    "the entries that the round has read are dropped",
+                    120,
+                )
+            return told(self, call, *proofs)
+
+        monkeypatch.setattr(LeaderClient, "compact", after_retention)
+        asyncio.run(_send(address, range(3)))
+        where = ("--endpoint", group.admins[0], "--runner", "plain", "--rate", "0")
+        code = main(["compact", *where, "--again-in", "365d", "--json"])
+        said = capsys.readouterr()
+        found = asyncio.run(_read(address))
+
+    assert code == 0, said.err
+    assert f"entry {dropped[0]} is not in the log any more" in said.err
+    result = json.loads(said.out)
+    assert result["asOfIndex"] > dropped[0]
+    assert result["letGo"] == result["topics"]["prices"]["mayGo"] == 2 * KEYS
+    assert found.pop("key-7") == [b"gone"]
+    assert found == {f"key-{n}": [f"2 of {n}".encode()] for n in range(KEYS) if n != 7}
+
+
+async def _write(address: str) -> None:
+    """Store some segments of messages that nothing keeps longer than the group does."""
+    records = [Record(body=b"x" * 1024)] * 50
+    async with Client(address, timeout_s=120, client_id="other") as client:
+        await client.create_topic("orders", queues=1)
+        for _ in range(100):
+            await client.append("orders", records)

@@ -57,7 +57,7 @@ def test_a_plain_job_needs_neither_spark_nor_java(
     program = (
         "import sys\n"
         "sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
-        "from dledger_pipeline.__main__ import main\n"
+        "from dledger_pipeline.cli.main import main\n"
         "if __name__ == '__main__':\n"
         "    sys.exit(main(sys.argv[1:]))\n"
     )

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from dledger_pipeline.__main__ import main
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import (
     CorruptObject,
     ListingTooLong,

@@ -28,7 +28,7 @@ _MESSAGE = st.builds(
 )
 _MESSAGES = st.lists(_MESSAGE, min_size=1, max_size=5)
 _FRAME = st.tuples(st.booleans(), _MESSAGES, st.sampled_from([3, 4]), st.integers(0, 1))
-_Row = tuple[int, int, str, int, bool, int]
+_Row = tuple[int, int, str, int, bool]
 _Slice = tuple[int, int, int, int, int, int, int, int]
 
 
@@ -47,16 +47,14 @@ class _Made:
         for is_copied, messages, generation, queue_id in frames:
             offsets = [10 * index + 2 * row * is_copied + row for row in range(len(messages))]
             start = len(body) + 5
-            times = [1000 * index] * len(messages)
             if is_copied:
-                times = [7 + offset for offset in offsets]
-                body += _rekeep(messages, generation, queue_id, offsets, times)
+                body += _rekeep(messages, generation, queue_id, offsets)
             else:
                 body += produced(*messages, queue_id=queue_id)
                 span = (index, start, len(body), 0, len(messages), queue_id, offsets[0], generation)
                 self.places.append(span)
             if generation in self.generations:
-                self._expect(messages, generation, queue_id, offsets, times)
+                self._expect(messages, generation, queue_id, offsets)
         self.bodies.append(body)
 
     def _expect(
@@ -65,12 +63,11 @@ class _Made:
         generation: int,
         queue_id: int,
         offsets: list[int],
-        times: list[int],
     ) -> None:
-        for message, offset, time in zip(messages, offsets, times, strict=True):
+        for message, offset in zip(messages, offsets, strict=True):
             if len(message.keys) == 1:
                 is_tombstone = dict(message.properties).get("dledger.tombstone") == "true"
-                row = (generation, queue_id, message.keys[0], offset, is_tombstone, time)
+                row = (generation, queue_id, message.keys[0], offset, is_tombstone)
                 self.rows.append(row)
 
     def entries(self) -> list[Entry]:
@@ -81,9 +78,7 @@ class _Made:
         return pa.RecordBatch.from_pylist(rows, QUEUE_SLICE_SCHEMA)
 
 
-def _rekeep(
-    messages: list[Message], generation: int, queue_id: int, offsets: list[int], times: list[int]
-) -> bytes:
+def _rekeep(messages: list[Message], generation: int, queue_id: int, offsets: list[int]) -> bytes:
     hosts = ["host" * (row % 2) for row in range(len(messages))]
     return Kept(
         topic="t",
@@ -92,8 +87,9 @@ def _rekeep(
         first=offsets[0],
         to=offsets[-1] + 3,
         offsets=offsets,
-        origins=[Origin(1, time, host) for time, host in zip(times, hosts, strict=True)],
+        origins=[Origin(1, 7 + row, host) for row, host in enumerate(hosts)],
         messages=Columns.of(messages),
+        alone=dict.fromkeys(range(1, len(messages), 2), 7),
     ).encode()
 
 
@@ -105,7 +101,7 @@ def _found(rows: pa.RecordBatch) -> list[_Row]:
 def test_rows_are_what_was_put_into_the_log(
     log: list[list[tuple[bool, list[Message], int, int]]],
 ) -> None:
-    """Of the topics that are asked for: offsets, keys, tombstones, and when each was stored."""
+    """Of the topics that are asked for: offsets, keys and tombstones."""
     made = _Made({3})
     for frames in log:
         made.add(frames)
@@ -116,8 +112,8 @@ def test_rows_are_what_was_put_into_the_log(
     assert _found(found) == sorted(made.rows)
 
 
-def test_a_copied_message_has_its_own_time_also_where_a_place_says_it_lies() -> None:
-    """A node may tell where copies lie; the entry's time is that of the copy."""
+def test_a_copied_message_counts_once_also_where_a_place_says_it_lies() -> None:
+    """A node may tell where copies lie; which offset each row has, only the copy says."""
     made = _Made({3})
     made.add([(True, [Message(message_id="i", body=b"x", keys=("a",))], 3, 0)])
     data = made.bodies[0]

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.verify import verify
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import GROUP_ID, age, backup, batches, contents, entries
 from tests.pipeline.s3_server import S3Server, s3_server

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from dledger_pipeline.__main__ import main
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import ObjectMissing
 from dledger_pipeline.jobs.query import QueryRequest, query
 from dledger_pipeline.log.messages import MESSAGE_SCHEMA

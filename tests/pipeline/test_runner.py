@@ -240,7 +240,7 @@ def test_a_plain_backup_needs_neither_spark_nor_java(node: str, tmp_path: Path) 
     program = (
         "import sys\n"
         "sys.modules['pyspark'] = sys.modules['py4j'] = None\n"
-        "from dledger_pipeline.__main__ import main\n"
+        "from dledger_pipeline.cli.main import main\n"
         "sys.exit(main(sys.argv[1:]))"
     )
     command = ["backup", "--endpoint", node, "--store", f"file://{tmp_path}/store"]

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive.archive import write_range
 from dledger_pipeline.archive.catalog import load, publish
 from dledger_pipeline.archive.hashed_json import Signature
 from dledger_pipeline.archive.manifest import manifest_name
 from dledger_pipeline.archive.verify import verify
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import CorruptManifest, CorruptObject, NotSigned, StoreError
 from dledger_pipeline.object_store.store import Store
 from tests.pipeline.logs import (

@@ -26,8 +26,8 @@ from pyspark.sql import SparkSession
 from dledger.broker.commands import CreateTopic
 from dledger.broker.message import Message
 from dledger.errors import InvalidArgument
-from dledger_pipeline.__main__ import main
 from dledger_pipeline.archive import catalog
+from dledger_pipeline.cli.main import main
 from dledger_pipeline.errors import StoreUnavailable, TableError, VersionConflict
 from dledger_pipeline.jobs.export import ExportRequest, export
 from dledger_pipeline.jobs.progress import Progress

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterable
 from dataclasses import replace
 
+import pytest
+
 from dledger.broker.commands import SetRetention
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.message import Columns
@@ -18,9 +20,10 @@ from dledger.replica.compacting import (
     due_of,
     find_going,
     first_young,
+    may_be_copied,
     sample_of,
 )
-from dledger.replica.rolling import Due, next_roll, rekeep_of, soon_due
+from dledger.replica.rolling import Alone, Due, next_roll, rekeep_of, soon_due
 from dledger.types import Entry, EntryKind
 from tests.broker.log import Log
 
@@ -61,14 +64,14 @@ class Table:
         claim = replace(_CLAIM, as_of_index=as_of, to=self.queue.end)
         stays = OffsetSet(0, self.queue.end, self.newest.values())
         blocks, part = tuple(self.queue.blocks or ()), self.queue.part(1, as_of)
-        going = find_going(claim, stays, blocks, part, read=self._read, is_old=lambda _: True)
-        due = due_of(claim, going, blocks, part, reached)
+        going = find_going(claim, stays, blocks, part, read=self.read, is_old=lambda _: True)
+        due = due_of(claim, going, blocks, part, reached, new=Alone())
         return self.copy(due)
 
     def copy(self, due: Due) -> int:
         topic, commands = self.log.state.topics.named("t"), 0
         while (roll := next_roll(topic, 0, self.queue, due)) is not None:
-            command, _ = rekeep_of(roll, self._read, lambda offset, _: offset not in due.goes)
+            command, _ = rekeep_of(roll, self.read, lambda offset, _: offset not in due.goes)
             (result,) = self.log.append(command)
             assert isinstance(result, Rekept)
             commands += 1
@@ -77,7 +80,7 @@ class Table:
     def lengths(self) -> list[int]:
         return [block.length for block in self.queue.blocks or ()]
 
-    def _read(self, index: int) -> Entry:
+    def read(self, index: int) -> Entry:
         return self.log.entries[index - 1]
 
 
@@ -131,6 +134,32 @@ def test_blocks_do_not_rise_with_time_while_keys_are_written_again_and_again() -
     assert max(counts[108:]) <= 1.2 * max(counts[:108])
     assert max(counts) <= 40
     assert stored <= 3.6 * (stored - rekept)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_block_that_is_not_looked_into_would_not_have_been_copied(seed: int) -> None:
+    """Which these are is told by a claim's bits; what is copied, and goes with it, is the same."""
+    rng, table, looked_into = random.Random(seed), Table(), 0
+    for _ in range(12):
+        table.produce(f"{rng.random()}" for _ in range(rng.choice((3, 40, 90))))
+        table.copy(Due.below(len(table.log.entries) + 1, soon=0))
+    blocks, end, as_of = tuple(table.queue.blocks or ()), table.queue.end, len(table.log.entries)
+    topic = table.log.state.topics.named("t")
+    for _ in range(25):
+        share, reached = rng.choice((0.02, 0.45, 0.5, 0.55)), rng.choice((0, 0, as_of // 2))
+        stays = OffsetSet(0, end, (at for at in range(end) if rng.random() >= share))
+        claim = replace(_CLAIM, as_of_index=as_of, to=end)
+        near = [block for block in blocks if may_be_copied(claim, stays, block, reached)]
+        looked_into += len(near)
+        rolls = []
+        for some in (blocks, near):
+            going = find_going(claim, stays, some, None, read=table.read, is_old=lambda _: True)
+            due = due_of(claim, going, some, None, reached, new=Alone())
+            roll = next_roll(topic, 0, table.queue, due)
+            rolls.append((roll, [block for block in blocks if due.is_block(block)]))
+        assert rolls[0] == rolls[1]
+
+    assert 0 < looked_into < 25 * len(blocks)
 
 
 def test_what_is_young_is_found_by_the_logs_time() -> None:

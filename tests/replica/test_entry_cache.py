@@ -244,6 +244,30 @@ async def test_what_is_in_memory_or_on_its_way_is_not_read_ahead() -> None:
     assert viewed.executor.waiting == 1
 
 
+async def test_what_was_copied_into_a_later_entry_is_read_ahead_in_its_readers_order() -> None:
+    """Blocks lie in the entries that copied them, behind those of the messages that follow them."""
+    viewed = Viewed()
+    viewed.write(1, 1, 12, size=100_000)
+
+    viewed.view.read_ahead([11, 12, 2, 3, 7])
+    announced = viewed.executor.waiting
+    readings = [_reading(viewed, index) for index in (11, 12, 2, 3, 7)]
+    read = await viewed.read_all(*readings)
+
+    assert announced == 3
+    assert read == [_entry(1, index, 100_000) for index in (11, 12, 2, 3, 7)]
+
+
+async def test_what_is_in_memory_hides_nothing_that_was_stored_before_it() -> None:
+    """A block was just copied; what follows it in its queue lies where it was stored long ago."""
+    viewed = Viewed(cache_bytes=250_000)
+    viewed.write(1, 1, 8, size=100_000)
+
+    viewed.view.read_ahead([8, 3])
+
+    assert viewed.executor.waiting == 1
+
+
 async def test_damage_in_front_of_an_entry_is_not_taken_for_its_own() -> None:
     """One read was to bring both: the first is damaged, the other is read by itself."""
     viewed = Viewed()

@@ -184,3 +184,18 @@ async def test_a_stranger_is_neither_answered_nor_heard(tmp_path: Path) -> None:
         assert stranger not in group.nodes[OWN].driver.reports.heard()
     finally:
         await group.stop()
+
+
+async def test_a_node_that_joins_hears_a_stranger(tmp_path: Path) -> None:
+    """Those that its log names may all be gone; who is left has a word of what it promised."""
+    group, joins, stranger = DriverGroup(tmp_path), NodeId("joins"), NodeId("stranger")
+    group.start(joins)
+    try:
+        said = Report(incarnation="x", unix_ms=5)
+        asked = ReportRequest(sender=stranger, recipient=joins, term=1, round=1, report=said)
+
+        group.nodes[joins].driver.receive(asked)
+
+        assert [one for one in group.sent if one.recipient == stranger]
+    finally:
+        await group.stop()

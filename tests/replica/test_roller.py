@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,9 @@ from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.broker.results import Produced
 from dledger.errors import DiskFull
 from dledger.replica import copier, roller
-from dledger.replica.rolling import rekeep_of
+from dledger.replica.rolling import Roll, rekeep_of
 from tests.replica.group import DriverGroup, DriverNode
-from tests.replica.test_node_snapshots import _digests_agree, _state, _upkeep
+from tests.replica.test_node_snapshots import _METRICS, _digests_agree, _state, _upkeep
 
 _BODY = b"x" * 60_000
 _HOUR_S = 3_600
@@ -108,6 +109,43 @@ async def test_its_own_retention_passes_and_it_goes(tmp_path: Path) -> None:
 
     assert await _there(leader, "long") == []
     await group.stop()
+
+
+async def test_a_copy_that_is_refused_is_counted_and_nothing_is_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each time that it is tried again; once it is taken, retention goes on."""
+    group, leader = await _group(tmp_path, long=0, short=None)
+    await _produce(leader, "long", range(3))
+    await _produce(leader, "short", range(12))
+    await _digests_agree(group)
+    for node in group.nodes.values():
+        node.lives(2 * _HOUR_S)
+    first, before = leader.log.first_index, _refused_copies()
+
+    def of_another(roll: Roll, *arguments: Any) -> tuple[bytes, int]:
+        generation = roll.topic.generation + 100
+        return rekeep_of(
+            replace(roll, topic=replace(roll.topic, generation=generation)), *arguments
+        )
+
+    with monkeypatch.context() as patched:
+        patched.setattr(copier, "rekeep_of", of_another)
+        await _rounds(group, leader, 3, hours=1)
+    refused, kept_from = _refused_copies() - before, leader.log.first_index
+    await _rounds(group, leader, hours=1)
+
+    assert (refused, kept_from) == (3, first)
+    assert leader.log.first_index > first
+    assert _refused_copies() - before == 3
+    await group.stop()
+
+
+def _refused_copies() -> float:
+    labels = {"group": "orders", "node": "orders-0"}
+    found = _METRICS.registry.get_sample_value("dledger_refused_copies_total", labels)
+    assert found is not None
+    return found
 
 
 async def test_what_is_past_its_retention_is_not_copied(tmp_path: Path) -> None:

@@ -187,6 +187,32 @@ def test_a_copy_has_all_that_its_message_had() -> None:
     }
 
 
+def test_a_message_that_cannot_be_decoded_goes_alone() -> None:
+    """Nobody ever got it; the others of its batch are copied as they were."""
+    log, keys = _log(), ["good", "broken", "fine"]
+    batch = Columns(
+        message_ids=["1", "", "3"],
+        bodies=[b"a", b"b", b"c"],
+        born_at_ms=[7, 8, 9],
+        keys=[(key,) for key in keys],
+    )
+    command = encode_produce(batch, client_id="c", topic="t", queue_id=0)
+    log.append(command.replace(b"broken", b"\xffroken"))
+
+    roll = next_roll(_topic(log), 0, _queue(log), Due.below(len(log.entries) + 1))
+    assert roll is not None
+    copy, kept = rekeep_of(roll, lambda index: _read(log, index), lambda *_: True)
+
+    assert (kept, log.append(copy)) == (2, [Rekept(1)])
+    (block,) = tuple(_queue(log).blocks or ())
+    frame = ProduceFrame(log.entries[-1].data, block.start, block.stop)
+    assert list(block.offsets()) == [0, 2]
+    assert [
+        (each.message_id, each.body, each.keys, each.born_at_ms)
+        for each in map(frame.message, range(2))
+    ] == [("1", b"a", ("good",), 7), ("3", b"c", ("fine",), 9)]
+
+
 def test_what_would_have_to_be_copied_is_counted_once_a_payload() -> None:
     """Whatever tags cut it into runs."""
     log = _log()

@@ -43,13 +43,15 @@ class Clock:
 
 
 class Member:
-    """Node "1" of three, whose others the test plays."""
+    """Node "1" of three, or another that its log does not name; the test plays the others."""
 
-    def __init__(self, *, file: WitnessFile | None = None, entries: bool = True) -> None:
+    def __init__(
+        self, *, own_id: NodeId = N1, file: WitnessFile | None = None, entries: bool = True
+    ) -> None:
         self.clock, self.sent = Clock(), list[Message]()
         disk = ListDisk(log_of(2, 2) if entries else [], HardState(2))
         self.core = Raft(
-            RaftConfig(id=N1),
+            RaftConfig(id=own_id),
             hard_state=disk.hard_state,
             log=disk,
             memberships=disk.memberships(),
@@ -58,7 +60,7 @@ class Member:
             asks=True,
             marks=file.load() if file else None,
         )
-        self.reports = Reports(N1, clock=self.clock, send=self.sent.append, incarnation="a")
+        self.reports = Reports(own_id, clock=self.clock, send=self.sent.append, incarnation="a")
         self.metrics = NodeMetrics("g", "n")
         self.failed: list[BaseException] = []
         self.keeper = WitnessKeeper(
@@ -139,6 +141,23 @@ def test_what_a_question_says_counts_where_no_answer_comes() -> None:
     member.pass_s(ASK_WAIT_S + 0.2)
 
     assert member.core.abstains == Mark(last_term=2, last_index=9, term=3)
+
+
+def test_a_node_that_joins_waits_for_the_word_of_somebody_who_is_left() -> None:
+    """Those that its log names may be gone; its disk may be a copy of one that voted since."""
+    joins, stranger = NodeId("4"), NodeId("9")
+    member = Member(own_id=joins)
+    promised = Mark(last_term=2, last_index=9, term=3)
+    member.pass_s(10 * ASK_WAIT_S)
+    assert member.asks()
+
+    report = Report(incarnation="b", unix_ms=1, marks={joins: promised})
+    question = ReportRequest(sender=stranger, recipient=joins, term=3, round=1, report=report)
+    member.reports.receive(question, term=2)
+    member.pass_s(0.05)
+
+    assert not member.asks()
+    assert member.core.abstains == promised
 
 
 def test_another_incarnation_of_a_member_is_told_to_the_core(

@@ -269,7 +269,7 @@ async def memory_group(
         parts = wire(engine, config or RequestConfig(), links or NoLinks(), metrics)
         node = Node(engine, parts, ClientTasks(parts), links)
         node.port = await _serve_clients(node, kind)
-        made = [TopicAdminServicer(engine, parts.context.resolver).handler()]
+        made = [TopicAdminServicer(engine, parts.context.resolver, metrics).handler()]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*forwarded_services_of(node.parts), *made))

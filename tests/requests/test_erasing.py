@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterator, Sequence
+from typing import Any
 
 import pytest
 
+from dledger.broker.command_frame import split
 from dledger.broker.commands import Retain, SetRetention
-from dledger.broker.consume_queue import ConsumeQueue, Payload
+from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.erase import MAX_OFFSETS, Erase
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import encode_produce
+from dledger.broker.queue_positions import Payload
 from dledger.client import AdminClient, Client, ErasedView
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import InvalidArgument, NotLeader, OffsetOutOfRange, Refused, UnknownTopic
 from dledger.replica.rolling import Due, next_roll, rekeep_of
 from dledger.requests.config import RequestConfig
@@ -48,6 +53,10 @@ async def group() -> AsyncIterator[MemoryGroup]:
 
 def _admin(group: MemoryGroup, node: int = 0) -> AdminClient:
     return AdminClient(f"127.0.0.1:{group.nodes[node].peer_port}", timeout_s=WAIT_S)
+
+
+def _eraser(engine: PartOfEngine) -> Eraser:
+    return Eraser(engine, NodeMetrics("orders", "n"))
 
 
 def _queue_of(key: str) -> int:
@@ -225,6 +234,124 @@ async def test_what_cannot_be_is_refused_by_name(group: MemoryGroup) -> None:
     assert not any(_KEY in each for each in said)
 
 
+# -- what only backups have ----------------------------------------------------------------------
+
+
+async def _erase_older(group: MemoryGroup, *offsets: int, **more: Any) -> pb.EraseResponse:
+    asked = {"topic": "t", "key": _KEY, "generation": 1, "queue_id": _queue_of(_KEY), **more}
+    async with _admin(group) as admin:
+        request = pb.EraseRequest(offsets=offsets, **asked)
+        answer: pb.EraseResponse = await admin.call(admin._stub.Erase, request)
+        return answer
+
+
+def _newest_erase(group: MemoryGroup) -> Erase:
+    data = group.log[-1].data
+    ((_, start, end),) = split(data)
+    return Erase.decode(data, start, end)
+
+
+async def test_what_is_gone_is_named_for_backups_to_know(group: MemoryGroup) -> None:
+    """The group itself has nothing of it; what is there and has the key goes as well."""
+    await _send(group, _KEY, b"one", b"two")
+    async with _admin(group) as admin:
+        await admin.erase("t", _KEY)
+    await _send(group, _KEY, b"three")
+
+    done = await _erase_older(group, 0, 2, first_entry=2)
+
+    assert (done.messages, done.named, done.erase_entry) == (1, 2, len(group.log))
+    command = _newest_erase(group)
+    assert (command.generation, command.queue_id) == (1, _queue_of(_KEY))
+    assert (command.offsets, command.first_entry) == ((0, 2), 2)
+    assert _KEY.encode() not in group.log[-1].data
+    assert await _shown(group, 0) == set()
+    again = await _erase_older(group, 0, 2, first_entry=2)
+    assert (again.messages, again.named) == (0, 2)
+    assert len({node.engine.state.digest() for node in group.nodes}) == 1
+
+
+async def test_no_message_of_another_key_is_erased_by_its_offset(
+    group: MemoryGroup, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The call is refused as a whole, by the first one's name, and counted; nothing says a key."""
+    await _send(group, _KEY, b"one")
+    other = _neighbour(_KEY, "b")
+    await _send(group, other, b"b", b"c")
+    before = len(group.log)
+
+    for offsets in ((1,), (0, 1, 2)):
+        with pytest.raises(InvalidArgument, match="topic 't' is a message of another key"):
+            await _erase_older(group, *offsets)
+
+    assert len(group.log) == before
+    assert await _shown(group, 0) == {b"one", b"b", b"c"}
+    metrics = group.nodes[0].parts.context.metrics
+    labels = {"group": "orders", "node": group.nodes[0].engine.node_id}
+    assert metrics.registry.get_sample_value("dledger_erase_lies_total", labels) == 2
+    assert "the erasing of older messages is refused: nothing was done: offset 1" in caplog.text
+    assert not any(each in caplog.text for each in (_KEY, other))
+
+
+async def test_what_no_message_of_the_key_can_be_is_refused_by_name(group: MemoryGroup) -> None:
+    """Where the queue has not come to, of another queue or topic; and what no command can say."""
+    await _send(group, _KEY, b"one")
+    async with Client(group.addresses[0]) as client:
+        await client.create_topic("u", queues=1)
+        await client.create_topic("plain", queues=1)
+    before = len(group.log)
+
+    for offsets, more, words in (
+        ((0, 1), {}, "has not come to offset 1: it ends at 1"),
+        ((0,), {"queue_id": (_queue_of(_KEY) + 1) % _QUEUES}, "the key has no messages in queue"),
+        ((0,), {"generation": 2}, "topic 2 is 'u', not 't'"),
+        ((0,), {"generation": 4}, "there never was a topic 4"),
+        ((0,), {"generation": 0}, "there never was a topic 0"),
+        ((0, 0), {}, "do not ascend"),
+        ((-1,), {}, "do not ascend"),
+        ((1 << 62,), {}, "do not ascend"),
+        (range(MAX_OFFSETS + 1), {}, "4097 offsets, of at most 4096"),
+        ((0,), {"queue_id": -1}, "no topic has a queue -1"),
+        ((0,), {"key": ""}, "the key is empty"),
+    ):
+        with pytest.raises(InvalidArgument, match=words):
+            await _erase_older(group, *offsets, **more)
+    with pytest.raises(Refused, match="'plain' is not compacted"):
+        await _erase_older(group, 0, topic="plain", generation=3, queue_id=0)
+    assert len(group.log) == before
+
+
+async def test_of_a_topic_that_is_gone_it_is_in_the_log_for_backups(group: MemoryGroup) -> None:
+    """A restore to before it was deleted has it again; the new one of its name is another."""
+    await _send(group, _KEY, b"one")
+    async with _admin(group) as admin:
+        await admin.delete_topic(await admin.describe_topic("t"))
+    async with Client(group.addresses[0]) as client:
+        await client.create_topic("t", queues=_QUEUES)
+    await _send(group, _KEY, b"anew")
+
+    done = await _erase_older(group, 0, 7, generation=1, first_entry=3)
+
+    assert (done.messages, done.named, done.erase_entry) == (0, 2, len(group.log))
+    command = _newest_erase(group)
+    assert (command.generation, command.offsets, command.first_entry) == (1, (0, 7), 3)
+    assert await _shown(group, 0) == {b"anew"}
+
+
+async def test_it_is_only_checked_if_asked_to(group: MemoryGroup) -> None:
+    """A lie is found, and nothing is committed."""
+    await _send(group, _KEY, b"one")
+    await _send(group, _neighbour(_KEY, "b"), b"b")
+    before = len(group.log)
+
+    done = await _erase_older(group, 0, only_count=True)
+    with pytest.raises(InvalidArgument, match="another key"):
+        await _erase_older(group, 1, only_count=True)
+
+    assert (done.messages, done.named, done.erase_entry) == (1, 1, 0)
+    assert len(group.log) == before
+
+
 # -- in short steps ------------------------------------------------------------------------------
 
 
@@ -297,7 +424,7 @@ async def test_what_was_copied_meanwhile_is_looked_for_where_it_is_now() -> None
     """Retention drops an entry only once it is copied; who has planned to read it plans again."""
     engine = Copied()
 
-    done = await Eraser(engine).erase(Wanted(topic="t", key=_KEY))
+    done = await _eraser(engine).erase(Wanted(topic="t", key=_KEY))
 
     assert (done.messages, done.first_entry, done.next, done.end) == (1, 3, 1, 1)
 
@@ -309,7 +436,7 @@ async def test_an_entry_that_is_gone_for_good_is_told() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "read_entry", _gone)
         with pytest.raises(OffsetOutOfRange):
-            await Eraser(engine).erase(Wanted(topic="t", key=_KEY))
+            await _eraser(engine).erase(Wanted(topic="t", key=_KEY))
 
 
 async def test_a_leader_that_has_lost_its_majority_says_nothing() -> None:
@@ -318,7 +445,7 @@ async def test_a_leader_that_has_lost_its_majority_says_nothing() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(engine, "read_index", _deposed)
         with pytest.raises(NotLeader):
-            await Eraser(engine).erase(Wanted(topic="t", key=_KEY))
+            await _eraser(engine).erase(Wanted(topic="t", key=_KEY))
 
 
 async def _deposed() -> int:

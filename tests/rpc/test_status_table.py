@@ -36,6 +36,7 @@ _ERRORS: list[DledgerError] = [
     errors.DiskFull("0 bytes"),
     errors.FeatureNotReady("not yet"),
     errors.OutcomeUnknown("perhaps"),
+    errors.EntryDropped("entry 7 is not in the log any more"),
     errors.MessageIdConflict("m1 is another's", rows=[0, 7]),
 ]
 

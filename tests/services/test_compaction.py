@@ -56,6 +56,7 @@ _REQUEST = pb.CompactRequest(
     first=2,
     to=30,
     stays=b"bits",
+    alone=b"more",
     again_in_ms=60_000,
     proofs=[pb.Beaten(offset=3, by=4), pb.Beaten(offset=5, by=5)],
 )
@@ -77,6 +78,7 @@ async def test_a_claim_and_what_came_of_it_are_translated() -> None:
         first=2,
         to=30,
         stays=b"bits",
+        alone=b"more",
         again_in_ms=60_000,
         proofs={3: 4, 5: 5},
     )
@@ -93,12 +95,12 @@ async def test_a_lie_ends_the_call_by_name() -> None:
     assert caught.value.code() == grpc.StatusCode.INVALID_ARGUMENT
 
 
-async def test_a_bitmap_of_a_mebibyte_has_room() -> None:
+async def test_two_bitmaps_of_a_mebibyte_have_room() -> None:
     """Even if nothing makes it smaller; more has not."""
     backend = _Backend(Compacted())
-    large = pb.CompactRequest(stays=bytes(1 << 20))
+    large = pb.CompactRequest(stays=bytes(1 << 20), alone=bytes(1 << 20))
 
     async with _called(backend) as call:
         assert await call(large, timeout=9) == pb.CompactResponse()
-        with pytest.raises(grpc.aio.AioRpcError, match="the limit is 2097152"):
+        with pytest.raises(grpc.aio.AioRpcError, match="the limit is 3145728"):
             await call(pb.CompactRequest(stays=bytes(3 << 20)), timeout=9)

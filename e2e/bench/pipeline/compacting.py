@@ -28,7 +28,7 @@ _SQL: Final = """
 SELECT generation, queue_id, queue_offset, newest FROM (
   SELECT *, max(queue_offset) OVER same AS newest, min(queue_offset) OVER same AS oldest FROM rows
   WINDOW same AS (PARTITION BY generation, queue_id, key)
-) WHERE queue_offset < newest OR (tombstone AND oldest = newest AND stored_at_ms < 0)
+) WHERE queue_offset < newest OR (tombstone AND oldest = newest)
 """
 
 
@@ -39,7 +39,7 @@ def window_function(bench: Bench) -> Figure:
     found.createOrReplaceTempView("rows")
 
     def ours() -> None:
-        decisions = by_queue([decided_by_spark(found, {})]).values()
+        decisions = by_queue([decided_by_spark(found)]).values()
         check_whole("the job", sum(each.messages for each in decisions), count)
 
     def one() -> tuple[float, float, Parts]:
@@ -69,7 +69,6 @@ def _rows(bench: Bench) -> tuple[Path, int]:
                 pa.array([f"customer-{each:012}" for each in key.tolist()]),
                 pa.array(offset),
                 pa.array(offset % 97 == 0),
-                pa.array(offset),
             ]
             writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=KEY_SCHEMA))
     return path, count

@@ -13,11 +13,12 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 from typing import Final
 
-from dledger.broker.consume_queue import ConsumeQueue, Run
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
 from dledger.broker.kept_messages import Codes, KeptMessages
 from dledger.broker.lease_columns import Lease, encoded_leases, read_leases
+from dledger.broker.queue_positions import Run
 from dledger.broker.snapshot_codec import Reader, number
 
 MAX_LEASES = 16_384

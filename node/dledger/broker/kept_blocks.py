@@ -1,6 +1,6 @@
 """Blocks: what a queue keeps beyond its group's retention, each in the payload of one REKEEP.
 
-A queue is its blocks, and behind them the log's own runs (`consume_queue`)::
+A queue is its blocks, and behind them the log's own runs (`log_runs`)::
 
     queue    [block][block] .. [block] | runs of the log ............ )end
               ^first                    ^log_first
@@ -18,10 +18,10 @@ import struct
 import zlib
 from array import array
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
-from itertools import accumulate, pairwise
-from operator import attrgetter
+from itertools import accumulate, count, pairwise
+from operator import add, attrgetter
 from typing import Final, NamedTuple
 
 from dledger.broker.snapshot_codec import MalformedStateError, Reader, number
@@ -32,6 +32,8 @@ MAX_ROWS: Final = 4_096
 """Rows of a block, at most."""
 _BLOCK: Final = struct.Struct("<QQQQqIIIII")
 _FASTEST: Final = 1
+_TYPES: Final[Mapping[int, TypeCode]] = {1: "B", 2: "H", 4: "I", 8: "Q"}
+"""Of numbers of so many bytes each, narrowest first."""
 _OPENED: Final = 64
 """Blocks with gaps or tags that are kept decompressed, for all queues together; 64 KB each."""
 
@@ -55,8 +57,8 @@ class KeptBlock(NamedTuple):
         newest_ms: When the newest of its messages was stored, by the log's time.
         start, stop: See *entry*.
         length: How many rows there are.
-        gaps: Compressed: how many offsets are missing before each row; empty if none is, behind
-            the first.
+        gaps: How many offsets are missing before each row, in as few bytes each as the largest
+            takes, 1, 2, 4 or 8; empty if none is, behind the first.
         codes: Compressed: the tag code of each row; empty if none has a tag.
     """
 
@@ -130,6 +132,12 @@ class KeptBlock(NamedTuple):
         row = bisect_left(offsets, offset)
         return row if row < len(offsets) and offsets[row] == offset else -1
 
+    def code_by_offset(self) -> dict[int, int]:
+        """Return the tag code of each row, by its queue offset. Raises MalformedStateError."""
+        if not self.codes:
+            return dict.fromkeys(self.offsets(), 0)
+        return dict(zip(*_columns_of(self), strict=True))
+
     def rows(self, offset: int, *, by_tag: bool) -> Iterator[Rows]:
         """Yield the rows from *offset* on, cut at gaps and, if *by_tag*, where the tag changes."""
         offsets = self.offsets()
@@ -152,24 +160,31 @@ class KeptBlock(NamedTuple):
 @lru_cache(maxsize=_OPENED)
 def _columns_of(block: KeptBlock) -> tuple[Sequence[int], array[int]]:
     """Return offsets and tag codes of a block's rows; they must not be changed."""
-    missing = _column(block, "Q", block.gaps) if block.gaps else array("Q", bytes(8 * block.length))
-    codes = _column(block, "Q", block.codes) if block.codes else array("Q", bytes(8 * block.length))
+    missing = _gaps_of(block) if block.gaps else bytes(block.length)
+    codes = _codes_of(block) if block.codes else array("Q", bytes(8 * block.length))
     last = block.first_row + sum(missing) + block.length - 1
     if missing[0] or last >= block.end:
         raise MalformedStateError(f"a block's rows from {block.first_row} on end at {last}")
-    steps = (1 + each for each in missing[1:])
-    return array("Q", accumulate(steps, initial=block.first_row)), codes
+    return array("Q", map(add, accumulate(missing), count(block.first_row))), codes
 
 
-def _column(block: KeptBlock, code: TypeCode, packed: bytes) -> array[int]:
+def _gaps_of(block: KeptBlock) -> array[int]:
+    size_bytes, more = divmod(len(block.gaps), block.length)
+    code = _TYPES.get(size_bytes)
+    if more or code is None:
+        raise MalformedStateError(f"a block of {block.length} rows with {len(block.gaps)} bytes")
+    return from_little_endian(code, block.gaps)
+
+
+def _codes_of(block: KeptBlock) -> array[int]:
     size_bytes = 8 * block.length
     try:
-        found = zlib.decompressobj().decompress(packed, size_bytes + 1)
+        found = zlib.decompressobj().decompress(block.codes, size_bytes + 1)
     except zlib.error as error:
         raise MalformedStateError(f"a block of {block.length} rows: {error}") from error
     if len(found) != size_bytes:
         raise MalformedStateError(f"a block of {block.length} rows with {len(found)} bytes of them")
-    return from_little_endian(code, found)
+    return from_little_endian("Q", found)
 
 
 def block_of(
@@ -193,13 +208,16 @@ def block_of(
         start=start,
         stop=stop,
         length=len(offsets),
-        gaps=_pack(missing) if any(missing) else b"",
-        codes=_pack(codes) if any(codes) else b"",
+        gaps=_packed_gaps(missing) if any(missing) else b"",
+        codes=zlib.compress(little_endian(array("Q", codes)), _FASTEST) if any(codes) else b"",
     )
 
 
-def _pack(column: Sequence[int]) -> bytes:
-    return zlib.compress(little_endian(array("Q", column)), _FASTEST)
+def _packed_gaps(missing: Sequence[int]) -> bytes:
+    """Return them narrow, and not compressed: zlib needs longer than all else, and saves little."""
+    largest = max(missing)
+    code = next(code for size_bytes, code in _TYPES.items() if not largest >> 8 * size_bytes)
+    return little_endian(array(code, missing))
 
 
 class KeptBlocks:
@@ -247,6 +265,22 @@ class KeptBlocks:
         block = self._blocks[number_]
         row = block.row_of(offset)
         return None if row < 0 else (block, row)
+
+    def codes_of(self, offsets: Sequence[int]) -> list[int]:
+        """Return the tag codes of some offsets, ascending, up to the first that is gone."""
+        codes = list[int]()
+        while len(codes) < len(offsets):
+            number_ = self._number(offsets[len(codes)])
+            if number_ == len(self._blocks):
+                break
+            block = self._blocks[number_]
+            stop = bisect_left(offsets, block.end, len(codes))
+            there = block.code_by_offset()
+            for offset in offsets[len(codes) : stop]:
+                if offset not in there:
+                    return codes
+                codes.append(there[offset])
+        return codes
 
     def count_from(self, offset: int) -> int:
         """Return how many rows there are from *offset* on."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import IntEnum
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 from operator import attrgetter
 from typing import Any, Final
 
@@ -97,3 +97,12 @@ class Columns:
             trace_contexts=traces,
             typed=typed,
         )
+
+    @classmethod
+    def join(cls, parts: Sequence[Columns]) -> Columns:
+        """Return the rows of all *parts*, each of whose columns has an item for each of them."""
+        names = [each.name for each in fields(cls)]
+        columns: dict[str, list[Any]] = {
+            name: [*chain.from_iterable(getattr(part, name) for part in parts)] for name in names
+        }
+        return cls(**columns)

@@ -37,6 +37,7 @@ from __future__ import annotations
 
 import struct
 from array import array
+from collections.abc import Sequence
 
 from dledger.broker.body_digests import Digests, digest_of
 from dledger.broker.command_frame import (
@@ -50,6 +51,7 @@ from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.string_columns import Lists, Strings, lists, offsets_of, texts
 from dledger.broker.typed_columns import TYPED_FLAGS, TypedColumns, encode_typed
 from dledger.common.replay_mark import MARK_BYTES, MAX_SEQUENCE, ReplayMark, mark_at
+from dledger.types import Typed
 
 VERSION = 1
 NO_QUEUE = -1
@@ -285,6 +287,46 @@ class ProduceFrame:
     def tags(self) -> list[bytes] | None:
         """Return every message's tag, UTF-8, or None when no message has one."""
         return self._tags.all() if self._tags is not None else None
+
+    def columns(self, rows: Sequence[int]) -> Columns:
+        """Return the messages in some rows: many at a time, faster than one by one.
+
+        Raises:
+            MalformedCommandError: One of the columns is broken, it may be in another row.
+        """
+        try:
+            return self._columns(rows)
+        except ValueError as error:
+            raise MalformedCommandError(f"columns of {len(rows)} rows: {error}") from error
+
+    def _columns(self, rows: Sequence[int]) -> Columns:
+        born_at_ms = struct.unpack_from(f"<{self.count}q", self._data, self._born_at)
+        return Columns(
+            message_ids=self._ids.texts(rows),
+            bodies=self._bodies.some(rows),
+            born_at_ms=[born_at_ms[row] for row in rows],
+            tags=self._tags.texts(rows) if self._tags else [""] * len(rows),
+            keys=self._keys.texts(rows, 0) if self._keys else [()] * len(rows),
+            properties=self._property_maps(rows),
+            encodings=self._encodings(rows),
+            trace_contexts=self._traces.texts(rows) if self._traces else [""] * len(rows),
+            typed=self._typed_rows(rows),
+        )
+
+    def _property_maps(self, rows: Sequence[int]) -> list[dict[str, str]]:
+        if self._properties is None:
+            return [{}] * len(rows)
+        pairs = zip(*(self._properties.texts(rows, column) for column in (0, 1)), strict=True)
+        return [dict(zip(names, texts, strict=True)) for names, texts in pairs]
+
+    def _typed_rows(self, rows: Sequence[int]) -> list[Typed | None]:
+        typed = self.typed
+        return [None] * len(rows) if typed is None else [typed.row(row) for row in rows]
+
+    def _encodings(self, rows: Sequence[int]) -> list[int]:
+        if not self._encodings_at:
+            return [Encoding.IDENTITY] * len(rows)
+        return [Encoding(self._data[self._encodings_at + row]) for row in rows]
 
     def message(self, row: int) -> Message:
         """Return the message in *row*, 0 to count - 1.

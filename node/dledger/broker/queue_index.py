@@ -1,6 +1,6 @@
 """Runs of messages as columns: open ones, which grow, and sealed ones, at a fifth of the size.
 
-Owned by `consume_queue`. Old runs are sealed because a queue may have very many of them: compressed
+Owned by `log_runs`. Old runs are sealed because a queue may have very many of them: compressed
 they take about 7 bytes each instead of 36, and a snapshot shares them by reference.
 """
 

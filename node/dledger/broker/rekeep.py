@@ -5,7 +5,7 @@ endian, no padding; ``n`` rows::
 
     offset  size  field
     0       1     version, 1
-    1       1     flags: 1 born hosts
+    1       1     flags: 1 born hosts, 2 lone tombstones
     2       2     zero
     4       4     queue id, signed
     8       8     generation of the topic
@@ -17,6 +17,9 @@ endian, no padding; ``n`` rows::
     ..      8n    the entry that stored each
     ..            4(n+1) offsets of born hosts, the first is 0          if flag 1
     ..            the bytes that they cut up, UTF-8                     if flag 1
+    ..      4     m, 1 to n                                             if flag 2
+    ..      4m    rows of lone tombstones, ascending                    if flag 2
+    ..      8m    since when each is known to be one, Unix ms, signed   if flag 2
     ..      4     bytes from 0 to here
     ..      1     17, the type of this command
     ..            PRODUCE payload of n rows, without client id and mark
@@ -24,13 +27,17 @@ endian, no padding; ``n`` rows::
 The inner payload is read like any other: a delivery, a reader and a door need nothing new for it.
 The byte before it tells it from a PRODUCE command's, before whose payload there is a 1; so whoever
 has a payload finds what the rows had as their own when they were stored (`origins`).
+
+A lone tombstone is the only message of its key that is left. Since when that is known lies with it
+and is copied with it (`alone_since`): a tombstone may go only so much later, and no leader, backup
+or snapshot has to remember it (`replica.compacting`).
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
@@ -47,6 +54,7 @@ from dledger.types import MAX_NUMBER, Entry
 
 VERSION: Final = 1
 HAS_HOSTS: Final = 1
+HAS_ALONE: Final = 2
 REKEPT: Final = int(CommandType.REKEEP)
 """The byte before a payload in a REKEEP, and before no other."""
 _HEADER: Final = struct.Struct("<BBHiQQQI")
@@ -78,6 +86,8 @@ class Kept:
         offsets: Those of them that are there from now on.
         origins: Of each, what it had when it was stored.
         messages: Of each, the message; every one has an id.
+        alone: By row, ascending, which of them are tombstones that are known to be the only message
+            of their key, and since when, Unix milliseconds.
     """
 
     topic: str
@@ -88,12 +98,13 @@ class Kept:
     offsets: Sequence[int] = ()
     origins: Sequence[Origin] = ()
     messages: Columns | None = None
+    alone: Mapping[int, int] = field(default_factory=dict)
 
     def encode(self) -> bytes:
         """Return the framed command."""
         count = len(self.offsets)
         hosts = [origin.born_host.encode() for origin in self.origins]
-        flags = HAS_HOSTS if any(hosts) else 0
+        flags = (HAS_HOSTS if any(hosts) else 0) | (HAS_ALONE if self.alone else 0)
         head = _HEADER.pack(
             VERSION, flags, 0, self.queue_id, self.generation, self.first, self.to, count
         )
@@ -105,7 +116,8 @@ class Kept:
                 struct.pack(f"<{count}Q", *self.offsets),
                 struct.pack(f"<{count}q", *(origin.stored_at_ms for origin in self.origins)),
                 struct.pack(f"<{count}Q", *(origin.entry for origin in self.origins)),
-                *(_texts(hosts) if flags else ()),
+                *(_texts(hosts) if flags & HAS_HOSTS else ()),
+                *(_times_of_rows(self.alone) if self.alone else ()),
             )
         )
         inner = encode_produce(
@@ -162,6 +174,9 @@ class Rekeep:
             columns.hosts()
         except UnicodeDecodeError as error:
             raise MalformedCommandError(f"REKEEP with a born host: {error}") from error
+        rows = (-1, *columns.alone_rows(), columns.count)
+        if not all(earlier < later for earlier, later in pairwise(rows)):
+            raise MalformedCommandError("REKEEP with lone tombstones that do not ascend")
         bounds = (self.first - 1, *self.offsets, self.to)
         if not all(earlier < later for earlier, later in pairwise(bounds)):
             raise MalformedCommandError(f"offsets do not ascend in [{self.first}, {self.to})")
@@ -204,6 +219,8 @@ class _Columns:
             raise MalformedCommandError("REKEEP without rows has more than a head")
         self._hosts_at = position if flags & HAS_HOSTS else 0
         position = self._behind_hosts(end) if flags & HAS_HOSTS else position
+        self._alone_at = position if flags & HAS_ALONE else 0
+        position = self._behind_alone(end) if flags & HAS_ALONE else position
         self.inner = position + (_BACK.size if self.count else 0)
         if self.count and (
             self.inner >= end
@@ -229,6 +246,30 @@ class _Columns:
             raise MalformedCommandError("REKEEP has born hosts that do not follow each other")
         return bytes_at + int(bounds[-1])
 
+    def _behind_alone(self, end: int) -> int:
+        at: int = self._alone_at + 4
+        marks = self._alone_count() if at <= end else 0
+        if not 1 <= marks <= self.count or at + 12 * marks > end:
+            raise MalformedCommandError(
+                f"REKEEP of {self.count} rows with {marks} lone tombstones, or cut short in them"
+            )
+        return at + 12 * marks
+
+    def _alone_count(self) -> int:
+        (marks,) = struct.unpack_from("<I", self._data, self._alone_at)
+        return int(marks)
+
+    def alone_rows(self) -> tuple[int, ...]:
+        if not self._alone_at:
+            return ()
+        return struct.unpack_from(f"<{self._alone_count()}I", self._data, self._alone_at + 4)
+
+    def alone(self) -> dict[int, int]:
+        rows = self.alone_rows()
+        times_at = self._alone_at + 4 + 4 * len(rows)
+        times = struct.unpack_from(f"<{len(rows)}q", self._data, times_at)
+        return dict(zip(rows, times, strict=True))
+
     def _host_bounds(self) -> tuple[int, ...]:
         return struct.unpack_from(f"<{self.count + 1}I", self._data, self._hosts_at)
 
@@ -245,11 +286,16 @@ def _texts(items: Sequence[bytes]) -> tuple[bytes, bytes]:
     return struct.pack(f"<{len(bounds)}I", *bounds), b"".join(items)
 
 
+def _times_of_rows(times: Mapping[int, int]) -> tuple[bytes, bytes]:
+    count = len(times)
+    return struct.pack(f"<{count + 1}I", count, *times), struct.pack(f"<{count}q", *times.values())
+
+
 def _check_known(data: bytes, start: int, end: int) -> None:
     """Check only version and flags: a newer version may have changed the meaning of the rest."""
     if start < end and data[start] > VERSION:
         raise UnknownCommandError(f"REKEEP of version {data[start]}")
-    if start + 1 < end and (more := data[start + 1] & ~HAS_HOSTS):
+    if start + 1 < end and (more := data[start + 1] & ~(HAS_HOSTS | HAS_ALONE)):
         raise UnknownCommandError(f"REKEEP with flags {more:#x}")
     if start < end and data[start] != VERSION:
         raise MalformedCommandError(f"REKEEP of version {data[start]}")
@@ -263,7 +309,19 @@ def origins(entry: Entry, start: int, end: int) -> list[Origin]:
     Raises:
         MalformedCommandError: It is a REKEEP's that was applied, and damaged nevertheless.
     """
-    (back, _) = _BACK.unpack_from(entry.data, start - _BACK.size)
-    columns = _Columns(entry.data, start - 1 - back, end)
+    columns = _columns_before(entry, start, end)
     rows = zip(columns.indexes(), columns.stored_at_ms(), columns.hosts(), strict=True)
     return list(map(Origin._make, rows))
+
+
+def alone_since(entry: Entry, start: int, end: int) -> dict[int, int]:
+    """Return which rows of a REKEEP's payload are lone tombstones, and since when that is known.
+
+    Unix milliseconds of the log, by row. Arguments and errors are those of `origins`.
+    """
+    return _columns_before(entry, start, end).alone()
+
+
+def _columns_before(entry: Entry, start: int, end: int) -> _Columns:
+    (back, _) = _BACK.unpack_from(entry.data, start - _BACK.size)
+    return _Columns(entry.data, start - 1 - back, end)

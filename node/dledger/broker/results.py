@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.broker.consume_queue import Payload
+from dledger.broker.queue_positions import Payload
 from dledger.broker.topics import Topic
 
 NOWHERE: Final = -1

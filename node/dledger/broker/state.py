@@ -24,7 +24,6 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     split,
 )
-from dledger.broker.consume_queue import Payload
 from dledger.broker.consumer_groups import ConsumerGroups
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
@@ -32,6 +31,7 @@ from dledger.broker.erase import Erase
 from dledger.broker.erasures import Erasure, Erasures
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_positions import Payload
 from dledger.broker.rekeep import Rekeep
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import (

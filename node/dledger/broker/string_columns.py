@@ -87,6 +87,15 @@ class Strings:
         offsets, base, data = self.offsets(), self._bytes_at, self._data
         return [data[base + low : base + high] for low, high in pairwise(offsets)]
 
+    def some(self, rows: Sequence[int]) -> list[bytes]:
+        """Return the strings in some rows. Raises MalformedCommandError."""
+        offsets, base, data = self.offsets(), self._bytes_at, self._data
+        return [data[base + offsets[row] : base + offsets[row + 1]] for row in rows]
+
+    def texts(self, rows: Sequence[int]) -> list[str]:
+        """Return the same as texts. Raises ValueError."""
+        return [*map(bytes.decode, self.some(rows))]
+
     def check_text(self, name: str) -> None:
         """Check that each, a *name*, is UTF-8. Raises MalformedCommandError, naming the row."""
         if self.joined().isascii():
@@ -164,13 +173,21 @@ class Lists:
             position = self.columns[-1].end
         self.end = position
 
-    def all(self) -> list[list[bytes]]:
-        """Return every list of the first column."""
+    def _offsets(self) -> tuple[int, ...]:
         offsets = struct.unpack_from(f"<{self._count + 1}I", self._data, self._offsets_at)
         if offsets[0] != 0 or list(offsets) != sorted(offsets):
             raise MalformedCommandError(f"list offsets at byte {self._offsets_at} do not ascend")
+        return offsets
+
+    def all(self) -> list[list[bytes]]:
+        """Return every list of the first column."""
         items = self.columns[0].all()
-        return [items[low:high] for low, high in pairwise(offsets)]
+        return [items[low:high] for low, high in pairwise(self._offsets())]
+
+    def texts(self, rows: Sequence[int], column: int) -> list[tuple[str, ...]]:
+        """Return the lists in some rows, of one of the columns, as texts. Raises ValueError."""
+        offsets, items = self._offsets(), self.columns[column].all()
+        return [tuple(map(bytes.decode, items[offsets[row] : offsets[row + 1]])) for row in rows]
 
     def range(self, row: int) -> range:
         """Return which strings are those of one list. Raises MalformedCommandError."""

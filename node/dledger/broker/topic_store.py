@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from dledger.broker import commands
 from dledger.broker.body_digests import Digests, digest_of
-from dledger.broker.consume_queue import ConsumeQueue, Payload
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deduplication import DeduplicationWindow
 from dledger.broker.editions import Edition
 from dledger.broker.erase import Erase
@@ -20,6 +20,7 @@ from dledger.broker.id_runs import IdRun
 from dledger.broker.key_queues import check_keyed
 from dledger.broker.lived_time import LivedTime
 from dledger.broker.produce import NO_QUEUE, ProduceFrame
+from dledger.broker.queue_positions import Payload
 from dledger.broker.rekeep import Rekeep
 from dledger.broker.replayed_lanes import ReplayedLanes
 from dledger.broker.results import (

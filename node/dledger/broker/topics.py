@@ -151,7 +151,7 @@ class Compaction:
 
     Attributes:
         min_lag_ms: A message younger than this is not let go.
-        tombstone_ms: A tombstone is kept at least so long.
+        tombstone_ms: A tombstone is kept at least so long once it is the only message of its key.
     """
 
     min_lag_ms: int = 3_600_000

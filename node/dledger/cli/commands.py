@@ -29,7 +29,7 @@ def dledger_operator() -> int:
 
 def dledger_pipeline() -> int:
     """Run ``dledger-pipeline``."""
-    return _run("dledger_pipeline.__main__", "dledger-pipeline", extra="pipeline")
+    return _run("dledger_pipeline.cli.main", "dledger-pipeline", extra="pipeline")
 
 
 def _run(module: str, program: str, *, extra: str) -> int:

@@ -24,10 +24,16 @@ erase takes the messages of one key of a compacted topic out of sight, on all no
 reader is shown them any more. Without --yes it only counts them, and exits with 1. What is stored
 after it began stays: stop whoever writes the key first. It may be repeated.
 
+Of what compaction had let go before, backups still show what they have: `dledger-pipeline erase`
+with the store of the backups erases that, too.
+
 Their bytes stay in the log until its retention has passed the command, and in backups until these
 expire. erasures lists what may still lie in the log; what is not listed any more is gone from it.
 """
 _NOT_DONE: Final = 1
+_IN_BACKUPS: Final = (
+    "  older messages of it may be shown by backups: `dledger-pipeline erase` takes them, too"
+)
 
 
 def add_erase_arguments(parser: argparse.ArgumentParser) -> None:
@@ -57,12 +63,14 @@ def _done_lines(topic: str, done: ErasedView, told: ErasuresView) -> list[str]:
         return [
             f"topic {topic} has no message of this key",
             f"  what was let go of it before lies in the log {_for_long(told.retention_hours)}",
+            _IN_BACKUPS,
         ]
     at_ms = next((each.at_ms for each in told.erasures if each.entry == done.erase_entry), None)
     long = until(at_ms, told.retention_hours)
     return [
         f"{done.messages} messages of this key are erased from topic {topic}",
         f"  their bytes lie below entry {done.erase_entry} in the log {long}, and in older backups",
+        _IN_BACKUPS,
     ]
 
 

@@ -9,7 +9,7 @@ import sys
 from array import array
 from typing import Literal
 
-TypeCode = Literal["I", "Q", "q"]
+TypeCode = Literal["B", "H", "I", "Q", "q"]
 
 
 def little_endian(values: array[int]) -> bytes:

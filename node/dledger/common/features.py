@@ -204,7 +204,7 @@ FEATURES: Final = Features(
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
         15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
         16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
-        17: CommandForm(name="REKEEP", level=1, flags={1: 1}),
+        17: CommandForm(name="REKEEP", level=1, flags={1: 1, 2: 1}),
         18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
         19: CommandForm(name="ERASE", level=1),
     },

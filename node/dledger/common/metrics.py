@@ -225,6 +225,10 @@ class NodeMetrics:
             "dledger_rolled_bytes",
             "Bytes of the log that copying them took",
         )
+        self.refused_copies = counter(
+            "dledger_refused_copies",
+            "Commands to copy messages forward (REKEEP) that were refused: nothing was copied",
+        )
         self.let_go_messages = counter(
             "dledger_let_go_messages",
             "Messages of compacted topics that this leader let go for newer ones of their keys",
@@ -232,6 +236,10 @@ class NodeMetrics:
         self.compaction_lies = counter(
             "dledger_compaction_lies",
             "Calls of a compaction's job that said what is not true of a sampled message",
+        )
+        self.erase_lies = counter(
+            "dledger_erase_lies",
+            "Calls to erase older messages of a key that named one of another key, or none at all",
         )
         self.leaps = counter(
             "dledger_leaps",

@@ -7,6 +7,7 @@ bytes are compressed by zlib.
 from __future__ import annotations
 
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
@@ -75,10 +76,19 @@ class OffsetSet:
         return self._slice(first, to).bit_count()
 
     def rows_missing(self, offsets: Sequence[int]) -> list[int]:
-        """Return which of some offsets, by their number, are in its range and not in it."""
-        bits, first, size = self._bits, self.first, self.to - self.first
-        places = enumerate(offset - first for offset in offsets)
-        return [row for row, at in places if 0 <= at < size and not bits[at >> 3] >> (at & 7) & 1]
+        """Return which of some offsets, ascending, are in its range and not in it; by number."""
+        bits, first = self._bits, self.first
+        low, high = bisect_left(offsets, first), bisect_left(offsets, self.to)
+        return [
+            row
+            for row, offset in enumerate(offsets[low:high], low)
+            if not bits[offset - first >> 3] >> (offset - first & 7) & 1
+        ]
+
+    def count_missing(self, first: int, to: int) -> int:
+        """Return how many of the offsets ``[first, to)`` are in its range and not in it."""
+        low, high = max(first, self.first), min(to, self.to)
+        return max(0, high - low) - self.count(low, high)
 
     def last(self, first: int, to: int) -> int | None:
         """Return the highest of the offsets ``[first, to)`` that is in it; None if none is."""

@@ -65,7 +65,7 @@ class PeerEvents(Protocol):
     async def handshake_from(self, handshake: Handshake) -> Member | None:
         """Accept a handshake, joining its group if this node is Unjoined; or raise.
 
-        Returns the sender as a member; None if this node knows no member yet.
+        Returns the sender as a member; None if this node has to take its word for that yet.
         """
 
     def receive(self, message: Message) -> None:

@@ -91,9 +91,7 @@ class Peers:
         others = {m.id: m for m in membership.members if m.id != self._node_id}
         self._members = others
         for node_id in self._links.keys() - others.keys() - self._farewells.keys():
-            self._farewells[node_id] = asyncio.get_running_loop().call_later(
-                _FORMER_S, self._drop, node_id
-            )
+            self._bid_farewell(node_id)
         for node_id in self._farewells.keys() & others.keys():
             self._farewells.pop(node_id).cancel()
         for member in others.values():
@@ -189,6 +187,29 @@ class Peers:
         if is_its_own and link.connect_token is not None and link.connect_token.clients is not None:
             self.endpoints[link.member.id] = link.connect_token.clients
 
+    def _bid_farewell(self, node_id: NodeId) -> None:
+        self._farewells[node_id] = asyncio.get_running_loop().call_later(
+            _FORMER_S, self._part, node_id
+        )
+
+    def _part(self, node_id: NodeId) -> None:
+        """Close the link to a node that is no member, unless that speaks here and is heard.
+
+        It may be the leader, by an entry that this node does not have yet: a long log, and acks
+        that the leader waits for.
+        """
+        if self._streams[node_id] and self._is_heard(node_id):
+            self._bid_farewell(node_id)
+        else:
+            self._drop(node_id)
+
+    def _is_heard(self, node_id: NodeId) -> bool:
+        try:
+            self._events.check_sender(node_id)
+        except (MemberRemoved, NotMember):
+            return False
+        return True
+
     def _drop(self, node_id: NodeId) -> None:
         farewell = self._farewells.pop(node_id, None)
         if farewell is not None:
@@ -277,7 +298,7 @@ class Peers:
     def _heard_from(self, handshake: Handshake, sender: Member | None) -> None:
         """Open a link to the sender of a handshake, at its known address.
 
-        A node that knows no member yet uses the address in the handshake until it does.
+        A node that takes the sender's word uses the address in the handshake until it knows one.
         """
         current = self._links.get(handshake.sender_id)
         if current is None and len(self._links) >= _MAX_LINKS:

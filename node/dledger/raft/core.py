@@ -29,6 +29,7 @@ from dledger.raft.messages import (
     AppendResponse,
     DiscardRequest,
     DiscardResponse,
+    FromLeader,
     HeartbeatRequest,
     HeartbeatResponse,
     InstallSnapshotRequest,
@@ -555,14 +556,17 @@ class Raft(RaftView):
         """Whether the sender has a say.
 
         Requests do not depend on the membership in force, which may be behind: the leader or
-        candidate may be a member that we have not heard of (Raft 6), and was introduced. Answers
-        count for members only.
+        candidate may be a member that we have not heard of (Raft 6), and was introduced. A node
+        that joins needs no introduction of who leads. It is no voter anywhere, unless its disk
+        forgot that: so nobody else is heard by it. Answers count for members only.
         """
         sender, leading = message.sender, self.state.leading
         if sender == self.state.id:
             return False
         if isinstance(message, AnyRequest):
-            return self.memberships.hears(sender, self._log.commit_index)
+            if self.memberships.hears(sender, self._log.commit_index):
+                return True
+            return isinstance(message, FromLeader) and self.hears(sender)
         if leading is not None:
             return sender in leading.progress
         membership = self.memberships.current
@@ -578,8 +582,7 @@ class Raft(RaftView):
         if (is_vote or isinstance(message, DiscardRequest)) and self._elections.lease_is_live():
             return False
         self._remember()
-        is_leader = isinstance(message, AppendRequest | HeartbeatRequest | InstallSnapshotRequest)
-        self.state.enter(message.term, message.sender if is_leader else None)
+        self.state.enter(message.term, message.sender if isinstance(message, FromLeader) else None)
         return True
 
     def _answer_outdated(self, message: Message) -> None:

@@ -31,6 +31,7 @@ class MembershipStack:
         self._group_id = group_id
         self._introduced: dict[NodeId, None] = {}
         self._stack: list[tuple[int, Membership]] = []
+        self._read: set[int] = set()
         self.append(memberships)
 
     def electorate_before(self, index: int) -> Electorate:
@@ -38,12 +39,15 @@ class MembershipStack:
         return _electorate_of(self.before(index))
 
     def has(self, index: int) -> bool:
-        """Whether the membership of the entry at *index* is known."""
-        return any(at == index for at, _ in self._stack)
+        """Whether the membership of the entry at *index* is known, of whatever group it is."""
+        return index in self._read
 
     def append(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take the memberships of entries just appended."""
-        self._stack += [item for item in memberships if item[1].group_id == self._group_id]
+        for index, membership in memberships:
+            self._read.add(index)
+            if membership.group_id == self._group_id:
+                self._stack.append((index, membership))
         self._refresh()
 
     def insert(self, memberships: Iterable[tuple[int, Membership]]) -> None:
@@ -56,6 +60,7 @@ class MembershipStack:
 
     def truncate(self, first: int) -> None:
         """Forget the memberships at index *first* and above."""
+        self._read = {index for index in self._read if index < first}
         while self._stack and self._stack[-1][0] >= first:
             self._stack.pop()
         self._refresh()
@@ -63,6 +68,7 @@ class MembershipStack:
     def replace(self, memberships: Iterable[tuple[int, Membership]]) -> None:
         """Take the memberships of a snapshot in place of those of the log."""
         self._stack.clear()
+        self._read.clear()
         self.append(memberships)
 
     def may_campaign(self, node_id: NodeId, commit_index: int) -> bool:

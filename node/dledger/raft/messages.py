@@ -178,13 +178,8 @@ class DiscardResponse(Message):
     lacks: bool
 
 
-AnyRequest = (
-    PreVoteRequest
-    | VoteRequest
-    | AppendRequest
-    | HeartbeatRequest
-    | InstallSnapshotRequest
-    | DiscardRequest
-    | TimeoutNow
-)
+FromLeader = AppendRequest | HeartbeatRequest | InstallSnapshotRequest
+"""What only who leads its term sends, to all members."""
+
+AnyRequest = FromLeader | PreVoteRequest | VoteRequest | DiscardRequest | TimeoutNow
 """What asks; everything else answers."""

@@ -122,12 +122,27 @@ class RaftView:
         removed = self.memberships.is_removed(node_id, self.commit_index)
         return self.memberships.removal_index(node_id) if removed else None
 
+    @property
+    def is_joining(self) -> bool:
+        """Whether our log names members, but never us: it ends before the entry that added us.
+
+        Who was removed is named before. Where a membership is damaged, that may name us.
+        """
+        stack, log = self.memberships, self._log
+        if not stack.index or stack.was_member(self.id):
+            return False
+        return all(stack.has(index) for index in log.membership_indexes())
+
     def hears(self, node_id: NodeId) -> bool:
         """Whether what a node asks of us counts: it is a member by our log, or was introduced.
 
         Also one whose removal is not known to be committed; and anyone, while we know no member.
+        While we join, a stranger as well, but only what it sends as leader (Raft 6): whoever could
+        introduce it may be gone. Of those that our log names, its word counts.
         """
-        return self.memberships.hears(node_id, self.commit_index)
+        if self.memberships.hears(node_id, self.commit_index):
+            return True
+        return self.is_joining and not self.was_member(node_id)
 
     def known_member(self, node_id: NodeId) -> Member | None:
         """Return a node as the newest membership has it that names it; None if it has no say."""

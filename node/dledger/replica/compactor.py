@@ -12,15 +12,18 @@ import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Final, NamedTuple
 
 from dledger.broker.consume_queue import ConsumeQueue
+from dledger.broker.kept_blocks import KeptBlock
 from dledger.broker.lived_time import older_than
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction, Topic
 from dledger.common.metrics import NodeMetrics
 from dledger.common.offset_set import OffsetSet
 from dledger.errors import (
+    EntryDropped,
     InvalidArgument,
     NotLeader,
     OffsetOutOfRange,
@@ -33,13 +36,15 @@ from dledger.replica.compacting import (
     Row,
     due_of,
     find_going,
+    hold_alone,
     judge,
+    may_be_copied,
     read_row,
     sample_of,
 )
 from dledger.replica.copier import Copier
 from dledger.replica.driver import Driver
-from dledger.replica.rolling import Due
+from dledger.replica.rolling import Alone, Due
 from dledger.store.commit_log import CommitLog
 
 logger = logging.getLogger(__name__)
@@ -58,7 +63,7 @@ class Compacted:
         let_go: Messages that are gone.
         written_bytes: Of the log.
         later: Messages that may go, and go when they are next copied; or that the call's time was
-            too short for.
+            too short for. In blocks that were not looked into, what is said of their offsets.
     """
 
     ask: tuple[int, ...] = ()
@@ -72,13 +77,14 @@ class _Found(NamedTuple):
     """What a claim says of a queue, as that was at one moment.
 
     Attributes:
-        stays: What it says.
-        may_go: How many messages may go by it.
+        stays, alone: What it says.
+        may_go: How many messages may go by it; some may be gone already.
         due: What is copied at once, and which of them go with that.
-        sample: Which of these are proved before.
+        sample: Which of these, and of the tombstones that are marked as alone, are proved before.
     """
 
     stays: OffsetSet
+    alone: OffsetSet
     may_go: int
     due: Due
     sample: list[int]
@@ -88,7 +94,7 @@ class Compactor:
     """Serves claims, of one node while it leads.
 
     *reach* returns below which index retention drops messages within so many milliseconds, as far
-    as can be told now.
+    as can be told now. *secret* chooses what callers have to prove; empty: one that nobody knows.
     """
 
     def __init__(
@@ -100,10 +106,11 @@ class Compactor:
         *,
         metrics: NodeMetrics,
         reach: Callable[[int], Awaitable[int]],
+        secret: bytes = b"",
     ) -> None:
         self._driver, self._log, self._state, self._copier = driver, log, state, copier
         self._metrics, self._reach = metrics, reach
-        self._secret = secrets.token_bytes(32)
+        self._secret = secret or secrets.token_bytes(32)
         self._calls = 0
 
     async def compact(self, claim: Claim, *, timeout_s: float) -> Compacted:
@@ -115,6 +122,7 @@ class Compactor:
             InvalidArgument: It cannot be right, or what it says of a sampled message is a lie.
             UnknownTopic: There is no such topic, or not any more.
             Refused: The topic is not compacted, or the log has another history than the caller saw.
+            EntryDropped: Retention was quicker than the caller, who reads the log again.
             DledgerError: An entry cannot be read.
         """
         if self._calls >= _MOST_CALLS:
@@ -130,7 +138,7 @@ class Compactor:
         found = await self._find(claim, how)
         if not claim.proofs.keys() >= set(found.sample):
             return Compacted(ask=tuple(found.sample))
-        await self._check_sample(claim, how, found)
+        await self._check_sample(claim, found)
         done = await self._copy(topic, claim.queue_id, found.due, until_s)
         return replace(done, later=max(0, found.may_go - done.let_go))
 
@@ -174,10 +182,14 @@ class Compactor:
         return topic, topic.compaction
 
     def _check_history(self, claim: Claim) -> None:
-        """Check that the caller has seen this log up to its entry. Raises Refused.
+        """Check that the caller has seen this log up to its entry.
 
         After a group was forced, an archive may know winners that it lost, and by them drop what
         the group has.
+
+        Raises:
+            Refused: It has seen another.
+            EntryDropped: Nobody can tell any more.
         """
         index, committed = claim.as_of_index, self._driver.core.commit_index
         if index > committed:
@@ -188,7 +200,7 @@ class Compactor:
         try:
             chain = self._log.chain(index)
         except OffsetOutOfRange:
-            raise Refused(
+            raise EntryDropped(
                 f"entry {index} is not in the log any more, which begins at {self._log.first_index}"
                 ": whether the caller has seen this history cannot be told; begin a round as of a "
                 "newer entry"
@@ -205,17 +217,29 @@ class Compactor:
         first_index = max(self._state.first_index, self._log.first_index)
         part = queue.part(first_index, claim.as_of_index)
         blocks = tuple(queue.blocks or ())
-        is_old = self._older_than(how.min_lag_ms)
+        is_old, is_over = self._older_than(how.min_lag_ms), self._older_than(how.tombstone_ms)
+        now_ms = self._driver.log_clock.now_ms()  # not before: the caller's entry is committed
         reached = claim.as_of_index + 1
         if claim.again_in_ms:
             reached = min(reached, await self._reach(claim.again_in_ms))
 
         def find() -> _Found:
             stays = OffsetSet.unpack(claim.first, claim.to, claim.stays)
-            read = self._copier.read
-            going = find_going(claim, stays, blocks, part, read=read, is_old=is_old)
-            due = due_of(claim, going, blocks, part, reached)
-            return _Found(stays, len(going), due, sample_of(claim, due.goes, self._secret))
+            alone, read = claim.lone_offsets(), self._copier.read
+            near, of_others = list[KeptBlock](), 0
+            for block in blocks:
+                if may_be_copied(claim, stays, block, reached):
+                    near.append(block)
+                else:
+                    of_others += stays.count_missing(block.first, block.end)
+            going = find_going(claim, stays, near, part, read=read, is_old=is_old)
+            new = hold_alone(going, alone, near, read=read, is_over=is_over)
+            due = due_of(claim, going, near, part, reached, new=Alone(new, now_ms))
+            sampled = (
+                sample_of(claim, each, self._secret) for each in (due.goes, due.alone.offsets)
+            )
+            may_go = len(going) + of_others
+            return _Found(stays, alone, may_go, due, sorted(chain.from_iterable(sampled)))
 
         return await asyncio.to_thread(find)
 
@@ -224,7 +248,7 @@ class Compactor:
         leaps, lived_ms = self._state.time.leaps, self._driver.log_clock.lived_ms()
         return older_than(age_ms, leaps=leaps, lived_ms=lived_ms)
 
-    async def _check_sample(self, claim: Claim, how: Compaction, found: _Found) -> None:
+    async def _check_sample(self, claim: Claim, found: _Found) -> None:
         """Check what is said of the sampled messages, and let those stay that are not proved.
 
         Raises:
@@ -237,10 +261,10 @@ class Compactor:
             unproved = judge(
                 claim,
                 found.stays,
+                found.alone,
                 found.sample,
                 rows,
                 end=queue.end,
-                is_tombstone_old=self._older_than(how.tombstone_ms),
             )
         except InvalidArgument as error:
             self._metrics.compaction_lies.inc()

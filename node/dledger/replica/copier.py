@@ -16,7 +16,7 @@ from dledger.broker.results import Rekept
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Topic
 from dledger.common.metrics import NodeMetrics
-from dledger.errors import InvalidArgument
+from dledger.errors import FeatureNotReady, InvalidArgument, Refused
 from dledger.replica.driver import Driver
 from dledger.replica.rolling import Due, Stays, next_roll, past_blocks, rekeep_of
 from dledger.store.commit_log import CommitLog
@@ -65,7 +65,9 @@ class Copier:
                 erased, roll = queue.erased, next_roll(now, queue_id, queue, due)
                 if roll is None:
                     return None
-                command, kept = await asyncio.to_thread(rekeep_of, roll, self.read, stays(now))
+                command, kept = await asyncio.to_thread(
+                    rekeep_of, roll, self.read, stays(now), due.alone
+                )
                 if self._as_it_is(topic) is not now:
                     continue
                 try:
@@ -111,7 +113,11 @@ class Copier:
         return entry
 
     async def _propose(self, command: bytes) -> int:
-        result = await self._driver.propose(command, grows=False)
+        try:
+            result = await self._driver.propose(command, grows=False)
+        except (Refused, FeatureNotReady):
+            self._metrics.refused_copies.inc()
+            raise
         if not isinstance(result, Rekept):
             raise TypeError(f"REKEEP answered {result!r}")
         return result.dropped

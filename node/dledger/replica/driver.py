@@ -384,10 +384,12 @@ class Driver:
 
     def _take_report(self, message: ReportRequest | ReportResponse) -> None:
         """Handle a report; while a snapshot replaces the log as well, since no step is taken."""
-        membership = self.core.memberships.current
+        core = self.core
+        membership = core.memberships.current
         is_member = membership.get(message.sender) is not None
-        if self._running and (is_member or not membership.members):
-            self.reports.receive(message, term=self.core.state.term)
+        is_heard = is_member or not membership.members
+        if self._running and (is_heard or (core.is_joining and core.hears(message.sender))):
+            self.reports.receive(message, term=core.state.term)
 
     def _takes_steps(self) -> bool:
         return self._running and not self._installation.replaces_log

@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
+from itertools import pairwise
 from typing import Final
 
 from dledger.errors import FaultyEntry, OffsetOutOfRange
@@ -100,18 +101,25 @@ class EntryCache:
             self._load_missing(following, self._reach(following, _CHUNK_BYTES))
 
     def read_ahead(self, indexes: Sequence[int]) -> None:
-        """Begin to read entries that are asked for soon (ascending); what lies near in one go.
+        """Begin to read entries that are asked for soon, in this order; what lies near in one go.
 
         Never waits, and fails only once they are asked for. What is far ahead of its reader already
-        is not driven out by more of it: then nothing happens.
+        is not driven out by more of it: then nothing happens. A queue's messages were stored in
+        ascending entries, but those that were copied lie in later ones.
         """
         at = 0
-        while at < len(indexes) and sum(self._ahead.values()) < _AHEAD_BYTES:
+        for end in _ends_of_rises(indexes):
+            self._read_rise_ahead(indexes, at, end)
+            at = end
+
+    def _read_rise_ahead(self, indexes: Sequence[int], at: int, end: int) -> None:
+        """Begin to read those at ``[at, end)``, which ascend."""
+        while at < end and sum(self._ahead.values()) < _AHEAD_BYTES:
             first = indexes[at]
             if first > self.last_index or self._log.recent(first, first, 1):
                 return  # and so is what follows
-            reach, size_bytes = self._log.reach(first, indexes[-1], _READ_BYTES)
-            at = bisect_right(indexes, reach, at + 1)
+            reach, size_bytes = self._log.reach(first, indexes[end - 1], _READ_BYTES)
+            at = bisect_right(indexes, reach, at + 1, end)
             if self._load_missing(first, indexes[at - 1]):
                 self._ahead[first] = size_bytes
 
@@ -253,6 +261,12 @@ class EntryCache:
             return
         self._keep(done.result())
         self._on_loaded()
+
+
+def _ends_of_rises(indexes: Sequence[int]) -> Iterator[int]:
+    """Yield where each part of them that ascends ends."""
+    yield from (at for at, (one, other) in enumerate(pairwise(indexes), 1) if other < one)
+    yield len(indexes)
 
 
 def _size_bytes(chunk: tuple[Entry, ...]) -> int:

@@ -69,6 +69,7 @@ class Maintenance:
     """Runs the maintenance of one node's disk.
 
     *usage* returns how full the file system is, without what is root's alone. It may block.
+    *secret*: see `Compactor`.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class Maintenance:
         usage: Callable[[], DiskUsage],
         now_s: Callable[[], float] = time.monotonic,
         spread: Callable[[], float] = random.random,
+        secret: bytes = b"",
     ) -> None:
         self._driver = driver
         self._log = log
@@ -94,7 +96,9 @@ class Maintenance:
         self._metrics = metrics
         copier = Copier(driver, log, state, metrics=metrics)
         self._roller = Roller(driver, log, state, copier)
-        self.compactor = Compactor(driver, log, state, copier, metrics=metrics, reach=self._reach)
+        self.compactor = Compactor(
+            driver, log, state, copier, metrics=metrics, reach=self._reach, secret=secret
+        )
         self._usage = usage
         self._now_s = now_s
         self._started_s, self._spread = now_s(), spread()

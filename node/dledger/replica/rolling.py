@@ -9,17 +9,19 @@ calls both functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import groupby
 from typing import Final, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.kept_blocks import MAX_ROWS, KeptBlock
 from dledger.broker.message import Columns, Message, id_of_place
 from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_part import QueuePart
-from dledger.broker.rekeep import REKEPT, Kept, Origin, origins
+from dledger.broker.queue_positions import Stretch
+from dledger.broker.rekeep import REKEPT, Kept, Origin, alone_since, origins
 from dledger.broker.topics import Topic
 from dledger.common.offset_set import OffsetSet
 from dledger.types import MAX_NUMBER, Entry
@@ -28,15 +30,33 @@ MAX_BYTES: Final = 1 << 20
 """Of the messages of one REKEEP; a single message may be larger."""
 _NEIGHBOUR: Final = 2
 """A neighbour is taken along if it has at most this many times the rows,"""
-_FEW: Final = 16
+FEW: Final = 16
 """and is due soon, or has at most so many: a block costs about as much state as these."""
 _SOON: Final = 8
-"""Due soon is this part of what the log has."""
+"""Due soon is what lies in this part of the log, or has this part of half of its rows to lose."""
+_BY_ONE: Final = 3
+"""Up to so many messages of a payload are read one by one: that is as fast as by columns."""
 _MAX_LOOKED_AT: Final = 2 * MAX_ROWS
 """Rows of blocks, and slices of the log, that are looked at for one REKEEP, however few stay."""
 
 Stays: TypeAlias = Callable[[int, Origin], bool]
 """Whether a message stays, by its queue offset and what it had when it was stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """Tombstones that were found to be the only messages of their keys.
+
+    Attributes:
+        offsets: Which.
+        since_ms: Since when that is known, Unix milliseconds of the log.
+    """
+
+    offsets: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
+    since_ms: int = 0
+
+
+_NONE_ALONE: Final = Alone()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +67,12 @@ class Due:
         is_block: Whether a block is.
         before, to: The log's messages are, from their front on, in entries below *before* and at
             offsets below *to*.
-        soon: Neighbours in entries below it go along, since they are due soon: writing a young one
-            anew costs as much as what it would have cost later, and that once more.
+        soon: Neighbours in entries below it go along, since they are due soon (as are those that
+            have lost nearly half of their rows): writing a young one anew costs as much as what it
+            would have cost later, and that once more.
         goes: Those that are known to go: they take no room in a REKEEP. `rekeep_of` is told, too.
         gone_of: How many rows of a block that are: only of blocks that have some.
+        alone: Those of which a copy is to say so. `rekeep_of` is told, too.
     """
 
     is_block: Callable[[KeptBlock], bool]
@@ -59,6 +81,7 @@ class Due:
     to: int = MAX_NUMBER
     goes: OffsetSet = field(default_factory=lambda: OffsetSet(0, 0))
     gone_of: Mapping[KeptBlock, int] = field(default_factory=dict)
+    alone: Alone = _NONE_ALONE
 
     @classmethod
     def below(cls, index: int, *, soon: int = MAX_NUMBER) -> Due:
@@ -68,6 +91,10 @@ class Due:
     def left_of(self, block: KeptBlock) -> int:
         """Return how many rows of a block do not go."""
         return block.length - self.gone_of.get(block, 0)
+
+    def is_soon(self, block: KeptBlock) -> bool:
+        """Return whether a block that is not due will be soon."""
+        return block.entry < self.soon or loses_half_soon(block, self.gone_of.get(block, 0))
 
     def left_bytes(self, block: KeptBlock) -> int:
         """Return about how many bytes these take."""
@@ -96,6 +123,11 @@ class Roll:
 def soon_due(index: int, last_index: int) -> int:
     """Return below which entry is due soon what is not yet, if what lies below *index* is now."""
     return index + max(0, last_index - index) // _SOON
+
+
+def loses_half_soon(block: KeptBlock, gone: int) -> bool:
+    """Return whether a block that loses so many rows will have lost half of them soon."""
+    return 2 * _SOON * gone >= (_SOON - 1) * block.length
 
 
 def next_roll(topic: Topic, queue_id: int, queue: ConsumeQueue, due: Due) -> Roll | None:
@@ -135,7 +167,7 @@ def _together(
             left, left_bytes = due.left_of(blocks[at]), due.left_bytes(blocks[at])
             if (
                 left <= _NEIGHBOUR * rows
-                and (left <= _FEW or blocks[at].entry < due.soon)
+                and (left <= FEW or due.is_soon(blocks[at]))
                 and rows + left <= MAX_ROWS
                 and size_bytes + left_bytes <= MAX_BYTES
                 and looked_at + blocks[at].length <= _MAX_LOOKED_AT
@@ -179,48 +211,47 @@ def _within(queue: ConsumeQueue, first: int, to: int, goes: OffsetSet) -> Sequen
             break
         length = min(each.length, to - each.first)
         if goes.count(each.first, each.first + length) < length:
-            found.append(each._replace(length=length))
+            found.append(each if length == each.length else each._replace(length=length))
     return found
 
 
-def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[bytes, int]:
+def rekeep_of(
+    roll: Roll, read: Callable[[int], Entry], stays: Stays, alone: Alone = _NONE_ALONE
+) -> tuple[bytes, int]:
     """Return the framed REKEEP, and how many messages it copies. May be called from any thread.
 
     Args:
         roll: What is copied.
         read: Returns an entry.
         stays: Whether a message is copied; others go.
+        alone: Of which of them the copy says, from now on, that they are lone tombstones. What an
+            older copy says of one, this one says again.
 
     Raises:
         DledgerError: An entry cannot be read.
     """
-    messages, offsets, found = list[Message](), list[int](), list[Origin]()
-    size_bytes, to, payload = 0, roll.to, None
-    for first, length, row, index, start, end in roll.stretches:
-        if size_bytes >= MAX_BYTES and first >= roll.log_first:
-            to = first
-            break
-        if payload is None or payload.place != (index, start):
-            if payload is None or payload.entry.index != index:
-                entry = read(index)
-            payload = _Payload(entry, start, end)
-        for number in range(length):
-            if size_bytes >= MAX_BYTES and first + number >= roll.log_first:
-                to = first + number
+    copies, offsets, found = _Copies(), list[int](), list[Origin]()
+    marks = dict[int, int]()
+    size_bytes, to, entry = 0, roll.to, None
+    for (index, start, end), stretches in groupby(roll.stretches, key=_place_of):
+        if entry is None or entry.index != index:
+            entry = read(index)
+        payload, rows = _Payload(entry, start, end), dict[int, int]()
+        for offset, row in _each_row(stretches):
+            if size_bytes >= MAX_BYTES and offset >= roll.log_first:
+                to = offset
                 break
-            origin = payload.origin(row + number)
-            if not stays(first + number, origin):
-                continue
-            message = payload.message(row + number)
-            if message is None:
-                continue
-            messages.append(message)
-            offsets.append(first + number)
-            found.append(origin)
-            size_bytes += len(message.body)
-        else:
-            continue
-        break
+            if stays(offset, payload.origin(row)):
+                rows[row] = offset
+                size_bytes += payload.sizes[row]
+        taken = copies.take(payload, [*rows])
+        if payload.alone:
+            places = enumerate(taken, len(offsets))
+            marks |= {at: payload.alone[row] for at, row in places if row in payload.alone}
+        offsets += [rows[row] for row in taken]
+        found += map(payload.origin, taken)
+        if to < roll.to:
+            break
     kept = Kept(
         topic=roll.topic.name,
         generation=roll.topic.generation,
@@ -229,19 +260,54 @@ def rekeep_of(roll: Roll, read: Callable[[int], Entry], stays: Stays) -> tuple[b
         to=to,
         offsets=offsets,
         origins=found,
-        messages=Columns.of(messages) if messages else None,
+        messages=copies.columns() if offsets else None,
+        alone=_with_new(marks, offsets, alone),
     )
     return kept.encode(), len(offsets)
 
 
+def _place_of(stretch: Stretch) -> tuple[int, int, int]:
+    return stretch.entry, stretch.start, stretch.end
+
+
+def _each_row(stretches: Iterable[Stretch]) -> Iterator[tuple[int, int]]:
+    """Yield the queue offset and the row of each message."""
+    for first, length, row, *_ in stretches:
+        yield from zip(range(first, first + length), range(row, row + length), strict=True)
+
+
+def _body_sizes(frame: ProduceFrame, size_bytes: int) -> Sequence[int]:
+    """Return the bytes of each body; of one that is alone, or in a broken column, about."""
+    if frame.count > 1:
+        try:
+            return frame.body_sizes()
+        except MalformedCommandError:
+            pass  # some rows can be decoded nevertheless
+    return [size_bytes // frame.count] * frame.count
+
+
+def _with_new(marks: Mapping[int, int], offsets: Sequence[int], alone: Alone) -> dict[int, int]:
+    """Return *marks*, by row, ascending, with those of *offsets* that are found to be alone."""
+    if not len(alone.offsets):
+        return dict(marks)
+    new = {row: alone.since_ms for row, offset in enumerate(offsets) if offset in alone.offsets}
+    return dict(sorted({**new, **marks}.items()))
+
+
 class _Payload:
-    """A payload of messages in an entry: each slice of a block with gaps is in the same one."""
+    """A payload of messages in an entry: all slices of a block are in one.
+
+    Attributes:
+        sizes: See `_body_sizes`.
+    """
 
     def __init__(self, entry: Entry, start: int, end: int) -> None:
-        self.entry, self.place = entry, (entry.index, start)
+        self._place = entry.index, start
         self._frame = ProduceFrame(entry.data, start, end)
+        self.sizes = _body_sizes(self._frame, end - start)
         is_copy = entry.data[start - 1] == REKEPT
         self._theirs = origins(entry, start, end) if is_copy else None
+        self.alone = alone_since(entry, start, end) if is_copy else {}
         self._mine = Origin(entry.index, entry.timestamp_ms, self._frame.born_host)
 
     def origin(self, row: int) -> Origin:
@@ -254,9 +320,45 @@ class _Payload:
             message = self._frame.message(row)
         except MalformedCommandError:
             return None
-        if message.message_id:
-            return message
-        return replace(message, message_id=id_of_place(*self.place, row))
+        return replace(message, message_id=self._id(message.message_id, row))
+
+    def columns(self, rows: Sequence[int]) -> Columns:
+        """Return some messages, with ids. Raises MalformedCommandError: see `message`."""
+        found = self._frame.columns(rows)
+        ids = map(self._id, found.message_ids, rows)
+        return replace(found, message_ids=[*ids])
+
+    def _id(self, given: str, row: int) -> str:
+        return given or id_of_place(*self._place, row)
+
+
+class _Copies:
+    """The messages of a REKEEP: by columns, but where a payload has few of them."""
+
+    def __init__(self) -> None:
+        self._parts, self._few = list[Columns](), list[Message]()
+
+    def take(self, payload: _Payload, rows: Sequence[int]) -> Sequence[int]:
+        """Add some messages of a payload, but for those that cannot be decoded; return the rows."""
+        if len(rows) > _BY_ONE:
+            try:
+                found = payload.columns(rows)
+            except MalformedCommandError:
+                pass  # some can be decoded
+            else:
+                self._parts += self._columns_of_few(), found
+                return rows
+        messages = {row: message for row in rows if (message := payload.message(row)) is not None}
+        self._few += messages.values()
+        return [*messages]
+
+    def _columns_of_few(self) -> Columns:
+        few, self._few = self._few, []
+        return Columns.of(few)
+
+    def columns(self) -> Columns:
+        """Return all of them."""
+        return Columns.join([*self._parts, self._columns_of_few()])
 
 
 def past_blocks(

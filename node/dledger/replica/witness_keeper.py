@@ -75,7 +75,7 @@ class WitnessKeeper:
         voters = core.memberships.electorate.everyone - {core.id}
         silent = voters - self._reports.heard(ASK_WAIT_S).keys()
         knows_all = core.memberships.current.get(core.id) is not None and not silent
-        if not knows_all and now_s < self._until_s:
+        if not knows_all and (now_s < self._until_s or self._knows_nobody()):
             if now_s >= self._ask_s:
                 self._ask_s = now_s + _ASK_AGAIN_S
                 members = [each.id for each in core.memberships.current.members]
@@ -92,6 +92,14 @@ class WitnessKeeper:
         core.answered(self._told)
         self._told = {}
         self._wake()
+
+    def _knows_nobody(self) -> bool:
+        """Whether those that this node can ask may all be gone, and nobody else has spoken yet.
+
+        Nobody waits for a node that joins; and whoever feeds it reports to it. Its disk may be an
+        older copy of a voter's, from when that joined.
+        """
+        return self._core.is_joining and not self._told
 
     def _reported(self, sender: NodeId, report: Report) -> None:
         """Take what a member knows; of one that started anew nothing is counted on any more."""

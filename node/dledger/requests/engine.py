@@ -100,7 +100,7 @@ class Engine(Protocol):
         """Return a committed entry."""
 
     def read_ahead(self, indexes: Sequence[int]) -> None:
-        """Begin to read committed entries that are asked for soon, ascending; never waits."""
+        """Begin to read committed entries that are asked for soon, in this order; never waits."""
 
     async def read_index(self) -> int:
         """Return an index at which a read is linearizable, once a quorum confirms leadership.

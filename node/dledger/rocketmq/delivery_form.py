@@ -12,8 +12,8 @@ from typing import Final
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.broker.commands import LeaseRef, Receive
-from dledger.broker.consume_queue import Payload
 from dledger.broker.message import Encoding, Message, id_of_place
+from dledger.broker.queue_positions import Payload
 from dledger.broker.results import Delivery
 from dledger.broker.topics import Topic
 from dledger.checks.messages import MAX_TIMESTAMP_MS, md5_of

@@ -11,10 +11,10 @@ from google.protobuf.duration_pb2 import Duration
 
 from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
-from dledger.broker.consume_queue import Payload
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_positions import Payload
 from dledger.broker.rekeep import REKEPT, Origin, origins
 from dledger.broker.results import Delivery, Received
 from dledger.broker.topics import Topic

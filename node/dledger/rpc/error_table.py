@@ -126,6 +126,7 @@ TABLE: Final[dict[type[DledgerError], ErrorRow]] = {
         "BAD_REQUEST", StatusCode.ALREADY_EXISTS, _by_argument, attrgetter("group_id")
     ),
     errors.OffsetOutOfRange: ErrorRow("ILLEGAL_OFFSET", StatusCode.OUT_OF_RANGE),
+    errors.EntryDropped: ErrorRow("ILLEGAL_OFFSET", StatusCode.OUT_OF_RANGE, _same),
     errors.Unavailable: ErrorRow("HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same),
     errors.OutcomeUnknown: ErrorRow("HA_NOT_AVAILABLE", StatusCode.UNAVAILABLE, _same),
     errors.NotLeader: ErrorRow(

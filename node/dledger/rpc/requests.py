@@ -27,7 +27,7 @@ _LIMITS: Final = {
     "SendMessage": MAX_CLIENT_FRAME_BYTES,
     "Append": MAX_CLIENT_FRAME_BYTES,
     "Produce": MAX_CLIENT_FRAME_BYTES,
-    "Compact": 2 << 20,  # a bitmap of 1 MiB that nothing makes smaller, and proofs
+    "Compact": 3 << 20,  # two bitmaps of 1 MiB that nothing makes smaller, and proofs
 }
 MAX_ELEMENTS: Final = 1 << 17
 """The limit of fields in a request: 32 for each message of the largest batch. Requests of at most

@@ -221,7 +221,7 @@ class Node:
                 handlers_of(services_of(self._parts, peer_port=True)), self._peers.replication
             ).handler(),
             self._admin.handler(),
-            TopicAdminServicer(self.engine, self._parts.context.resolver).handler(),
+            TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]
@@ -353,7 +353,7 @@ class Node:
         """Accept a peer's handshake, by which this node may join its group; or raise.
 
         Returns the sender as a member, according to this node's log or to a member in that log;
-        None while this node knows no member.
+        None while this node knows no member, or joins and nobody that it knows answers for it.
         """
         if self._closing:
             raise NotJoined
@@ -373,6 +373,8 @@ class Node:
             others = [one.id for one in core.membership.members if one.id != self.node_id]
             sender = await self._introductions.find(handshake.sender_id, others)
             if sender is None:
+                if core.is_joining and core.hears(handshake.sender_id):
+                    return None
                 group_id = self._joining.group_id
                 raise NotMember(handshake.sender_id, name=handshake.sender_name, group_id=group_id)
             logger.info("learned of a new member: %s", sender)

@@ -45,6 +45,7 @@ class CompactionServicer:
             first=request.first,
             to=request.to,
             stays=request.stays,
+            alone=request.alone,
             again_in_ms=request.again_in_ms,
             proofs={proof.offset: proof.by for proof in request.proofs},
         )

@@ -4,28 +4,35 @@ Nothing is remembered between two calls: whoever gets an error, or another leade
 again, and a second round finds nothing. A call looks through as many messages as it can in about a
 second, in steps between which the event loop goes on. The key is in memory while it is looked for,
 and in no command, error or line of a log.
+
+What compaction has let go before is not found, and backups show it. Who has read these says where
+it was (`Older`): the leader checks what it still can, and has that erased, too.
 """
 
 from __future__ import annotations
 
 import asyncio
-import time
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.erase import MAX_OFFSETS, Erase
 from dledger.broker.key_queues import queue_of_key
 from dledger.broker.produce import ProduceFrame
+from dledger.broker.queue_positions import Stretch
 from dledger.broker.rekeep import REKEPT, origins
 from dledger.broker.results import Erased
-from dledger.broker.topics import Topic
+from dledger.broker.topics import MAX_QUEUES, Topic
+from dledger.common.metrics import NodeMetrics
 from dledger.errors import InvalidArgument, OffsetOutOfRange, Refused, UnknownTopic
 from dledger.requests.engine import Engine
-from dledger.types import Entry
+from dledger.types import MAX_NUMBER, Entry
+
+logger = logging.getLogger(__name__)
 
 _CALL_S: Final = 1.0
 """How long a call looks for more; it always does one step."""
@@ -56,10 +63,48 @@ class Wanted:
 
     def check(self) -> None:
         """Raise InvalidArgument if it cannot be right, whatever the group has."""
-        if not self.key:
-            raise InvalidArgument("the key is empty, which no message's is")
+        _check_key(self.key)
         if self.first < 0 or self.end < 0:
             raise InvalidArgument(f"[{self.first}, {self.end}) is no range of queue offsets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Older:
+    """Messages of a key that somebody has read in a backup; most of them are gone here.
+
+    Attributes:
+        topic: The topic's name.
+        key: Exactly this one; never shown.
+        generation: Which topic of that name: the one that there is, or one that was deleted.
+        queue_id: Their queue.
+        offsets: Where they are, or were; ascending.
+        first_entry: None of them was stored before this entry.
+        only_check: Nothing is erased.
+    """
+
+    topic: str
+    key: str = field(repr=False)
+    generation: int
+    queue_id: int
+    offsets: tuple[int, ...]
+    first_entry: int
+    only_check: bool = False
+
+    def check(self) -> None:
+        """Raise InvalidArgument if it cannot be right, whatever the group has."""
+        _check_key(self.key)
+        if not 1 <= len(self.offsets) <= MAX_OFFSETS:
+            raise InvalidArgument(f"{len(self.offsets)} offsets, of at most {MAX_OFFSETS}")
+        bounds = (-1, *self.offsets, MAX_NUMBER)
+        if not all(lower < higher for lower, higher in pairwise(bounds)):
+            raise InvalidArgument(f"offsets that do not ascend in [0, {MAX_NUMBER})")
+        if not 0 <= self.queue_id < MAX_QUEUES:
+            raise InvalidArgument(f"no topic has a queue {self.queue_id}")
+
+
+def _check_key(key: str) -> None:
+    if not key:
+        raise InvalidArgument("the key is empty, which no message's is")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +137,8 @@ class Hit(NamedTuple):
 class Eraser:
     """Serves who erases, one call at a time."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, engine: Engine, metrics: NodeMetrics) -> None:
+        self._engine, self._metrics = engine, metrics
         self._turn = asyncio.Lock()
 
     async def erase(self, wanted: Wanted) -> Erasing:
@@ -108,28 +153,118 @@ class Eraser:
         """
         wanted.check()
         async with self._turn:
-            # A leader that has lost its majority knows of no newer messages.
-            await self._engine.wait_applied(await self._engine.read_index(), _APPLIED_S)
+            await self._catch_up()
             return await self._erase(wanted, self._topic_of(wanted))
+
+    async def _catch_up(self) -> None:
+        """Wait for what is committed: a leader that lost its majority knows no newer messages."""
+        await self._engine.wait_applied(await self._engine.read_index(), _APPLIED_S)
 
     def _topic_of(self, wanted: Wanted) -> Topic:
         topic = self._engine.state.topics.named(wanted.topic)
         if wanted.generation not in {0, topic.generation}:
             raise UnknownTopic(wanted.topic)
-        if topic.compaction is None:
-            raise Refused(
-                f"topic {topic.name!r} is not compacted, so its messages have any number of keys, "
-                "or none, and go with its retention: nothing is erased; delete the topic if none "
-                "of them may stay"
-            )
+        _check_compacted(topic)
         return topic
+
+    async def erase_older(self, older: Older) -> Erased:
+        """Have messages erased, of which the group may have nothing any more but its backups.
+
+        Of those that are gone the caller is believed.
+
+        Returns:
+            How many of them were there, and an entry by which the command is in the log (0: it only
+            was to be checked).
+
+        Raises:
+            NotLeader, DledgerError: As `erase` does.
+            InvalidArgument: One is there and is a message of another key, or cannot be. Nothing was
+                done.
+            Refused: The topic is not compacted.
+        """
+        older.check()
+        async with self._turn:
+            await self._catch_up()
+            try:
+                hits = await self._check(older)
+            except InvalidArgument as error:
+                self._metrics.erase_lies.inc()
+                logger.error("the erasing of older messages is refused: %s", error)
+                raise
+            if older.only_check:
+                return Erased(len(hits), 0)
+            return await self._say_older(older, hits)
+
+    async def _check(self, older: Older) -> list[Hit]:
+        """Return which of the messages are there, each of the key."""
+        topic = self._topic_as_told(older)
+        if topic is None:
+            return []
+        key, queue = older.key.encode(), self._queue(topic, older.queue_id)
+        if older.queue_id != queue_of_key(key, topic.queues):
+            raise InvalidArgument(
+                f"nothing was done: the key has no messages in queue {older.queue_id} of topic "
+                f"{topic.name!r}"
+            )
+        if older.offsets[-1] >= queue.end:
+            raise InvalidArgument(
+                f"nothing was done: queue {older.queue_id} of topic {topic.name!r} has not come "
+                f"to offset {older.offsets[-1]}: it ends at {queue.end}"
+            )
+        there, hits = await self._rows(topic, older, key)
+        if others := there - {hit.offset for hit in hits}:
+            raise InvalidArgument(
+                f"nothing was done: offset {min(others)} of queue {older.queue_id} of topic "
+                f"{topic.name!r} is a message of another key, and so are {len(others)} in all"
+            )
+        return hits
+
+    def _topic_as_told(self, older: Older) -> Topic | None:
+        """Return the topic; None if it was deleted."""
+        topics = self._engine.state.topics
+        if not 1 <= older.generation <= topics.made:
+            raise InvalidArgument(f"nothing was done: there never was a topic {older.generation}")
+        found = (each for each in topics.all() if each.generation == older.generation)
+        topic = next(found, None)
+        if topic is not None:
+            if topic.name != older.topic:
+                raise InvalidArgument(
+                    f"nothing was done: topic {older.generation} is {topic.name!r}, "
+                    f"not {older.topic!r}"
+                )
+            _check_compacted(topic)
+        return topic
+
+    async def _rows(self, topic: Topic, older: Older, key: bytes) -> tuple[set[int], list[Hit]]:
+        """Return which offsets are there, and which of these have the key."""
+        slices = rows_at(self._queue(topic, older.queue_id), older.offsets)
+        try:
+            hits = await self._hits(slices, key)
+        except OffsetOutOfRange:  # see `_look`
+            slices = rows_at(self._queue(topic, older.queue_id), older.offsets)
+            hits = await self._hits(slices, key)
+        return {each.first for each in slices}, hits
+
+    async def _say_older(self, older: Older, hits: Sequence[Hit]) -> Erased:
+        command = Erase(
+            generation=older.generation,
+            queue_id=older.queue_id,
+            first_entry=max(min([older.first_entry, *(hit.entry for hit in hits)]), 0),
+            offsets=older.offsets,
+        )
+        try:
+            result = await self._engine.propose(command.encode())
+        except UnknownTopic:  # as the state says of a topic that is gone; the log has the command
+            return Erased(0, self._engine.state.applied_index)
+        return _result_of(result)
 
     async def _erase(self, wanted: Wanted, topic: Topic) -> Erasing:
         key = wanted.key.encode()
         queue_id = queue_of_key(key, topic.queues)
         at, end = wanted.first, wanted.end or self._queue(topic, queue_id).end
         messages, first_entry, erase_entry = 0, 0, 0
-        until_s = time.monotonic() + _CALL_S
+        now_s = asyncio.get_running_loop().time
+        until_s = now_s() + _CALL_S
         while at < end:
             at, hits = await self._look(topic, queue_id, at, end, key)
             if hits:
@@ -138,7 +273,7 @@ class Eraser:
                 done = await self._say(topic, queue_id, hits, lowest, only_count=wanted.only_count)
                 messages += done.messages
                 erase_entry = done.entry if done.messages else erase_entry
-            if time.monotonic() >= until_s:
+            if now_s() >= until_s:
                 break
             await asyncio.sleep(0)
         return Erasing(
@@ -161,10 +296,7 @@ class Eraser:
             first_entry=lowest,
             offsets=tuple(hit.offset for hit in hits),
         )
-        result = await self._engine.propose(command.encode())
-        if not isinstance(result, Erased):
-            raise TypeError(f"ERASE answered {result!r}")
-        return result
+        return _result_of(await self._engine.propose(command.encode()))
 
     def _queue(self, topic: Topic, queue_id: int) -> ConsumeQueue:
         topics = self._engine.state.topics
@@ -191,6 +323,30 @@ class Eraser:
             if entry.data.find(key, start, end) >= 0:  # most payloads have it nowhere
                 found += await asyncio.to_thread(hits_in, entry, list(rows), key.decode())
         return found
+
+
+def _check_compacted(topic: Topic) -> None:
+    if topic.compaction is None:
+        raise Refused(
+            f"topic {topic.name!r} is not compacted, so its messages have any number of keys, "
+            "or none, and go with its retention: nothing is erased; delete the topic if none "
+            "of them may stay"
+        )
+
+
+def _result_of(result: object) -> Erased:
+    if not isinstance(result, Erased):
+        raise TypeError(f"ERASE answered {result!r}")
+    return result
+
+
+def rows_at(queue: ConsumeQueue, offsets: Sequence[int]) -> list[Stretch]:
+    """Return the messages of a queue that are at *offsets*, each alone."""
+    places = ((offset, queue.locate(offset)) for offset in filter(queue.has, offsets))
+    return [
+        Stretch(offset, 1, at.row, at.payload.index, at.payload.start, at.payload.end)
+        for offset, at in places
+    ]
 
 
 def next_step(queue: ConsumeQueue, first: int, end: int) -> tuple[list[Stretch], int]:

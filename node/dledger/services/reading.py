@@ -20,11 +20,12 @@ from itertools import chain, groupby
 from typing import Final, NamedTuple, TypeAlias
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.consume_queue import ConsumeQueue, Stretch
+from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.erased_offsets import ErasedOffsets
 from dledger.broker.joined_rows import Rows, joined_payload
 from dledger.broker.kept_blocks import KeptBlock, KeptBlocks
 from dledger.broker.produce import ProduceFrame, without_client_id
+from dledger.broker.queue_positions import Stretch
 from dledger.broker.rekeep import Origin, origins
 from dledger.broker.topics import Topic
 from dledger.errors import OffsetOutOfRange, TopicMadeAnew, UnknownTopic

@@ -13,13 +13,14 @@ import grpc
 
 from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic, SetRetention
 from dledger.broker.results import GroupCreated, RetentionSet, TopicDeleted, TopicGrown
+from dledger.common.metrics import NodeMetrics
 from dledger.common.status import Backlog
 from dledger.errors import NotLeader
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin_port import admin_service
-from dledger.services.erasing import Eraser, Wanted
+from dledger.services.erasing import Eraser, Older, Wanted
 from dledger.services.topic_message import topic_message
 
 _Q = TypeVar("_Q")
@@ -31,9 +32,9 @@ _QUEUES_IN_A_TURN: Final = 1_024
 class TopicAdminServicer:
     """Describes, grows, keeps, erases from and deletes topics; lists, makes and deletes groups."""
 
-    def __init__(self, engine: Engine, resolver: TopicResolver) -> None:
+    def __init__(self, engine: Engine, resolver: TopicResolver, metrics: NodeMetrics) -> None:
         self._engine, self._resolver = engine, resolver
-        self._eraser = Eraser(engine)
+        self._eraser = Eraser(engine, metrics)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
@@ -128,6 +129,8 @@ class TopicAdminServicer:
         return pb.DeleteGroupResponse()
 
     async def _erase(self, request: pb.EraseRequest) -> pb.EraseResponse:
+        if request.offsets:
+            return await self._erase_older(request)
         erasing = await self._eraser.erase(
             Wanted(
                 topic=request.topic,
@@ -145,6 +148,25 @@ class TopicAdminServicer:
             erase_entry=erasing.erase_entry,
             next_offset=erasing.next,
             end_offset=erasing.end,
+        )
+
+    async def _erase_older(self, request: pb.EraseRequest) -> pb.EraseResponse:
+        erased = await self._eraser.erase_older(
+            Older(
+                topic=request.topic,
+                key=request.key,
+                generation=request.generation,
+                queue_id=request.queue_id,
+                offsets=tuple(request.offsets),
+                first_entry=request.first_entry,
+                only_check=request.only_count,
+            )
+        )
+        return pb.EraseResponse(
+            generation=request.generation,
+            messages=erased.messages,
+            erase_entry=erased.entry,
+            named=len(request.offsets),
         )
 
     async def _list_erasures(self, request: pb.ListErasuresRequest) -> pb.ListErasuresResponse:

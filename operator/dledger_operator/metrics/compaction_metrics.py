@@ -50,7 +50,8 @@ class CompactionMetrics:
                 self._overdue.labels(*key).set(float("inf"))
             return
         self.shown.add(key)
-        since = datetime.fromisoformat(last.get("lastSucceededAt") or last["since"])
+        times = (last[key] for key in ("lastSucceededAt", "since") if key in last)
+        since = max(map(datetime.fromisoformat, times))
         self._since.labels(*key).set(since.timestamp())
         self._overdue.labels(*key).set(overdue_at.timestamp())
         for outcome, field in _OUTCOMES.items():

@@ -42,10 +42,10 @@ def last_round(group: BrokerGroup, observed: Observed, *, now: str) -> Manifest:
     at = datetime.fromisoformat(now).astimezone(UTC)
     topics = compacted_topics(observed.topics)
     if topics is not None:
-        found["topics"] = list(topics[:MOST_TOPICS])
+        found["topics"], found["topicCount"] = list(topics[:MOST_TOPICS]), len(topics)
     if not found.get("topics"):
-        found.pop("topics", None)
-        found.pop("since", None)
+        for key in ("topics", "topicCount", "since"):
+            found.pop(key, None)
     else:
         found.setdefault("since", now)
     found |= _newest(rounds) | _last_success(rounds, found)
@@ -88,12 +88,13 @@ def overdue_from(group: BrokerGroup, last: Json) -> datetime:
     """Return from when a round is overdue: four retentions after the last that succeeded.
 
     Where messages are kept for ever, four periods of the schedule; and never before a schedule that
-    is rarer is late itself. Before the first round, it counts from when a compacted topic was seen.
+    is rarer is late itself. Before a round of the topics that there are, it counts from when the
+    first of them was seen: of earlier ones, which are gone, one may have succeeded long ago.
     The metric of this says what the condition would say while no operator is there to say it.
     """
     if not last.get("topics"):
         return _NEVER
-    since = _moment(str(last.get("lastSucceededAt") or last["since"]))
+    since = max(_moment(str(last[key])) for key in ("lastSucceededAt", "since") if key in last)
     schedule, hours = group.spec.compaction.schedule, group.spec.retention.hours
     ends = [since + timedelta(hours=PERIODS * hours)] if hours else []
     if schedule and not fault(schedule):
@@ -111,7 +112,7 @@ def _overdue(group: BrokerGroup, last: Json, *, now: str) -> str:
     since = last.get("lastSucceededAt")
     what = f"no round succeeded since {since}" if since else "no round has ever succeeded"
     return (
-        f"{what}: {len(last['topics'])} compacted topics keep all that they were sent, and are "
+        f"{what}: {last['topicCount']} compacted topics keep all that they were sent, and are "
         "copied whole each time that retention drops their messages"
     )
 

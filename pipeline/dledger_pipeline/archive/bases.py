@@ -93,20 +93,19 @@ def state_on_disk(directory: Path) -> BrokerState | None:
     return None
 
 
-def state_of_node(address: str, group_id: str, *, take: bool = False) -> BrokerState:
+def state_of_node(address: str, group_id: str) -> BrokerState:
     """Return the state in the newest snapshot that a node has.
 
     Args:
         address: Its peer port.
         group_id: The group it must be.
-        take: Whether to let it take one now.
 
     Raises:
         CorruptObject: It sent no whole snapshot of this group.
         ExportError: It has none, or does not answer.
     """
     with ExportClient(address) as exporter:
-        data = exporter.snapshot(group_id, take=take)
+        data = exporter.snapshot(group_id, take=False)
     name = f"the snapshot of {address}"
     return state_of(name, _decoded(name, group_id, data))
 

@@ -1,9 +1,10 @@
 """Which messages of a compacted topic may go: those that a newer one of their key has beaten. Pure.
 
 Of each (generation, queue, key) the message with the highest queue offset stays. If that is a
-tombstone, it goes once it is old enough and was the only message of its key in all that was read:
-were it to go together with the value that it deletes, and that value's queue were to be decided
-later, or never, the deleted key would be back.
+tombstone and was the only message of its key in all that was read, it is *alone*, and the leader is
+told so: it lets it go once that has been known for as long as the topic keeps tombstones. Were it
+to go together with the value that it deletes, and that value's queue were to be decided later, or
+never, the deleted key would be back.
 
 What was not read is never named, so it stays. What was beaten once stays beaten: the decision may
 be late, or told twice. Plain batches in, batches out; `jobs.compact` runs `decide_keys` in one
@@ -13,8 +14,7 @@ process or in Spark's tasks, each with all rows of its keys.
 from __future__ import annotations
 
 import zlib
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
@@ -23,7 +23,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dledger.broker.lived_time import LivedTime
 from dledger_pipeline.log.records import schema, values
 
 Queue: TypeAlias = tuple[int, int]
@@ -42,23 +41,21 @@ DECIDED_SCHEMA: Final = schema(
 )
 """What was decided about some keys of a queue: how many keys and rows were read; and which messages
 may go: queue offset and that of the newer message of its key, 8 bytes each, little endian. A
-tombstone that may go is said to be beaten by itself."""
+tombstone that is alone is said to be beaten by itself."""
 
 _PAIR: Final = np.dtype("<i8")
 _CELL_PAIRS: Final = 1 << 20
 
 
-def decide_keys(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
+def decide_keys(rows: pa.Table) -> pa.Table:
     """Return what is decided (`DECIDED_SCHEMA`) by *rows*, in any order, and any of them twice.
 
-    Args:
-        rows: Of `keys.KEY_SCHEMA`: all that there are of each key that is among them.
-        tombstones_before_ms: By generation: a tombstone that was stored later stays.
+    They are of `keys.KEY_SCHEMA`: all that there are of each key that is among them.
     """
     if not rows.num_rows:
         return DECIDED_SCHEMA.empty_table()
-    generation, queue_id, offset, stored_at_ms = (
-        _numbers(rows, name) for name in ("generation", "queue_id", "queue_offset", "stored_at_ms")
+    generation, queue_id, offset = (
+        _numbers(rows, name) for name in ("generation", "queue_id", "queue_offset")
     )
     queue, queues = _number_items(generation << 32 | queue_id)
     key, keys = _number_items(_codes(rows.column("key")) * len(queues) + queue)
@@ -67,10 +64,9 @@ def decide_keys(rows: pa.Table, tombstones_before_ms: Mapping[int, int]) -> pa.T
     np.maximum.at(highest, key, offset)
     np.minimum.at(lowest, key, offset)
     by = highest[key]
-    limits = np.array([tombstones_before_ms.get(int(each) >> 32, 0) for each in queues], np.int64)
     is_tombstone = np.asarray(rows.column("tombstone").to_numpy(), np.bool_)
     only = lowest[key] == by
-    goes = (offset < by) | (is_tombstone & only & (stored_at_ms < limits[queue]))
+    goes = (offset < by) | (is_tombstone & only)
     of_queue = np.full(len(keys), 0, np.int64)
     of_queue[key] = queue
     counts = (np.bincount(each, minlength=len(queues)) for each in (of_queue, queue))
@@ -114,15 +110,6 @@ def _by_queue(queue: _Ints, pairs: _Ints, queues: int) -> list[_Ints]:
     return np.split(pairs[order], np.cumsum(np.bincount(queue, minlength=queues))[:-1])
 
 
-def stored_before_ms(time: LivedTime, age_ms: int) -> int:
-    """Return from when on messages are younger than *age_ms*, as the leader counts: in lived time.
-
-    At a moment after that of *time*, where they are only older.
-    """
-    lived_ms = time.lived_ms - age_ms
-    return bisect_right(range(time.log_ms + 1), lived_ms, key=time.lived_at)
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """Queue offsets ``[first, to)``: what one call decides.
@@ -130,12 +117,14 @@ class Part:
     Attributes:
         goes: How many of them may go.
         stays: Bitmap of those that stay, lowest bit first, compressed by zlib.
+        alone: Likewise, of those of the others that are tombstones and alone.
     """
 
     first: int
     to: int
     goes: int
     stays: bytes
+    alone: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,7 +134,7 @@ class QueueDecision:
     Attributes:
         keys, messages: How many were read; a message that was copied counts each time.
         offsets: Of the messages that may go, ascending.
-        by: The offsets that have beaten them.
+        by: The offsets that have beaten them; of a tombstone that is alone its own.
     """
 
     generation: int
@@ -167,10 +156,11 @@ class QueueDecision:
             first = int(self.offsets[at])
             end = int(np.searchsorted(self.offsets, first + range_offsets))
             to = int(self.offsets[end - 1]) + 1
-            stays = np.ones(to - first, np.bool_)
-            stays[self.offsets[at:end] - first] = False
-            bitmap = np.packbits(stays, bitorder="little").tobytes()
-            yield Part(first, to, end - at, zlib.compress(bitmap))
+            named, by = self.offsets[at:end] - first, self.by[at:end] - first
+            stays, alone = np.ones(to - first, np.bool_), np.zeros(to - first, np.bool_)
+            stays[named] = False
+            alone[named[named == by]] = True
+            yield Part(first, to, end - at, _bitmap(stays), _bitmap(alone))
             at = end
 
     def beaten_by(self, offset: int) -> int | None:
@@ -178,6 +168,10 @@ class QueueDecision:
         at = int(np.searchsorted(self.offsets, offset))
         is_there = at < len(self.offsets) and self.offsets[at] == offset
         return int(self.by[at]) if is_there else None
+
+
+def _bitmap(bits: npt.NDArray[np.bool_]) -> bytes:
+    return zlib.compress(np.packbits(bits, bitorder="little").tobytes())
 
 
 def by_queue(tables: Iterable[pa.Table]) -> dict[Queue, QueueDecision]:

@@ -3,7 +3,8 @@
 A backup has them, and nodes have what came later. Where the messages of PRODUCE lie is known by the
 backup, else nodes are asked; they move meanwhile, when a REKEEP copies them. So places are asked
 for first, and the log is read up to where the nodes were that told them: whoever was copied by then
-is found in a REKEEP that is read, and nobody is missed. Used by the job `compact`.
+is found in a REKEEP that is read, and nobody is missed. Used by the job `compact`;
+`known_log` asks nodes in the same way.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _WHOLE: Final = 1 << 40
 """A target size that gives one range, where only the plan's other facts are wanted."""
 _CATCH_UP_S: Final = 20.0
 _LOOK_S: Final = 0.1
-_READ: Final = ("index", "term", "timestamp_ms", "body")
+_READ: Final = ("index", "term", "type", "timestamp_ms", "body")
 """What rows of keys are made of."""
 
 
@@ -134,12 +135,12 @@ def kept_log(
     if not nodes.leader:
         raise NodeUnavailable(f"none of {', '.join(nodes.addresses)} leads its group")
     with ExportClient(nodes.addresses[0]) as exporter:
-        seen = _caught_up(exporter, nodes.group_id, nodes.leader_commit_index)
+        seen = caught_up(exporter, nodes.group_id, nodes.leader_commit_index)
         last, first = seen.commit_index, max(seen.kept_from, seen.first_available)
         manifest = catalog.load(store, nodes.group_id) if store is not None else None
         files: Sequence[ManifestRow] = ()
         if manifest is not None and manifest.last_index >= first:
-            _check_continues(exporter, manifest, last)
+            check_continues(exporter, manifest, last)
             files = _files_from(manifest, first)
         begin = files[-1].last_index + 1 if files else first
         plan = exporter.plan(
@@ -165,8 +166,12 @@ def kept_log(
     return KeptLog(ranges=tuple(ranges), as_of_index=last, as_of_chain=chain)
 
 
-def _caught_up(exporter: ExportClient, group_id: str, index: int) -> ExportPlan:
-    """Return what the node has once it has all up to *index*, which is committed."""
+def caught_up(exporter: ExportClient, group_id: str, index: int) -> ExportPlan:
+    """Return what the node has once it has all up to *index*, which is committed.
+
+    Raises:
+        NodeUnavailable: It does not come so far.
+    """
     until_s = time.monotonic() + _CATCH_UP_S
     while True:
         seen = exporter.plan(group_id=group_id, target_bytes=_WHOLE)
@@ -179,7 +184,7 @@ def _caught_up(exporter: ExportClient, group_id: str, index: int) -> ExportPlan:
         time.sleep(_LOOK_S)
 
 
-def _check_continues(exporter: ExportClient, manifest: Manifest, last: int) -> None:
+def check_continues(exporter: ExportClient, manifest: Manifest, last: int) -> None:
     """Raise BrokenBackup if the node's log does not have the backup's last entry."""
     index = manifest.last_index
     if index > last or _chain_of(exporter, manifest.group_id, index) != manifest.last_chain:
@@ -251,7 +256,7 @@ def _behind(
     first, last = span
     if last < first:
         return
-    _caught_up(exporter, nodes.group_id, last)
+    caught_up(exporter, nodes.group_id, last)
     plan = exporter.plan(
         group_id=nodes.group_id, first_index=first, last_index=last, target_bytes=target_bytes
     )

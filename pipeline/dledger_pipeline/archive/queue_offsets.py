@@ -200,6 +200,29 @@ def message_ranges(
         yield MessageRange(each, wanted, selection, copies).without(erased)
 
 
+def all_places(
+    ranges: Iterable[EntryRange], state: BrokerState | None, last_index: int
+) -> Iterator[pa.RecordBatch]:
+    """Yield the places (`QUEUE_SLICE_SCHEMA`) of all messages up to an entry, in parts.
+
+    Those that *state* refers to where they were stored, and all that was stored behind it, whatever
+    became of it and of its topic later.
+
+    Args:
+        ranges: See `message_ranges`; several may have the same entry.
+        state: Likewise.
+        last_index: No later entry is read.
+
+    Raises:
+        LogIncomplete, CorruptRecord, PipelineError: Like `message_ranges`.
+    """
+    offsets = QueueOffsets(state)
+    yield offsets.held()
+    for each in ranges:
+        if offsets.applied_index < min(each.last_index, last_index):
+            yield _slices(each, offsets, _batch((), QUEUE_SLICE_SCHEMA), last_index)
+
+
 def visible_ranges(
     ranges: Iterable[EntryRange],
     state: BrokerState | None,

@@ -3,9 +3,10 @@
 The log that the group keeps is read, from its backup and from nodes, and all rows of a key decide
 together (`deciding`). Then the leader is told, queue by queue and range by range. It copies and
 lets go what it has itself; so this job writes nothing and keeps no state, and one that was killed,
-is late, or runs beside another does no harm. It proves what the leader wants proven. A backup of
-the same group reads from the same nodes: whoever starts the two lets one end first. Called by the
-command line.
+is late, or runs beside another does no harm. It proves what the leader wants proven. Where
+retention overtakes it, it begins again, and what was done until then is done. A backup of the same
+group reads from the same nodes: whoever starts the two lets one end first. Called by the command
+line.
 """
 
 from __future__ import annotations
@@ -15,15 +16,15 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from dledger.errors import UnknownTopic
-from dledger_pipeline.archive.bases import state_of_node
-from dledger_pipeline.archive.compaction import QueueDecision, stored_before_ms
+from dledger.errors import EntryDropped, UnknownTopic
+from dledger_pipeline.archive.compaction import QueueDecision
 from dledger_pipeline.archive.kept_log import KeptLog, kept_log
 from dledger_pipeline.errors import (
     ExportError,
     ForeignGroup,
     NoSuchTopic,
     NotCompacted,
+    Overtaken,
     RangeNotAvailable,
 )
 from dledger_pipeline.jobs.deciding import decide
@@ -44,7 +45,9 @@ from dledger_pipeline.object_store.store import Store
 RANGE_OFFSETS: Final = 1 << 18
 """What one call decides: a bitmap of 32 KiB, and some seconds of the leader's at most."""
 _ATTEMPTS: Final = 3
-"""To read the log: each further one means that retention dropped what was still to be read."""
+"""Of a round: each further one means that retention has overtaken the one before."""
+_OVERTAKEN: Final = (RangeNotAvailable, EntryDropped)
+"""While the log was read: of what was still to be read; while the leader was told: of all of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +80,14 @@ class CompactRequest(SparkRequest):
 
 @dataclass(slots=True)
 class _Sum:
-    """What came of a topic."""
+    """What came of a topic.
+
+    Attributes:
+        keys, messages: What the last attempt of the round has read.
+        may_go: What may go by that, and what went before.
+        kept, let_go, written_bytes: What was done, by all attempts.
+        later: What goes later, by the last one.
+    """
 
     keys: int = 0
     messages: int = 0
@@ -86,6 +96,11 @@ class _Sum:
     let_go: int = 0
     later: int = 0
     written_bytes: int = 0
+
+    def begin_again(self) -> None:
+        """Forget what was read, and is read again."""
+        self.keys = self.messages = self.later = 0
+        self.may_go = self.let_go
 
     def read(self, decision: QueueDecision) -> None:
         self.keys += decision.keys
@@ -116,7 +131,8 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
     Raises:
         NoSuchTopic, NotCompacted: Topics were asked for that cannot be compacted.
         InvalidArgument: The leader has found that something it was told is not true.
-        Refused: Its log is another than the one that was read, or does not reach back to it.
+        Refused: Its log is another than the one that was read.
+        Overtaken: Retention has overtaken each attempt.
         GapInBackup: The backup lacks entries in which the group keeps messages.
         ExportError, StoreError, BackupError: Nodes, the store or its backup are at fault.
         MessageError, CorruptRecord: The log cannot be read.
@@ -130,16 +146,8 @@ def compact(request: CompactRequest, progress: Progress) -> Result:
         if not topics:
             progress("the group has no compacted topic")
             return {"phase": COMPLETED, "groupId": nodes.group_id, "topicCount": 0, "topics": {}}
-        log, decisions = _read_and_decide(request, topics, progress)
-        progress.at(Phase.COMPACTING)
-        telling = _Telling(leader, log, request.again_in_ms, progress)
         sums = {topic.name: _Sum() for topic in topics}
-        names = {topic.generation: topic.name for topic in topics}
-        for decision in decisions:
-            name = names[decision.generation]
-            sums[name].read(decision)
-            for answer in () if request.dry_run else telling.of_queue(name, decision):
-                sums[name].done(answer)
+        log = _Round(request, leader, topics, sums, progress).run()
     for name, each in sums.items():
         progress(
             f"topic {name}: {count(each.keys, 'key')}, {each.messages} messages read, "
@@ -168,19 +176,51 @@ def _choose_topics(
     return [each for name, each in sorted(there.items()) if each and (not names or name in names)]
 
 
-def _read_and_decide(
-    request: CompactRequest, topics: Collection[CompactedTopic], progress: Progress
-) -> tuple[KeptLog, list[QueueDecision]]:
-    """Read the log and decide; from the beginning where retention has overtaken the reader."""
-    for _ in range(_ATTEMPTS - 1):
+@dataclass(frozen=True, slots=True)
+class _Round:
+    """Reads the log, decides, and tells the leader of topics; what comes of each is in *sums*."""
+
+    request: CompactRequest
+    leader: LeaderClient
+    topics: Collection[CompactedTopic]
+    sums: Mapping[str, _Sum]
+    progress: Progress
+
+    def run(self) -> KeptLog:
+        """Return the log as of which all was told; begins again where retention overtakes it.
+
+        Raises:
+            Overtaken: It does so each time.
+        """
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return self._attempt()
+            except _OVERTAKEN as error:
+                self.progress(f"beginning again: {error}")
+                for each in self.sums.values():
+                    each.begin_again()
         try:
-            return _read_once(request, topics, progress)
-        except RangeNotAvailable as error:
-            progress(f"beginning again: {error}")
-    return _read_once(request, topics, progress)
+            return self._attempt()
+        except _OVERTAKEN as error:
+            raise Overtaken(_ATTEMPTS, error) from error
+
+    def _attempt(self) -> KeptLog:
+        log, decisions = _read_and_decide(self.request, self.topics, self.progress)
+        names = {topic.generation: topic.name for topic in self.topics}
+        for decision in decisions:
+            self.sums[names[decision.generation]].read(decision)
+        if self.request.dry_run:
+            return log
+        self.progress.at(Phase.COMPACTING)
+        telling = _Telling(self.leader, log, self.request.again_in_ms, self.progress)
+        for decision in decisions:
+            name = names[decision.generation]
+            for answer in telling.of_queue(name, decision):
+                self.sums[name].done(answer)
+        return log
 
 
-def _read_once(
+def _read_and_decide(
     request: CompactRequest, topics: Collection[CompactedTopic], progress: Progress
 ) -> tuple[KeptLog, list[QueueDecision]]:
     progress.at(Phase.PLANNING)
@@ -199,10 +239,8 @@ def _read_once(
     )
     at_once = workers(runner, request.master, request.conf, tasks=len(log.ranges))
     log = log.with_pace(request.bytes_per_s / at_once)
-    lived = state_of_node(nodes.addresses[0], nodes.group_id, take=True).time
-    limits = {topic.generation: stored_before_ms(lived, topic.tombstone_ms) for topic in topics}
     processes = at_once if runner is RunnerName.PLAIN else 0
-    return log, [*decide(log, limits, request, progress, processes=processes).values()]
+    return log, [*decide(log, request, progress, processes=processes).values()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +264,7 @@ class _Telling:
                 first=part.first,
                 to=part.to,
                 stays=part.stays,
+                alone=part.alone,
                 again_in_ms=self.again_in_ms,
             )
             try:

@@ -7,8 +7,7 @@ Called by `compact`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 def decide(
     log: KeptLog,
-    tombstones_before_ms: Mapping[int, int],
     request: SparkRequest,
     progress: Progress,
     *,
@@ -44,7 +42,6 @@ def decide(
 
     Args:
         log: All that the group keeps.
-        tombstones_before_ms: See `compaction.decide_keys`.
         request: By which Spark.
         progress: Told each range.
         processes: How many local ones do it instead; 0: Spark does.
@@ -57,21 +54,19 @@ def decide(
     progress.working(len(log.ranges))
     if processes:
         progress(f"reading keys by {count(processes, 'local worker')}")
-        return _plain(log, tombstones_before_ms, processes, progress)
+        return _plain(log, processes, progress)
     progress(f"reading keys by Spark on {request.master}")
-    return _by_spark(log, tombstones_before_ms, request, progress)
+    return _by_spark(log, request, progress)
 
 
-def _plain(
-    log: KeptLog, tombstones_before_ms: Mapping[int, int], processes: int, progress: Progress
-) -> dict[Queue, QueueDecision]:
+def _plain(log: KeptLog, processes: int, progress: Progress) -> dict[Queue, QueueDecision]:
     found = process_pool.run(
         log.ranges,
         _rows,
         workers=processes,
         done=lambda task, _: progress.finished(Done(task.size_bytes, 0)),
     )
-    return by_queue([decide_keys(pa.concat_tables(found), tombstones_before_ms)])
+    return by_queue([decide_keys(pa.concat_tables(found))])
 
 
 def _rows(task: KeyRange) -> pa.Table:
@@ -80,10 +75,7 @@ def _rows(task: KeyRange) -> pa.Table:
 
 
 def _by_spark(
-    log: KeptLog,
-    tombstones_before_ms: Mapping[int, int],
-    request: SparkRequest,
-    progress: Progress,
+    log: KeptLog, request: SparkRequest, progress: Progress
 ) -> dict[Queue, QueueDecision]:
     from dledger_pipeline.spark.session import (  # noqa: PLC0415, takes a second
         one_task_each,
@@ -103,10 +95,10 @@ def _by_spark(
             finished.add((task.size_bytes, 0))
 
         rows = one_task_each(spark, log.ranges, read, KEY_SCHEMA)
-        return by_queue([decided_by_spark(rows, tombstones_before_ms)])
+        return by_queue([decided_by_spark(rows)])
 
 
-def decided_by_spark(rows: DataFrame, tombstones_before_ms: Mapping[int, int]) -> pa.Table:
+def decided_by_spark(rows: DataFrame) -> pa.Table:
     """Return what is decided (`DECIDED_SCHEMA`) by *rows* of `keys.KEY_SCHEMA`.
 
     A task holds the rows of a share of the keys, as large as Spark makes it
@@ -114,13 +106,14 @@ def decided_by_spark(rows: DataFrame, tombstones_before_ms: Mapping[int, int]) -
     """
     from pyspark.sql.pandas.types import from_arrow_schema  # noqa: PLC0415, takes a second
 
-    work = partial(_decide_share, dict(tombstones_before_ms))
-    return rows.repartition(*KEY).mapInArrow(work, from_arrow_schema(DECIDED_SCHEMA)).toArrow()
+    return (
+        rows.repartition(*KEY)
+        .mapInArrow(_decide_share, from_arrow_schema(DECIDED_SCHEMA))
+        .toArrow()
+    )
 
 
-def _decide_share(
-    tombstones_before_ms: Mapping[int, int], batches: Iterator[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
+def _decide_share(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Decide about a share of the keys; runs in a worker."""
     rows = pa.Table.from_batches([batch.cast(KEY_SCHEMA) for batch in batches], KEY_SCHEMA)
-    yield from decide_keys(rows, tombstones_before_ms).to_batches()
+    yield from decide_keys(rows).to_batches()

@@ -30,6 +30,7 @@ class Phase(StrEnum):
     PLANNING = "planning"
     WORKING = "working"
     COMPACTING = "compacting"
+    ERASING = "erasing"
     PUBLISHING = "publishing"
     EXPIRING = "expiring"
 

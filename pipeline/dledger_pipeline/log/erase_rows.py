@@ -1,19 +1,16 @@
-"""Finds the ERASE commands in entries: by the type bytes of all frames at once, by columns. Pure.
+"""What the ERASE commands in entries say, as rows. Pure.
 
-Most entries hold a few frames, so that each step looks at the next frame of all entries that have
-one more. A backup asks this of all that it writes; `queue_offsets` learns of them by replay.
+A backup asks this of all that it writes; `queue_offsets` learns of them by replay.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
-import numpy as np
 import pyarrow as pa
 
 from dledger.broker.command_frame import (
-    HEADER_BYTES,
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
@@ -21,9 +18,9 @@ from dledger.broker.command_frame import (
 from dledger.broker.erase import Erase
 from dledger.common.features import FEATURES
 from dledger.errors import NewerCommand
-from dledger.types import EntryKind
-from dledger_pipeline.log.produce_columns import Bools, Ints, Numbers
-from dledger_pipeline.log.records import schema, values
+from dledger_pipeline.log.command_frames import find_commands
+from dledger_pipeline.log.produce_columns import Numbers
+from dledger_pipeline.log.records import array_of, schema, values
 
 ERASE_SCHEMA: Final = schema(
     index=pa.int64(),
@@ -54,7 +51,7 @@ def erase_rows(entries: pa.RecordBatch) -> pa.RecordBatch:
     data = memoryview(buffer)
     return rows_of(
         (int(indexes[row]), int(times_ms[row]), command)
-        for row, start, end in sorted(_frames(entries, Numbers(buffer)))
+        for row, start, end in find_commands(entries, Numbers(buffer), CommandType.ERASE)
         for command in _decode(data, start, end, int(indexes[row]))
     )
 
@@ -67,35 +64,8 @@ def rows_of(commands: Iterable[tuple[int, int, Erase]]) -> pa.RecordBatch:
         for offset in one.offsets
     ]
     columns = zip(*found, strict=True) if found else ((),) * len(ERASE_SCHEMA)
-    arrays = [_array(each, field.type) for each, field in zip(columns, ERASE_SCHEMA, strict=True)]
+    arrays = [array_of(each, field.type) for each, field in zip(columns, ERASE_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=ERASE_SCHEMA)
-
-
-def _array(items: Sequence[int], kind: pa.DataType) -> pa.Array:
-    """Return whole numbers as an array. `pa.array` would import pandas, in each backup's task."""
-    buffer = pa.py_buffer(np.array(items, str(kind)))
-    return pa.Array.from_buffers(kind, len(items), [None, buffer])
-
-
-def _frames(entries: pa.RecordBatch, numbers: Numbers) -> Iterator[tuple[int, int, int]]:
-    """Yield (row, start, end) of the payloads of all ERASEs; what is cut short is none."""
-    bodies = entries.column("body")
-    edges = np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]
-    row = np.flatnonzero(values(entries.column("type")) == EntryKind.DATA)
-    at, end = edges[row], edges[row + 1]
-    while len(row):
-        row, at, end = _where(at + HEADER_BYTES <= end, row, at, end)
-        start = at + HEADER_BYTES
-        behind = start + numbers.u32(at)
-        is_erase = (numbers.u8(at + HEADER_BYTES - 1) == CommandType.ERASE) & (behind <= end)
-        if is_erase.any():
-            found = _where(is_erase, row, start, behind)
-            yield from zip(*(each.tolist() for each in found), strict=True)
-        row, at, end = _where(behind < end, row, behind, end)
-
-
-def _where(wanted: Bools, *columns: Ints) -> tuple[Ints, ...]:
-    return columns if wanted.all() else tuple(each[wanted] for each in columns)
 
 
 def _decode(data: memoryview, start: int, end: int, index: int) -> Iterator[Erase]:

@@ -17,7 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dledger.broker.command_frame import (
-    HEADER_BYTES,
     CommandType,
     MalformedCommandError,
     UnknownCommandError,
@@ -25,9 +24,10 @@ from dledger.broker.command_frame import (
 from dledger.broker.message import DELETES, TOMBSTONE
 from dledger.broker.rekeep import REKEPT, Rekeep
 from dledger_pipeline.errors import MalformedMessage
+from dledger_pipeline.log.command_frames import find_commands
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA, decode
 from dledger_pipeline.log.produce_columns import Bools, Ints, Numbers
-from dledger_pipeline.log.records import schema, values
+from dledger_pipeline.log.records import array_of, body_bounds, schema, values
 
 KEY_SCHEMA: Final = schema(
     generation=pa.int64(),
@@ -35,10 +35,9 @@ KEY_SCHEMA: Final = schema(
     key=pa.string(),
     queue_offset=pa.int64(),
     tombstone=pa.bool_(),
-    stored_at_ms=pa.int64(),
 )
-"""One row a message that has just one key: of which topic, queue and offset it is; whether it is a
-tombstone; and when it was stored, Unix milliseconds."""
+"""One row a message that has just one key: of which topic, queue and offset it is, and whether that
+is a tombstone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +68,12 @@ def key_rows(
             that it should.
     """
     bodies = entries.column("body")
-    numbers, starts = Numbers(bodies.buffers()[2] or pa.py_buffer(b"")), _offsets(bodies)
+    numbers, starts = Numbers(bodies.buffers()[2] or pa.py_buffer(b"")), body_bounds(bodies)
     produced = _of_produce(entries, places, numbers, starts, generations)
     copied = list(_find_copied(entries, numbers, starts, generations))
     if not copied and not produced.num_rows:
         return pa.RecordBatch.from_pylist([], KEY_SCHEMA)
-    slices, generation, queue_id, offsets, stored_at_ms = _numbered(entries, produced, copied)
+    slices, generation, queue_id, offsets = _numbered(produced, copied)
     found = decode(entries, slices, ("queue_offset", "keys", "properties"))
     row = values(found.column("queue_offset"))
     keys = found.column("keys")
@@ -88,7 +87,6 @@ def key_rows(
         pc.list_flatten(keys.filter(single)),
         pa.array(offsets[row]),
         pa.array(tombstone),
-        pa.array(stored_at_ms[row]),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=KEY_SCHEMA)
 
@@ -113,25 +111,22 @@ def _of_produce(
 
 
 def _numbered(
-    entries: pa.RecordBatch, produced: pa.RecordBatch, copied: list[_Copied]
-) -> tuple[pa.RecordBatch, Ints, Ints, Ints, Ints]:
+    produced: pa.RecordBatch, copied: list[_Copied]
+) -> tuple[pa.RecordBatch, Ints, Ints, Ints]:
     """Return all slices in the log's order, and of each message what it has, by its number.
 
     Messages are numbered through in the slices' `first_offset`, since those of a REKEEP have gaps
-    in their offsets. What they have is generation, queue, queue offset and time.
+    in their offsets. What they have is generation, queue and queue offset.
     """
     index, start, end, first_row, rows, queue_id, first, generation = (
         values(column).astype(np.int64) for column in produced.columns
     )
-    stored_at = values(entries.column("timestamp_ms"))
-    of_entry = np.searchsorted(values(entries.column("index")), index)
     commands = [each.command for each in copied]
     sizes = [len(each.offsets) for each in commands]
     facts = (
         _with_copied(generation, rows, [each.generation for each in commands], sizes),
         _with_copied(queue_id, rows, [each.queue_id for each in commands], sizes),
         _join(_count_up(first, rows), [each.offsets for each in commands]),
-        _join(np.repeat(stored_at[of_entry], rows), [each.stored_at_ms for each in commands]),
     )
     more = [
         (each.index, each.at + each.command.inner, each.at + each.command.end, 0, size)
@@ -143,7 +138,7 @@ def _numbered(
     order = np.lexsort((columns[3], columns[1], columns[0]))
     nothing = np.zeros(len(order), np.int64)
     arrays = [
-        pa.array(column[order].astype(field.type.to_pandas_dtype()))
+        array_of(column[order], field.type)
         for column, field in zip(
             (*columns, nothing, number, nothing), QUEUE_SLICE_SCHEMA, strict=True
         )
@@ -171,9 +166,13 @@ def _count_up(first: Ints, rows: Ints) -> Ints:
 def _find_copied(
     entries: pa.RecordBatch, numbers: Numbers, starts: Ints, generations: Collection[int]
 ) -> Iterator[_Copied]:
-    """Yield the REKEEPs of *generations* that have rows, in the log's order."""
+    """Yield the REKEEPs of *generations* that have rows, in the log's order.
+
+    By the node's own decoder, not by columns (`rekeep_columns`): which of them nodes refused, only
+    that may say.
+    """
     indexes, data = values(entries.column("index")), memoryview(numbers.buffer)
-    for entry, start, end in _rekeeps(numbers, starts):
+    for entry, start, end in find_commands(entries, numbers, CommandType.REKEEP):
         index = int(indexes[entry])
         try:
             command = Rekeep(bytes(data[start:end]), 0, end - start)
@@ -183,27 +182,6 @@ def _find_copied(
             continue  # all nodes refused it
         if command.offsets and command.generation in generations:
             yield _Copied(index, start - int(starts[entry]), command)
-
-
-def _rekeeps(numbers: Numbers, starts: Ints) -> Iterator[tuple[int, int, int]]:
-    """Yield (entry, first byte, byte behind) of each REKEEP payload; all entries step together.
-
-    A frame that is cut short ends its entry, as it does on a node.
-    """
-    entry = np.arange(len(starts) - 1)
-    at, ends = starts[:-1], starts[1:]
-    found = []
-    while len(entry):
-        there = at + HEADER_BYTES <= ends[entry]
-        entry, at = entry[there], at[there]
-        start = at + HEADER_BYTES
-        stop = start + numbers.u32(at)
-        whole = stop <= ends[entry]
-        is_rekeep: Bools = whole & (numbers.u8(at + 4) == CommandType.REKEEP)
-        found.append(np.column_stack((entry, start, stop))[is_rekeep])
-        entry, at = entry[whole], stop[whole]
-    rows = np.concatenate(found) if found else np.zeros((0, 3), np.int64)
-    yield from map(tuple, rows[np.lexsort((rows[:, 1], rows[:, 0]))].tolist())
 
 
 def _is_tombstone(properties: pa.MapArray) -> Bools:
@@ -217,8 +195,3 @@ def _is_tombstone(properties: pa.MapArray) -> Bools:
     so_far = np.concatenate(([0], np.cumsum(is_one)))
     found: Bools = so_far[bounds[1:] - bounds[0]] > so_far[bounds[:-1] - bounds[0]]
     return found
-
-
-def _offsets(bodies: pa.LargeBinaryArray) -> Ints:
-    """Return where each body begins in their buffer, and the end of the last."""
-    return np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]

@@ -1,8 +1,8 @@
-"""Client of a group's leader, whichever node that is: its compacted topics, and `Admin.Compact`.
+"""Client of a group's leader, whichever node that is: of its compacted topics.
 
 Each call may be repeated: what a leader did before it was lost is found done by the next. So a call
 is made again, at whoever leads then, until it is answered or the time is up. Synchronous, and of
-one thread. Used by the job `compact`.
+one thread. Used by the jobs `compact` and `erase`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final, Self
 
 import grpc
@@ -40,12 +40,10 @@ class CompactedTopic:
 
     Attributes:
         generation: Tells it from others that had, or will have, its name.
-        tombstone_ms: A tombstone is kept at least so long.
     """
 
     name: str
     generation: int
-    tombstone_ms: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class CompactCall:
             chain CRC of its record.
         first, to: Queue offsets ``[first, to)`` are decided.
         stays: Bitmap of those that stay, lowest bit first, compressed by zlib.
+        alone: Likewise, of those of the others that are tombstones and their keys' only messages.
         again_in_ms: The next such call comes in so much time; 0: it is not known.
     """
 
@@ -68,6 +67,7 @@ class CompactCall:
     first: int
     to: int
     stays: bytes
+    alone: bytes
     again_in_ms: int
 
 
@@ -88,6 +88,37 @@ class Compacted:
     let_go: int
     written_bytes: int
     later: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErasedNow:
+    """What a leader has erased of what the group had of a key.
+
+    Attributes:
+        messages: How many they were.
+        erase_entry: The entry of the last command; 0: there was none.
+    """
+
+    messages: int
+    erase_entry: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OlderCall:
+    """Messages of a key that the group may have had: one queue's, at most 4,096.
+
+    Attributes:
+        generation: Which topic of the name *topic*.
+        offsets: Their queue offsets, ascending.
+        first_entry: None of them was stored before this entry.
+    """
+
+    topic: str
+    key: str = field(repr=False)
+    generation: int
+    queue_id: int
+    offsets: tuple[int, ...]
+    first_entry: int
 
 
 class LeaderClient:
@@ -139,23 +170,21 @@ class LeaderClient:
         said = self._call(lambda at: pb_grpc.AdminStub(at).DescribeTopic, request)
         if not said.topic.HasField("compaction"):
             return None
-        return CompactedTopic(
-            name=name,
-            generation=said.generation,
-            tombstone_ms=said.topic.compaction.tombstone_ms,
-        )
+        return CompactedTopic(name=name, generation=said.generation)
 
     def compact(self, call: CompactCall, proofs: Mapping[int, int] = _NO_PROOFS) -> Compacted:
         """Let the leader do what *call* says; return its answer.
 
         Args:
             call: What to do. The same call is asked for the same proofs, but by another leader.
-            proofs: By what each of these messages was beaten: queue offsets.
+            proofs: By what each of these messages was beaten: queue offsets. A lone tombstone's is
+                itself.
 
         Raises:
             InvalidArgument: What was said is not true: the leader's words.
             UnknownTopic: The topic is not there any more.
-            Refused: The leader's log is another, or does not reach back to the call's entry.
+            Refused: The leader's log is another.
+            EntryDropped: It does not reach back to the call's entry: retention was quicker.
             ForeignGroup: The nodes belong to another group.
             NodeUnavailable: No leader has answered for as long as the patience lasts.
         """
@@ -164,6 +193,40 @@ class LeaderClient:
             request.proofs.add(offset=offset, by=by)
         answer = self._call(lambda at: pb_grpc.AdminStub(at).Compact, request)
         return same_fields(Compacted, answer, ask=tuple(answer.ask))
+
+    def erase(self, topic: str, key: str, *, only_count: bool = False) -> ErasedNow:
+        """Have the messages of a key erased that the group has, or only counted.
+
+        Raises:
+            UnknownTopic: It does not exist, or was deleted meanwhile.
+            Refused: It is not compacted.
+            ForeignGroup, NodeUnavailable: See `compact`.
+        """
+        request = pb.EraseRequest(topic=topic, key=key, only_count=only_count)
+        messages = erase_entry = 0
+        while True:
+            answer = self._call(lambda at: pb_grpc.AdminStub(at).Erase, request)
+            messages += answer.messages
+            erase_entry = answer.erase_entry or erase_entry
+            if answer.next_offset >= answer.end_offset:
+                return ErasedNow(messages=messages, erase_entry=erase_entry)
+            request.generation = answer.generation
+            request.start_offset, request.end_offset = answer.next_offset, answer.end_offset
+
+    def erase_older(self, call: OlderCall, *, only_check: bool = False) -> ErasedNow:
+        """Have messages erased of which only backups may have something; or only checked.
+
+        Raises:
+            InvalidArgument: What was said of one of them is not true, as the leader can see.
+            Refused: The topic is not compacted.
+            ExportError: The leader is of a version that does not do that.
+            ForeignGroup, NodeUnavailable: See `compact`.
+        """
+        request = pb.EraseRequest(**asdict(call), only_count=only_check)
+        answer = self._call(lambda at: pb_grpc.AdminStub(at).Erase, request)
+        if answer.named != len(call.offsets):
+            raise ExportError(f"{self._address} is too old to erase what only backups have")
+        return ErasedNow(messages=answer.messages, erase_entry=answer.erase_entry)
 
     def _call(self, method: Callable[[Any], Any], request: Any) -> Any:
         until_s, backoff = (
@@ -176,7 +239,7 @@ class LeaderClient:
             except grpc.RpcError as error:
                 meant = error_of(error, self._address)
                 if isinstance(meant, NotServed):
-                    raise ExportError(f"{meant}: it is too old to compact topics") from error
+                    raise ExportError(f"{meant}: it is too old for that") from error
                 if not isinstance(meant, _PASSES):
                     raise meant from error
                 failed = NodeUnavailable(str(meant))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger_pipeline.errors import ExportError
 from dledger_pipeline.log.messages import QUEUE_SLICE_SCHEMA
-from dledger_pipeline.log.records import values
+from dledger_pipeline.log.records import array_of, values
 
 _Ints = npt.NDArray[np.int64]
 
@@ -69,16 +69,10 @@ def places_of(queues: Sequence[pb.QueuePlaces]) -> pa.RecordBatch:
     joined[begins] = np.add.reduceat(rows, begins)
     columns = (index, start, end, row, joined, queue_id, first_offset, generation)
     arrays = [
-        _array(column[order], field)
+        array_of(column[order], field.type)
         for column, field in zip(columns, QUEUE_SLICE_SCHEMA, strict=True)
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=QUEUE_SLICE_SCHEMA)
-
-
-def _array(column: _Ints, field: pa.Field) -> pa.Array:
-    """Return a column; `pyarrow.array` would do, but imports pandas, which takes a second."""
-    data = column.astype(f"i{field.type.bit_width // 8}")
-    return pa.Array.from_buffers(field.type, len(data), [None, pa.py_buffer(data)])
 
 
 def _column(queue: pb.QueuePlaces, name: str) -> _Ints:

@@ -9,7 +9,7 @@ reads or writes entries.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -141,7 +141,7 @@ def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index:
     if len(batch) == 0:
         return previous_chain
     headers, bodies = _headers(batch), batch.column("body")
-    offsets, joined = _offsets(bodies), bodies.buffers()[2]
+    offsets, joined = body_bounds(bodies), bodies.buffers()[2]
     slices = _slices(memoryview(b"" if joined is None else joined), offsets[:-1], offsets[1:])
     valid = _plausible(headers, first_index) & _crcs_hold(headers, slices, previous_chain)
     good = _leading(valid)
@@ -152,7 +152,7 @@ def check(batch: pa.RecordBatch, *, name: str, previous_chain: int, first_index:
 
 def record_sizes(batch: pa.RecordBatch) -> npt.NDArray[np.int64]:
     """Return the bytes that each row takes as a record, with header and padding."""
-    lengths = np.diff(_offsets(batch.column("body")))
+    lengths = np.diff(body_bounds(batch.column("body")))
     return np.asarray(RECORD_HEADER_BYTES + lengths + (-lengths % ALIGNMENT_BYTES))
 
 
@@ -160,6 +160,19 @@ def values(column: pa.Array) -> npt.NDArray[Any]:
     """Return a column of numbers without nulls; its own `to_numpy` imports pandas."""
     dtype = np.dtype(str(column.type))
     return np.frombuffer(column.buffers()[1], dtype, len(column), column.offset * dtype.itemsize)
+
+
+def array_of(column: npt.NDArray[Any] | Sequence[int], kind: pa.DataType) -> pa.Array:
+    """Return whole numbers as an array; `pa.array` imports pandas, which takes a second."""
+    data = np.ascontiguousarray(column, np.dtype(str(kind)))
+    return pa.Array.from_buffers(kind, len(data), [None, pa.py_buffer(data)])
+
+
+def body_bounds(bodies: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
+    """Return where each body begins in their buffer, and the end of the last."""
+    if len(bodies) == 0:
+        return np.zeros(1, np.int64)
+    return np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]
 
 
 def follow(data: memoryview, limit: int | None = None) -> tuple[list[int], int]:
@@ -280,15 +293,8 @@ def _binary(offsets: npt.NDArray[np.int64], data: Any) -> pa.LargeBinaryArray:
 def _headers(batch: pa.RecordBatch) -> Any:
     """Return the rows' headers, with the lengths that their bodies have."""
     headers = np.zeros(len(batch), _HEADER)
-    headers["length"] = np.diff(_offsets(batch.column("body")))
+    headers["length"] = np.diff(body_bounds(batch.column("body")))
     for field in ENTRY_SCHEMA:
         if field.name != "body":
             headers[field.name] = values(batch.column(field.name))
     return headers
-
-
-def _offsets(bodies: pa.LargeBinaryArray) -> npt.NDArray[np.int64]:
-    """Return where each body begins in the values buffer, and the end of the last."""
-    if len(bodies) == 0:
-        return np.zeros(1, np.int64)
-    return np.frombuffer(bodies.buffers()[1], np.int64)[bodies.offset :][: len(bodies) + 1]

@@ -716,7 +716,7 @@ class SetTopicRetentionResponse(_message.Message):
     def __init__(self, before: _Optional[int] = ..., dropped: _Optional[int] = ...) -> None: ...
 
 class CompactRequest(_message.Message):
-    __slots__ = ("group_id", "as_of_index", "as_of_chain", "topic", "generation", "queue_id", "first", "to", "stays", "again_in_ms", "proofs")
+    __slots__ = ("group_id", "as_of_index", "as_of_chain", "topic", "generation", "queue_id", "first", "to", "stays", "again_in_ms", "proofs", "alone")
     GROUP_ID_FIELD_NUMBER: _ClassVar[int]
     AS_OF_INDEX_FIELD_NUMBER: _ClassVar[int]
     AS_OF_CHAIN_FIELD_NUMBER: _ClassVar[int]
@@ -728,6 +728,7 @@ class CompactRequest(_message.Message):
     STAYS_FIELD_NUMBER: _ClassVar[int]
     AGAIN_IN_MS_FIELD_NUMBER: _ClassVar[int]
     PROOFS_FIELD_NUMBER: _ClassVar[int]
+    ALONE_FIELD_NUMBER: _ClassVar[int]
     group_id: str
     as_of_index: int
     as_of_chain: int
@@ -739,7 +740,8 @@ class CompactRequest(_message.Message):
     stays: bytes
     again_in_ms: int
     proofs: _containers.RepeatedCompositeFieldContainer[Beaten]
-    def __init__(self, group_id: _Optional[str] = ..., as_of_index: _Optional[int] = ..., as_of_chain: _Optional[int] = ..., topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., to: _Optional[int] = ..., stays: _Optional[bytes] = ..., again_in_ms: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[Beaten, _Mapping]]] = ...) -> None: ...
+    alone: bytes
+    def __init__(self, group_id: _Optional[str] = ..., as_of_index: _Optional[int] = ..., as_of_chain: _Optional[int] = ..., topic: _Optional[str] = ..., generation: _Optional[int] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., to: _Optional[int] = ..., stays: _Optional[bytes] = ..., again_in_ms: _Optional[int] = ..., proofs: _Optional[_Iterable[_Union[Beaten, _Mapping]]] = ..., alone: _Optional[bytes] = ...) -> None: ...
 
 class Beaten(_message.Message):
     __slots__ = ("offset", "by")
@@ -818,36 +820,44 @@ class DeleteGroupResponse(_message.Message):
     def __init__(self) -> None: ...
 
 class EraseRequest(_message.Message):
-    __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count")
+    __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count", "offsets", "queue_id", "first_entry")
     TOPIC_FIELD_NUMBER: _ClassVar[int]
     KEY_FIELD_NUMBER: _ClassVar[int]
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     START_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
     ONLY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    OFFSETS_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
     topic: str
     key: str
     generation: int
     start_offset: int
     end_offset: int
     only_count: bool
-    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., generation: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., only_count: _Optional[bool] = ...) -> None: ...
+    offsets: _containers.RepeatedScalarFieldContainer[int]
+    queue_id: int
+    first_entry: int
+    def __init__(self, topic: _Optional[str] = ..., key: _Optional[str] = ..., generation: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., only_count: _Optional[bool] = ..., offsets: _Optional[_Iterable[int]] = ..., queue_id: _Optional[int] = ..., first_entry: _Optional[int] = ...) -> None: ...
 
 class EraseResponse(_message.Message):
-    __slots__ = ("generation", "messages", "first_entry", "erase_entry", "next_offset", "end_offset")
+    __slots__ = ("generation", "messages", "first_entry", "erase_entry", "next_offset", "end_offset", "named")
     GENERATION_FIELD_NUMBER: _ClassVar[int]
     MESSAGES_FIELD_NUMBER: _ClassVar[int]
     FIRST_ENTRY_FIELD_NUMBER: _ClassVar[int]
     ERASE_ENTRY_FIELD_NUMBER: _ClassVar[int]
     NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
     END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    NAMED_FIELD_NUMBER: _ClassVar[int]
     generation: int
     messages: int
     first_entry: int
     erase_entry: int
     next_offset: int
     end_offset: int
-    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., first_entry: _Optional[int] = ..., erase_entry: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+    named: int
+    def __init__(self, generation: _Optional[int] = ..., messages: _Optional[int] = ..., first_entry: _Optional[int] = ..., erase_entry: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., named: _Optional[int] = ...) -> None: ...
 
 class ListErasuresRequest(_message.Message):
     __slots__ = ()

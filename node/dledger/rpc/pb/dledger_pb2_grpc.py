@@ -693,6 +693,10 @@ class AdminServicer:
         through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
         that is `end_offset`. What is stored after the first call began is not looked at, and stays.
         Each call may be repeated. FAILED_PRECONDITION if the topic is not compacted.
+        With `offsets` it erases these, which somebody has read in a backup, and looks for no others: of
+        what compaction has let go there is nothing here, but backups show it. What is there has to be a
+        message of the key, and none be one that the queue has not come to; of the rest the caller is
+        believed.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

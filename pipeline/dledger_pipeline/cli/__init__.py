@@ -1,0 +1,1 @@
+"""The ``dledger-pipeline`` command, with a module for each family of subcommands."""
