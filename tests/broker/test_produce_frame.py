@@ -80,6 +80,7 @@ def _by_columns(found: ProduceFrame, rows: range) -> list[Message]:
             properties=columns.properties[number],
             encoding=Encoding(columns.encodings[number]),
             trace_context=columns.trace_contexts[number],
+            typed=columns.typed[number],
         )
         for number in range(len(rows))
     ]
