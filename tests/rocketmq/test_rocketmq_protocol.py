@@ -372,9 +372,6 @@ async def test_heartbeats_are_answered(client: RocketClient) -> None:
     "name",
     [
         "ForwardMessageToDeadLetterQueue",
-        "UpdateOffset",
-        "GetOffset",
-        "QueryOffset",
         "EndTransaction",
         "RecallMessage",
         "SyncLiteSubscription",

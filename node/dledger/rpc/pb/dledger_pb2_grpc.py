@@ -513,6 +513,16 @@ class AdminStub:
                 request_serializer=dledger__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=dledger__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/dledger.v1.Admin/DescribeGroup',
+                request_serializer=dledger__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DescribeGroupResponse.FromString,
+                _registered_method=True)
+        self.SeekGroup = channel.unary_unary(
+                '/dledger.v1.Admin/SeekGroup',
+                request_serializer=dledger__pb2.SeekGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SeekGroupResponse.FromString,
+                _registered_method=True)
         self.Erase = channel.unary_unary(
                 '/dledger.v1.Admin/Erase',
                 request_serializer=dledger__pb2.EraseRequest.SerializeToString,
@@ -688,6 +698,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SeekGroup(self, request, context):
+        """Lets a consumer group go on from another place of a topic. What its members hold of the queues is
+        theirs no more: their receipt handles are stale, and counts of deliveries begin anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Erase(self, request, context):
         """Erases the messages of one key of a compacted topic: nobody is shown them any more. A call looks
         through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
@@ -812,6 +836,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=dledger__pb2.DeleteGroupRequest.FromString,
                     response_serializer=dledger__pb2.DeleteGroupResponse.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=dledger__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=dledger__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'SeekGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SeekGroup,
+                    request_deserializer=dledger__pb2.SeekGroupRequest.FromString,
+                    response_serializer=dledger__pb2.SeekGroupResponse.SerializeToString,
             ),
             'Erase': grpc.unary_unary_rpc_method_handler(
                     servicer.Erase,
@@ -1392,6 +1426,60 @@ class Admin:
             '/dledger.v1.Admin/DeleteGroup',
             dledger__pb2.DeleteGroupRequest.SerializeToString,
             dledger__pb2.DeleteGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DescribeGroup',
+            dledger__pb2.DescribeGroupRequest.SerializeToString,
+            dledger__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SeekGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/SeekGroup',
+            dledger__pb2.SeekGroupRequest.SerializeToString,
+            dledger__pb2.SeekGroupResponse.FromString,
             options,
             channel_credentials,
             insecure,
