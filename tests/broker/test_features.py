@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dledger.broker.beginnings import Beginning
 from dledger.broker import commands, produce, snapshot_codec
 from dledger.broker import state as broker_state
+from dledger.broker.beginnings import Beginning
 from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.commands import CreateGroup, CreateTopic
 from dledger.broker.message import Columns, Message
