@@ -130,7 +130,7 @@ async def test_a_place_that_is_gone_is_moved_up_and_told(
 ) -> None:
     """The offset that was asked for is in the answer beside the one that it is."""
     await admin.create_group("g")
-    await group.nodes[0].engine.propose(Retain(before_index=len(group.log)).encode())
+    await group.nodes[0].engine.propose(Retain(before_index=len(group.log) - 1).encode())
 
     moved = await admin.seek_group("g", "t", Place(offset=1))
 
@@ -166,7 +166,7 @@ async def test_a_group_is_shown_by_queue_member_and_filter(
     found = await admin.group("g")
 
     assert [(q.queue_id, q.first, q.end, q.committed, q.next, q.held) for q in found.queues] == [
-        (0, 0, 3, 0, 2, 2),
+        (0, 0, 3, 0, 3, 2),
         (1, 0, 3, 0, 2, 2),
     ]
     assert [each.lag for each in found.queues] == [3, 3]
