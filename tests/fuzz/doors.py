@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -60,7 +61,7 @@ _METHODS: Final[tuple[tuple[str, Any], ...]] = (
         service.QueryOffsetRequest(
             message_queue=_PLACE["message_queue"],
             query_offset_policy=definition.QueryOffsetPolicy.TIMESTAMP,
-            timestamp={"seconds": 1},
+            timestamp=Timestamp(seconds=1),
         ),
     ),
     ("/dledger.v1.Ledger/Append", clients.Appends.seeds[0]),

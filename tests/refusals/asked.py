@@ -481,12 +481,13 @@ def _offsets() -> Iterator[Asked]:
         yield bad("UpdateOffset", what, update(**place(), offset=offset))
         yield bad("PullMessage", what, pull(offset=offset))
     filters, kinds = definition.FilterExpression, definition.FilterType
-    for what, changes in {
+    changed: dict[str, dict[str, Any]] = {
         "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
         "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
         "batch size: 0": {"batch_size": 0},
         "nothing new": {},
-    }.items():
+    }
+    for what, changes in changed.items():
         yield bad("PullMessage", what, pull(**changes))
 
 

@@ -559,6 +559,7 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "DescribeGroup": pb.DescribeGroupRequest(name="nobody"),
     "SeekGroup": pb.SeekGroupRequest(group="nobody", topic=TOPIC),
     "Erase": pb.EraseRequest(topic="nowhere", key="whose"),
+    "FindMessages": pb.FindMessagesRequest(topic="nowhere"),
     "ListErasures": pb.ListErasuresRequest(),
 }
 
@@ -596,6 +597,21 @@ async def admin_of_topics() -> Answers:
             ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
             *_seeks(),
+            bad(
+                "Admin/FindMessages",
+                "queue: none of the topic's",
+                pb.FindMessagesRequest(topic=TOPIC, queue_id=99),
+            ),
+            bad(
+                "Admin/FindMessages",
+                "start_offset: negative",
+                pb.FindMessagesRequest(topic=TOPIC, start_offset=-1),
+            ),
+            bad(
+                "Admin/FindMessages",
+                "topic: made anew",
+                pb.FindMessagesRequest(topic=TOPIC, generation=77),
+            ),
             bad("Admin/Erase", "key: empty", pb.EraseRequest(topic=TOPIC)),
             bad(
                 "Admin/Erase",
@@ -644,11 +660,12 @@ def _seeks() -> Iterator[Asked]:
     }
     for what, to in places.items():
         yield bad("Admin/SeekGroup", what, pb.SeekGroupRequest(group=GROUP, topic=TOPIC, to=to))
-    for what, named in {
+    queues: dict[str, dict[str, Any]] = {
         "topic: unknown": {"topic": "nowhere"},
         "queue: none of the topic's": {"topic": TOPIC, "queue_id": 99},
         "queue: below 0": {"topic": TOPIC, "queue_id": -1},
-    }.items():
+    }
+    for what, named in queues.items():
         yield bad("Admin/SeekGroup", what, pb.SeekGroupRequest(group=GROUP, **named))
     for what, begin in {
         "begins at an offset": pb.Place(offset=1),

@@ -52,7 +52,7 @@ async def _update(client: RocketClient, offset: int, queue_id: int = 0) -> Any:
     return await client.call("UpdateOffset", request)
 
 
-async def _query(client: RocketClient, policy: int, at_ms: int | None = None) -> Any:
+async def _query(client: RocketClient, policy: Any, at_ms: int | None = None) -> Any:
     request = service.QueryOffsetRequest(message_queue=_queue(), query_offset_policy=policy)
     if at_ms is not None:
         request.timestamp.FromMilliseconds(at_ms)

@@ -1,4 +1,4 @@
-"""``dledger group`` against whole nodes: seeks while consumers work, and a leader that dies."""
+"""``dledger group`` and ``message show`` against whole nodes: seeks while a leader dies."""
 
 from __future__ import annotations
 
@@ -101,3 +101,31 @@ async def test_a_group_is_made_where_it_is_to_begin(
     with pytest.raises(SystemExit):
         await run("group", "create", "bad", "--from", "yesterday", *address)
     assert "is not oldest, newest or a time" in capsys.readouterr().err
+
+
+async def test_messages_are_shown_by_offset_id_and_key(
+    live: LiveNodes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In whichever queue; one that was stored without an id by what its consumers are told."""
+    address = ("--endpoint", live.peer_address(await live.leader()))
+    show = ("message", "show", "--topic", "orders", *address)
+    async with live.client(0) as client:
+        await client.create_topic("orders", queues=2)
+        await client.append("orders", [Record(body=b"a", keys=("k", "l"))], queue_id=0)
+        records = [Record(body=b"b", message_id="mine"), Record(body=b"\xff", keys=("k",))]
+        await client.append("orders", records, queue_id=1)
+
+    assert await run(*show, "--queue", "1", "--offset", "0") == 0
+    assert "queue 1, offset 0, stored 20" in (by_offset := capsys.readouterr().out)
+    assert "  id mine\n  b\n" in by_offset
+    assert await run(*show, "--key", "k", "--json") == 0
+    found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [(each["queue"], each["offset"], each["keys"]) for each in found] == [
+        (0, 0, ["k", "l"]),
+        (1, 1, ["k"]),
+    ]
+    assert (found[0]["body"], found[1]["body_base64"]) == ("a", "/w==")
+    assert await run(*show, "--id", "mine", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["offset"] == 0
+    assert await run(*show, "--id", "nobody's") == 1
+    assert await run(*show, "--offset", "0") == 1

@@ -88,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     _family(
         commands, "group", "list, show, create, reset and delete consumer groups", group_command
     )
-    _family(commands, "message", "erase messages by their key", message_command)
+    _family(commands, "message", "show messages, and erase those of a key", message_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(
         commands,

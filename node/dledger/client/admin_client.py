@@ -30,7 +30,7 @@ from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from dledger.types import Member, Membership, NodeId
+from dledger.types import Member, Membership, NodeId, Record, StoredRecord
 
 ADMIN_ANSWER_BYTES: Final = 256 << 10
 """The limit of a response about a node. A larger one is refused unread: no real node sends it."""
@@ -453,6 +453,59 @@ class AdminClient(Channel):
             response,
             erasures=tuple(same_fields(ErasureView, each) for each in response.erasures),
         )
+
+    async def find_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        message_id: str = "",
+        key: str = "",
+        start_offset: int = 0,
+        end_offset: int = 0,
+    ) -> AsyncGenerator[StoredRecord, None]:
+        """Yield the messages of a queue with an id or a key; without either, all.
+
+        Looked through in calls that each take the leader a second at most. Messages that were
+        stored without an id come with the one that consumers are told.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            message_id: Only with this id; "": any.
+            key: Only with this key; "": any.
+            start_offset: Where to begin; at the oldest message if this is not kept any more.
+            end_offset: Where to end; 0: behind what there is now.
+
+        Raises:
+            UnknownTopic: It does not exist, or was deleted meanwhile.
+            Refused: It has no such queue.
+            Unavailable: A call was not done within the timeout.
+        """
+        request = pb.FindMessagesRequest(
+            topic=topic,
+            queue_id=queue_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            message_id=message_id,
+            key=key,
+        )
+        while True:
+            response = await self._at_leader("FindMessages", request)
+            for stored in response.records:
+                record = same_fields(
+                    Record,
+                    stored.record,
+                    keys=tuple(stored.record.keys),
+                    properties=dict(stored.record.properties),
+                )
+                yield same_fields(
+                    StoredRecord, stored, record=record, generation=response.generation
+                )
+            if response.next_offset >= response.end_offset:
+                return
+            request.generation = response.generation
+            request.start_offset, request.end_offset = response.next_offset, response.end_offset
 
     async def groups(self) -> tuple[GroupView, ...]:
         """Return all consumer groups, sorted by name. Raises Unavailable."""

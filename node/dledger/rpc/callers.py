@@ -58,8 +58,8 @@ _RULES: Final = (
         "operator admin",
         (
             "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
-            "Erase ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SeekGroup "
-            "SetTopicRetention TransferLeader WatchStatus"
+            "Erase FindMessages ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember "
+            "SeekGroup SetTopicRetention TransferLeader WatchStatus"
         ),
     ),
 )

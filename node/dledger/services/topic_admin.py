@@ -16,6 +16,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin_port import admin_service, at_leader
 from dledger.services.erasing import Eraser, Wanted
+from dledger.services.finding import Finder, Sought
 from dledger.services.group_message import Turns, backlog_message
 from dledger.services.topic_message import topic_message
 
@@ -25,7 +26,7 @@ class TopicAdminServicer:
 
     def __init__(self, engine: Engine, resolver: TopicResolver) -> None:
         self._engine, self._resolver = engine, resolver
-        self._eraser = Eraser(engine)
+        self._eraser, self._finder = Eraser(engine), Finder(engine)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
@@ -37,6 +38,7 @@ class TopicAdminServicer:
                 "SetTopicRetention": (pb.SetTopicRetentionRequest, here(self._set_retention)),
                 "DeleteTopic": (pb.DeleteTopicRequest, here(self._delete_topic)),
                 "Erase": (pb.EraseRequest, here(self._erase)),
+                "FindMessages": (pb.FindMessagesRequest, here(self._find)),
                 "ListErasures": (pb.ListErasuresRequest, here(self._list_erasures)),
             }
         )
@@ -101,6 +103,36 @@ class TopicAdminServicer:
             next_offset=erasing.next,
             end_offset=erasing.end,
         )
+
+    async def _find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesResponse:
+        looked = await self._finder.find(
+            Sought(
+                topic=request.topic,
+                generation=request.generation,
+                queue_id=request.queue_id,
+                first=request.start_offset,
+                end=request.end_offset,
+                message_id=request.message_id,
+                key=request.key,
+            )
+        )
+        response = pb.FindMessagesResponse(
+            generation=looked.generation, next_offset=looked.next, end_offset=looked.end
+        )
+        for each in looked.found:
+            message = each.message
+            record = pb.Record(
+                message_id=message.message_id,
+                body=message.body,
+                tag=message.tag,
+                keys=message.keys,
+                properties=message.properties,
+                born_at_ms=message.born_at_ms,
+            )
+            response.records.add(
+                offset=each.offset, index=each.entry, stored_at_ms=each.stored_at_ms, record=record
+            )
+        return response
 
     async def _list_erasures(self, request: pb.ListErasuresRequest) -> pb.ListErasuresResponse:
         del request

@@ -891,6 +891,36 @@ class SoughtQueue(_message.Message):
     unread: int
     def __init__(self, queue_id: _Optional[int] = ..., before: _Optional[int] = ..., offset: _Optional[int] = ..., held: _Optional[int] = ..., asked: _Optional[int] = ..., unread: _Optional[int] = ...) -> None: ...
 
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "generation", "start_offset", "end_offset", "message_id", "key")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    generation: int
+    start_offset: int
+    end_offset: int
+    message_id: str
+    key: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., generation: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class FindMessagesResponse(_message.Message):
+    __slots__ = ("records", "generation", "next_offset", "end_offset")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[StoredRecord]
+    generation: int
+    next_offset: int
+    end_offset: int
+    def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., generation: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
+
 class EraseRequest(_message.Message):
     __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count")
     TOPIC_FIELD_NUMBER: _ClassVar[int]

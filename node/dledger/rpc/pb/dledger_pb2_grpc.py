@@ -528,6 +528,11 @@ class AdminStub:
                 request_serializer=dledger__pb2.EraseRequest.SerializeToString,
                 response_deserializer=dledger__pb2.EraseResponse.FromString,
                 _registered_method=True)
+        self.FindMessages = channel.unary_unary(
+                '/dledger.v1.Admin/FindMessages',
+                request_serializer=dledger__pb2.FindMessagesRequest.SerializeToString,
+                response_deserializer=dledger__pb2.FindMessagesResponse.FromString,
+                _registered_method=True)
         self.ListErasures = channel.unary_unary(
                 '/dledger.v1.Admin/ListErasures',
                 request_serializer=dledger__pb2.ListErasuresRequest.SerializeToString,
@@ -722,6 +727,14 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FindMessages(self, request, context):
+        """Looks for messages in a queue, by their id or a key. A call looks through some of it, for a second
+        or so; its caller goes on at `next_offset` until that is `end_offset`.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ListErasures(self, request, context):
         """What was erased and may still lie in the log; what is not listed any more is not there.
         """
@@ -851,6 +864,11 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.Erase,
                     request_deserializer=dledger__pb2.EraseRequest.FromString,
                     response_serializer=dledger__pb2.EraseResponse.SerializeToString,
+            ),
+            'FindMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindMessages,
+                    request_deserializer=dledger__pb2.FindMessagesRequest.FromString,
+                    response_serializer=dledger__pb2.FindMessagesResponse.SerializeToString,
             ),
             'ListErasures': grpc.unary_unary_rpc_method_handler(
                     servicer.ListErasures,
@@ -1507,6 +1525,33 @@ class Admin:
             '/dledger.v1.Admin/Erase',
             dledger__pb2.EraseRequest.SerializeToString,
             dledger__pb2.EraseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/FindMessages',
+            dledger__pb2.FindMessagesRequest.SerializeToString,
+            dledger__pb2.FindMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,
