@@ -41,8 +41,8 @@ async def test_a_group_reads_again_and_a_leader_that_dies_keeps_its_place(
     asked = ("group", "reset", "g", "--topic", "orders", *address)
     async with live.client(other) as client:
         await client.create_topic("orders", queues=1)
-        for row in range(_MESSAGES):
-            await client.append("orders", [Record(body=b"%d" % row)], queue_id=0)
+        records = [Record(body=b"%d" % row) for row in range(_MESSAGES)]
+        await client.append("orders", records, queue_id=0)
     seen: set[int] = set()
     await _drain(live, other, seen)
 

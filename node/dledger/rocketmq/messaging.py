@@ -134,7 +134,7 @@ class MessagingHandlers:
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,
                 self._pulling,
-                messaging_method("GetOffset", serve=offsets.committed),
+                messaging_method("GetOffset", serve=offsets.get),
                 messaging_method("UpdateOffset", serve=offsets.update),
                 messaging_method("QueryOffset", serve=offsets.query),
                 *(messaging_method(name, never=_later(name)) for name in _LATER),

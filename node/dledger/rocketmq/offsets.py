@@ -27,7 +27,7 @@ class Offsets:
         self._engine, self._resolver = engine, resolver
         self._places = Places(engine)
 
-    async def committed(
+    async def get(
         self, request: service.GetOffsetRequest, caller: Caller
     ) -> service.GetOffsetResponse:
         """Return the lowest offset of a queue that a group has not consumed.

@@ -20,7 +20,7 @@ from dledger.requests.engine import Engine
 from dledger.requests.places import Place, Places
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.services.admin_port import admin_service, at_leader
-from dledger.services.group_message import Turns, backlog_message, told
+from dledger.services.group_message import Turns, backlog_message, replace_surrogates
 
 
 class GroupAdminServicer:
@@ -71,7 +71,7 @@ class GroupAdminServicer:
                 continue
             response.backlogs.append(backlog_message(state.groups.backlog(name, topic)))
             for text in state.groups.filters_of(name, topic):
-                response.filters.add(topic=topic, filter=told(text))
+                response.filters.add(topic=topic, filter=replace_surrogates(text))
             for queue_id, queue in enumerate(state.topics.queues(topic)):
                 progress = state.groups.progress(name, topic, queue_id)
                 response.queues.add(
@@ -88,7 +88,7 @@ class GroupAdminServicer:
             await turns.looked_at(len(state.topics.queues(topic)))
         for client, leases in sorted(held.items()):
             alive = bool(client) and self._is_alive(client)
-            response.members.add(client_id=told(client), held=leases, alive=alive)
+            response.members.add(client_id=replace_surrogates(client), held=leases, alive=alive)
         return response
 
     async def _create(self, request: pb.CreateGroupRequest) -> pb.CreateGroupResponse:

@@ -32,10 +32,12 @@ def backlog_message(backlog: Backlog) -> pb.Backlog:
         group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
     )
     for each in backlog.filters:
-        response.filters.add(filter=told(each.filter), unread=each.unread, waits=each.waits)
+        response.filters.add(
+            filter=replace_surrogates(each.filter), unread=each.unread, waits=each.waits
+        )
     return response
 
 
-def told(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text of the state; JSON in the log allows lone surrogates, a protobuf not."""
     return text.encode("utf-8", "replace").decode()
