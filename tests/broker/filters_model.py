@@ -201,6 +201,11 @@ class Queue:
         self.held = {o: x for o, x in self.held.items() if o >= self.first}
         self.passed = {o: key for o, key in self.passed.items() if o >= self.first}
 
+    def seek(self, offset: int) -> None:
+        """Go on from *offset*, or from the oldest message, as if nothing had been delivered."""
+        self.next_offset = max(offset, self.first)
+        self.held, self.passed = {}, {}
+
     def end_unnamed(self, filters: Filters) -> None:
         """Let what is for filters that are gone go."""
         self.passed = {o: key for o, key in self.passed.items() if filters.names_key(key)}

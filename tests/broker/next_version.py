@@ -19,7 +19,9 @@ NEXT: Final[Features] = replace(
     level=2,
     commands={
         **FEATURES.commands,
-        3: CommandForm(name="CREATE_GROUP", level=1, fields=since(1, "name") | since(2, "note")),
+        3: CommandForm(
+            name="CREATE_GROUP", level=1, fields=since(1, "name entry stored") | since(2, "note")
+        ),
         CLONE_TOPIC: CommandForm(name="CLONE_TOPIC", level=2, fields=since(2, "topic copy")),
     },
 )

@@ -12,6 +12,7 @@ import pytest
 
 from dledger.broker import commands, produce, snapshot_codec
 from dledger.broker import state as broker_state
+from dledger.broker.beginnings import Beginning
 from dledger.broker.command_frame import CommandType, MalformedCommandError, frame, split
 from dledger.broker.commands import CreateGroup, CreateTopic
 from dledger.broker.message import Columns, Message
@@ -35,7 +36,7 @@ _DOCS = (Path(__file__).parents[2] / "docs/internals/message-format.md").read_te
 _LEASE = commands.LeaseRef(0, 5, 7)
 _COMMANDS: list[commands.Command] = [
     CreateTopic(name="t", type="NORMAL", queues=8, compaction=Compaction()),
-    CreateGroup(name="g"),
+    CreateGroup(name="g", beginning=Beginning(7, 9)),
     commands.Receive(group="g", topic="t", queue_id=2, any_queue=True, limit=3, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=(_LEASE,)),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASE, invisible_ms=5),
@@ -50,6 +51,7 @@ _COMMANDS: list[commands.Command] = [
     commands.Leap(from_ms=1, to_ms=2),
     commands.UseFilter(group="g", topic="t", tags=("a", "b")),
     commands.SetRetention(name="t", hours=2160),
+    commands.SeekGroup(group="g", topic="t", generation=1, offsets=((0, 5),)),
 ]
 _A, _B, _C = (Member(id=NodeId(i), name=f"orders-{i}", address=f"{i}:1") for i in "abc")
 _GROUP = Membership.of([_A, _B], learners=[_C])
@@ -88,7 +90,10 @@ def test_the_table_has_the_fields_that_are_written_and_no_others(command: comman
 
 @pytest.mark.parametrize("command", _COMMANDS, ids=lambda command: type(command).__name__)
 def test_each_field_in_the_table_is_asked_for(command: commands.Command) -> None:
-    """One that is missing is malformed in all versions; only what few topics have may be."""
+    """One that is missing is malformed in all versions; only what few topics have may be.
+
+    Where a group begins is two fields: both or none.
+    """
     kind, row = _row(command.encode())
 
     for name in row.keys() - {"compaction"}:

@@ -24,6 +24,7 @@ from dledger.broker.commands import (
     Release,
     Renew,
     Retain,
+    SeekGroup,
     UseFilter,
 )
 from dledger.broker.deliveries import QueueDeliveries
@@ -83,7 +84,7 @@ class _World:
     def step(self) -> None:
         self.wait(self.rng.choice([0, 1, 50, 3_000] + [150_000, 700_000] * (self.seed % 3 == 0)))
         kinds = [self.produce] * 7 + [self.receive] * 9 + [self.ack] * 5 + [self.use] * 2
-        kinds += [self.change, self.renew, self.release, self.look]
+        kinds += [self.change, self.renew, self.release, self.look, self.seek]
         if self.rng.random() < 0.06:
             kinds = [self.retain, self.grow, self.snapshot, self.snapshot, self.make_anew]
         self.rng.choice(kinds)()
@@ -230,6 +231,23 @@ class _World:
         self.append(Retain(before_index=index).encode())
         for queue_id, queue in enumerate(self.queues):
             queue.drop_before(sum(place < index for place in self.places[queue_id]))
+
+    def seek(self) -> None:
+        """Go on from anywhere; what was held before is nobody's, and handles of it ack nothing."""
+        queue_id = self.rng.randrange(len(self.queues))
+        queue = self.queues[queue_id]
+        offset = self.rng.randint(0, len(queue.tags))
+        command = SeekGroup(
+            group="g",
+            topic="t",
+            generation=self.log.state.topics.named("t").generation,
+            offsets=((queue_id, offset),),
+        )
+        self.append(command.encode())
+        queue.seek(offset)
+        self.acked[queue_id] = {o for o in self.acked[queue_id] if o < queue.next_offset}
+        for unreached in self.owed_from.values():
+            unreached[queue_id] = set(range(queue.next_offset))
 
     def grow(self) -> None:
         queues = len(self.queues) + 1

@@ -12,6 +12,7 @@ from typing import Final
 import pytest
 
 from dledger.broker import commands
+from dledger.broker.beginnings import Beginning
 from dledger.broker.command_frame import CommandType, split
 from dledger.broker.erase import Erase
 from dledger.broker.message import Columns, Encoding, Message
@@ -70,6 +71,9 @@ _COMMANDS: Final = {
         name="t", type="NORMAL", queues=8, compaction=Compaction(min_lag_ms=1, tombstone_ms=2)
     ).encode(),
     "CREATE_GROUP": commands.CreateGroup(name="g").encode(),
+    "CREATE_GROUP that begins elsewhere": commands.CreateGroup(
+        name="g", beginning=Beginning(entry=6, stored_ms=7)
+    ).encode(),
     "RECEIVE": commands.Receive(
         group="g", topic="t", queue_id=2, any_queue=True, limit=3, invisible_ms=4, tags=("a",),
         attempt_id="b", client_id="c",
@@ -96,6 +100,9 @@ _COMMANDS: Final = {
     ).encode(),
     "REKEEP of nothing": Kept(topic="t", generation=1, queue_id=0, first=0, to=3).encode(),
     "SET_RETENTION": commands.SetRetention(name="t", hours=2160).encode(),
+    "SEEK_GROUP": commands.SeekGroup(
+        group="g", topic="t", generation=3, offsets=((0, 4), (2, 5))
+    ).encode(),
     "ERASE": Erase(generation=1, queue_id=0, first_entry=3, offsets=(0, 2)).encode(),
 }  # fmt: skip
 

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Final
 
 import grpc
 import grpc.aio
+from google.protobuf.timestamp_pb2 import Timestamp
 
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.rocketmq_stubs import SERVICE_NAME, definition, service
@@ -27,6 +28,10 @@ _OF_THE_CLIENT: Final = "Internal error from Core"
 _CALLS: Final = 256
 """After so many the node is a new one: what is stored would make each reader's answer longer."""
 _RESOURCE: Final = definition.Resource(name="t")
+_PLACE: Final[dict[str, Any]] = {
+    "group": _RESOURCE,
+    "message_queue": definition.MessageQueue(topic=_RESOURCE),
+}
 _ROCKET: Final = f"/{SERVICE_NAME}/"
 _METHODS: Final[tuple[tuple[str, Any], ...]] = (
     (f"{_ROCKET}QueryRoute", service.QueryRouteRequest(topic=_RESOURCE)),
@@ -48,7 +53,17 @@ _METHODS: Final[tuple[tuple[str, Any], ...]] = (
     ),
     (f"{_ROCKET}Telemetry", clients.Telemetry.seeds[0]),
     (f"{_ROCKET}EndTransaction", service.EndTransactionRequest(topic=_RESOURCE)),
-    (f"{_ROCKET}PullMessage", service.PullMessageRequest(group=_RESOURCE)),
+    (f"{_ROCKET}PullMessage", service.PullMessageRequest(**_PLACE, batch_size=1)),
+    (f"{_ROCKET}GetOffset", service.GetOffsetRequest(**_PLACE)),
+    (f"{_ROCKET}UpdateOffset", service.UpdateOffsetRequest(**_PLACE)),
+    (
+        f"{_ROCKET}QueryOffset",
+        service.QueryOffsetRequest(
+            message_queue=_PLACE["message_queue"],
+            query_offset_policy=definition.QueryOffsetPolicy.TIMESTAMP,
+            timestamp=Timestamp(seconds=1),
+        ),
+    ),
     ("/dledger.v1.Ledger/Append", clients.Appends.seeds[0]),
     ("/dledger.v1.Ledger/Produce", None),
     ("/dledger.v1.Ledger/Read", pb.ReadRequest(topic="t")),

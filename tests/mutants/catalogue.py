@@ -31,6 +31,7 @@ from tests.mutants.replay_mutants import REPLAY_MUTANTS
 from tests.mutants.replica_mutants import REPLICA_MUTANTS
 from tests.mutants.room_mutants import ROOM_MUTANTS
 from tests.mutants.round_mutants import ROUND_MUTANTS
+from tests.mutants.seek_mutants import SEEK_MUTANTS
 from tests.mutants.sidecar_mutants import SIDECAR_MUTANTS
 from tests.mutants.store_mutants import STORE_MUTANTS
 from tests.mutants.table_mutants import TABLE_MUTANTS
@@ -54,6 +55,7 @@ MUTANTS: tuple[Mutant, ...] = (
     *ROOM_MUTANTS,
     *TIME_MUTANTS,
     *CONSUMER_MUTANTS,
+    *SEEK_MUTANTS,
     *ERASED_MUTANTS,
     *FILTER_MUTANTS,
     *ANSWER_MUTANTS,

@@ -32,13 +32,9 @@ FORWARDED = metadata(
 )
 LATER = (
     "ForwardMessageToDeadLetterQueue",
-    "UpdateOffset",
-    "GetOffset",
-    "QueryOffset",
     "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",
-    "PullMessage",
 )
 """Methods of RocketMQ's service that nobody serves yet."""
 LARGE = {"SendMessage", "Append", "Produce"}
@@ -129,6 +125,24 @@ def change(**changes: Any) -> Any:
     return service.ChangeInvisibleDurationRequest(**fields | changes)
 
 
+def place(queue_id: int = 0, topic: str = TOPIC, group: str = GROUP) -> dict[str, Any]:
+    """Return how requests about offsets name a queue, and whose place in it is meant."""
+    queue = definition.MessageQueue(topic=resource(topic), id=queue_id)
+    return {"group": resource(group), "message_queue": queue}
+
+
+def pull(**changes: Any) -> Any:
+    """Return a PullMessageRequest that does not wait."""
+    fields = {**place(), "batch_size": 1, "long_polling_timeout": {}}
+    return service.PullMessageRequest(**fields | changes)
+
+
+def query(policy: int = definition.QueryOffsetPolicy.END, **changes: Any) -> Any:
+    """Return a QueryOffsetRequest."""
+    fields = {"message_queue": place()["message_queue"], "query_offset_policy": policy}
+    return service.QueryOffsetRequest(**fields | changes)
+
+
 def send(*messages: Any) -> Any:
     """Return a SendMessageRequest."""
     return service.SendMessageRequest(messages=messages or (sent(),))
@@ -203,6 +217,10 @@ GOOD: Mapping[str, Any] = {
     "AckMessage": ack(handle()),
     "ChangeInvisibleDuration": change(),
     "NotifyClientTermination": service.NotifyClientTerminationRequest(group=resource(GROUP)),
+    "GetOffset": service.GetOffsetRequest(**place()),
+    "UpdateOffset": service.UpdateOffsetRequest(**place()),
+    "QueryOffset": query(),
+    "PullMessage": pull(),
     "Telemetry": service.TelemetryCommand(settings=definition.Settings()),
     **{name: getattr(service, f"{name}Request")() for name in LATER},
     "Ledger/Append": append(),
@@ -220,12 +238,13 @@ WRITES = (
     "ChangeInvisibleDuration",
     "NotifyClientTermination",
     "ReceiveMessage",
+    "UpdateOffset",
     "Ledger/Append",
     "Ledger/Produce",
     "Topics/CreateTopic",
 )
 """Those that put something into the log."""
-AT_LEADER = (*WRITES, "Heartbeat", "Ledger/ReadIndex")
+AT_LEADER = (*WRITES, "GetOffset", "QueryOffset", "PullMessage", "Heartbeat", "Ledger/ReadIndex")
 """Those that only the leader answers."""
 
 
@@ -249,6 +268,7 @@ def wrong() -> Iterator[Asked]:
     yield from _names()
     yield from _messages()
     yield from _consumers()
+    yield from _offsets()
     yield from _ledger()
 
 
@@ -432,6 +452,47 @@ def _consumers() -> Iterator[Asked]:
     yield bad(
         "ChangeInvisibleDuration", "invisible: below 0", change(invisible_duration={"seconds": -1})
     )
+
+
+def _offsets() -> Iterator[Asked]:
+    get, update = service.GetOffsetRequest, service.UpdateOffsetRequest
+    for what, named in {
+        "topic: illegal": place(topic="a b"),
+        "topic: unknown": place(topic="nowhere"),
+        "queue: none of the topic's": place(99),
+        "queue: below 0": place(-1),
+        "group: illegal": place(group="a b"),
+    }.items():
+        yield bad("GetOffset", what, get(**named))
+        yield bad("UpdateOffset", what, update(**named))
+        yield bad("PullMessage", what, pull(**named))
+        if not what.startswith("group"):
+            yield bad("QueryOffset", what, query(message_queue=named["message_queue"]))
+    yield bad("GetOffset", "group: unknown", get(**place(group="nobody")))
+    policies = definition.QueryOffsetPolicy
+    for what, request in {
+        "policy: unknown": query(77),
+        "policy: a time, and none is named": query(policies.TIMESTAMP),
+        "time: before 1970": query(policies.TIMESTAMP, timestamp={"seconds": -1}),
+        "time: beyond what there is": query(policies.TIMESTAMP, timestamp={"seconds": 1 << 62}),
+    }.items():
+        yield bad("QueryOffset", what, request)
+    for what, offset in {
+        "offset: below 0": -1,
+        "offset: beyond the end": 99,
+        "offset: of 63 bits": (1 << 63) - 1,
+    }.items():
+        yield bad("UpdateOffset", what, update(**place(), offset=offset))
+        yield bad("PullMessage", what, pull(offset=offset))
+    filters, kinds = definition.FilterExpression, definition.FilterType
+    changed: dict[str, dict[str, Any]] = {
+        "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
+        "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
+        "batch size: 0": {"batch_size": 0},
+        "nothing new": {},
+    }
+    for what, changes in changed.items():
+        yield bad("PullMessage", what, pull(**changes))
 
 
 def _ledger() -> Iterator[Asked]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
@@ -556,7 +556,10 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "ListGroups": pb.ListGroupsRequest(),
     "CreateGroup": pb.CreateGroupRequest(name="a b"),
     "DeleteGroup": pb.DeleteGroupRequest(name="nobody"),
+    "DescribeGroup": pb.DescribeGroupRequest(name="nobody"),
+    "SeekGroup": pb.SeekGroupRequest(group="nobody", topic=TOPIC),
     "Erase": pb.EraseRequest(topic="nowhere", key="whose"),
+    "FindMessages": pb.FindMessagesRequest(topic="nowhere"),
     "ListErasures": pb.ListErasuresRequest(),
 }
 
@@ -593,6 +596,22 @@ async def admin_of_topics() -> Answers:
                 pb.SetTopicRetentionRequest(name=TOPIC, hours=71),
             ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
+            *_seeks(),
+            bad(
+                "Admin/FindMessages",
+                "queue: none of the topic's",
+                pb.FindMessagesRequest(topic=TOPIC, queue_id=99),
+            ),
+            bad(
+                "Admin/FindMessages",
+                "start_offset: negative",
+                pb.FindMessagesRequest(topic=TOPIC, start_offset=-1),
+            ),
+            bad(
+                "Admin/FindMessages",
+                "topic: made anew",
+                pb.FindMessagesRequest(topic=TOPIC, generation=77),
+            ),
             bad("Admin/Erase", "key: empty", pb.EraseRequest(topic=TOPIC)),
             bad(
                 "Admin/Erase",
@@ -625,10 +644,35 @@ async def admin_of_topics() -> Answers:
                 "DeleteTopic": pb.DeleteTopicRequest(name=TOPIC, generation=1),
                 "CreateGroup": pb.CreateGroupRequest(name="fresh"),
                 "DeleteGroup": pb.DeleteGroupRequest(name=GROUP),
+                "SeekGroup": pb.SeekGroupRequest(group=GROUP, topic=TOPIC),
             }
             calls = [bad(f"Admin/{name}", refusal, each) for name, each in good_ones.items()]
             await asking.each(calls, (PEER_PORT,))
         return asking.answers
+
+
+def _seeks() -> Iterator[Asked]:
+    places = {
+        "offset: beyond the end": pb.Place(offset=99),
+        "offset: below 0": pb.Place(offset=-1),
+        "time: before 1970": pb.Place(stored_ms=-1),
+        "time: of 63 bits": pb.Place(stored_ms=(1 << 63) - 1),
+    }
+    for what, to in places.items():
+        yield bad("Admin/SeekGroup", what, pb.SeekGroupRequest(group=GROUP, topic=TOPIC, to=to))
+    queues: dict[str, dict[str, Any]] = {
+        "topic: unknown": {"topic": "nowhere"},
+        "queue: none of the topic's": {"topic": TOPIC, "queue_id": 99},
+        "queue: below 0": {"topic": TOPIC, "queue_id": -1},
+    }
+    for what, named in queues.items():
+        yield bad("Admin/SeekGroup", what, pb.SeekGroupRequest(group=GROUP, **named))
+    for what, begin in {
+        "begins at an offset": pb.Place(offset=1),
+        "begins before 1970": pb.Place(stored_ms=-1),
+    }.items():
+        request = pb.CreateGroupRequest(name="fresh", begin=begin)
+        yield bad("Admin/CreateGroup", what, request)
 
 
 def _of_the_log() -> dict[str, DledgerError]:

@@ -404,9 +404,6 @@ async def test_heartbeats_are_answered(client: RocketClient) -> None:
     "name",
     [
         "ForwardMessageToDeadLetterQueue",
-        "UpdateOffset",
-        "GetOffset",
-        "QueryOffset",
         "EndTransaction",
         "RecallMessage",
         "SyncLiteSubscription",

@@ -26,7 +26,7 @@ def backlog(group: ConsumerGroup, topic: str, queues: Sequence[ConsumeQueue]) ->
     unread = held = 0
     for queue_id, queue in enumerate(queues):
         found = group.peek(topic, queue_id)
-        unread += queue.count_from(found.next_offset if found else queue.first)
+        unread += queue.count_from(found.next_offset) if found else group.unread_in(queue)
         if found:
             held += len(found.leases)
             unread += found.kept.passed(None) if found.kept else 0
@@ -44,7 +44,7 @@ def _by_filter(
     behind, looked_at = 0, 0
     for queue_id, queue in enumerate(queues):
         found = group.peek(topic, queue_id)
-        position = found.next_offset if found else queue.first
+        position = found.next_offset if found else group.beginning.in_queue(queue)
         if found and found.kept:
             named.update(dict(found.kept.passed_by_key()))
         for run in islice(queue.runs(position), _RUNS_LOOKED_AT - looked_at):

@@ -44,6 +44,7 @@ class CommandType(IntEnum):
     REKEEP = 17
     SET_RETENTION = 18
     ERASE = 19
+    SEEK_GROUP = 20
 
 
 class MalformedCommandError(ValueError):

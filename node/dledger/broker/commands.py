@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NoReturn, TypeAlias
 
+from dledger.broker.beginnings import OLDEST, Beginning
 from dledger.broker.command_frame import (
     CommandType,
     MalformedCommandError,
@@ -53,13 +54,20 @@ class CreateTopic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateGroup:
-    """Create a consumer group; if it exists, only mark it as in use."""
+    """Create a consumer group; if it exists, only mark it as in use.
+
+    *beginning* is in the command only if it is not the oldest message.
+    """
 
     name: str
+    beginning: Beginning = OLDEST
 
     def encode(self) -> bytes:
         """Return the framed command."""
-        return _framed(CommandType.CREATE_GROUP, {"name": self.name})
+        row: dict[str, object] = {"name": self.name}
+        if self.beginning != OLDEST:
+            row |= {"entry": self.beginning.entry, "stored": self.beginning.stored_ms}
+        return _framed(CommandType.CREATE_GROUP, row)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -317,6 +325,36 @@ class SetRetention:
         return _framed(CommandType.SET_RETENTION, {"name": self.name, "hours": self.hours})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeekGroup:
+    """A group goes on from other offsets, in queues of one topic; all its leases there end.
+
+    Attributes:
+        group: It exists.
+        topic: The topic's name.
+        generation: Which topic of that name.
+        offsets: (queue id, the offset that is delivered next); one below what the queue keeps is
+            moved up to that.
+    """
+
+    group: str
+    topic: str
+    generation: int
+    offsets: tuple[tuple[int, int], ...]
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.SEEK_GROUP,
+            {
+                "group": self.group,
+                "topic": self.topic,
+                "generation": self.generation,
+                "offsets": [list(each) for each in self.offsets],
+            },
+        )
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -334,6 +372,7 @@ Command: TypeAlias = (
     | Leap
     | UseFilter
     | SetRetention
+    | SeekGroup
 )
 
 
@@ -391,7 +430,10 @@ def _compaction(value: object) -> Compaction:
 
 
 def _create_group(row: _Json) -> CreateGroup:
-    return CreateGroup(name=_text(row["name"]))
+    beginning = OLDEST
+    if "entry" in row or "stored" in row:
+        beginning = Beginning(_number(row["entry"]), _number(row["stored"]))
+    return CreateGroup(name=_text(row["name"]), beginning=beginning)
 
 
 def _receive(row: _Json) -> Receive:
@@ -476,6 +518,15 @@ def _set_retention(row: _Json) -> SetRetention:
     return SetRetention(name=_text(row["name"]), hours=None if hours is None else _number(hours))
 
 
+def _seek_group(row: _Json) -> SeekGroup:
+    return SeekGroup(
+        group=_text(row["group"]),
+        topic=_text(row["topic"]),
+        generation=_number(row["generation"]),
+        offsets=tuple([_offset_in_queue(each) for each in _list(row["offsets"])]),
+    )
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -494,6 +545,7 @@ DECODERS: Final[Decoders] = {
     CommandType.LEAP: _leap,
     CommandType.USE_FILTER: _use_filter,
     CommandType.SET_RETENTION: _set_retention,
+    CommandType.SEEK_GROUP: _seek_group,
 }
 
 
@@ -507,6 +559,11 @@ def _rows(leases: Sequence[LeaseRef]) -> list[list[int]]:
 
 def _leases(value: object) -> tuple[LeaseRef, ...]:
     return tuple([LeaseRef(*map(_number, _list(row))) for row in _list(value)])
+
+
+def _offset_in_queue(value: object) -> tuple[int, int]:
+    queue_id, offset = map(_number, _list(value))
+    return queue_id, offset
 
 
 def _tags(value: object) -> tuple[str, ...] | None:

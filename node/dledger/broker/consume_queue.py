@@ -151,6 +151,15 @@ class ConsumeQueue(LogRuns):
             return self.blocks.count_from(offset) + self.end - self.log_first - gone
         return self.end - max(offset, self.log_first) - gone
 
+    def stored_from(self, entry: int, stored_ms: int) -> int:
+        """Return the first offset of what was stored in *entry* or later ones; `end` if none was.
+
+        Of what was copied, whose entries are others now, it is where the first block begins of
+        which a message was stored at *stored_ms* or later.
+        """
+        block = None if self.blocks is None else self.blocks.stored_from(stored_ms)
+        return self.log_stored_from(entry) if block is None else max(block.first_row, self.first)
+
     @property
     def count(self) -> int:
         """How many messages there are."""

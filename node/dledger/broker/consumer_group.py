@@ -6,8 +6,10 @@ Owned by `consumer_groups`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from dledger.broker.attempts import Attempts, QueuePosition
+from dledger.broker.beginnings import OLDEST, Beginning
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.filter_room import FilterRoom
@@ -16,6 +18,8 @@ from dledger.broker.snapshot_codec import Reader, number, text
 from dledger.errors import Refused
 
 MAX_GROUPS = 10_000
+_BEGINS: Final = 1 << 32
+"""In the number of filters: where the group begins follows it."""
 QueueOf = Callable[[str, int], ConsumeQueue]
 """Returns the queue of a (topic, queue id), or raises Refused."""
 
@@ -23,10 +27,10 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class ConsumerGroup:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "_filters", "edition", "name", "used_ms")
+    __slots__ = ("_attempts", "_deliveries", "_filters", "beginning", "edition", "name", "used_ms")
 
-    def __init__(self, name: str, edition: int = 0) -> None:
-        self.name = name
+    def __init__(self, name: str, edition: int = 0, beginning: Beginning = OLDEST) -> None:
+        self.name, self.beginning = name, beginning
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
         self.used_ms = 0
@@ -41,7 +45,7 @@ class ConsumerGroup:
 
         The deliveries of a queue are copied only when they are changed: see `own`.
         """
-        other = ConsumerGroup(self.name, edition)
+        other = ConsumerGroup(self.name, edition, self.beginning)
         other.used_ms = self.used_ms
         other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
         other._filters = {topic: found.copy() for topic, found in self._filters.items()}
@@ -56,13 +60,36 @@ class ConsumerGroup:
             for lease in deliveries.leases.values()
         )
 
-    def deliveries(self, topic: str, queue_id: int, *, first: int) -> QueueDeliveries:
-        """Return the deliveries of a queue, to be changed; new ones start at offset *first*."""
+    def deliveries(self, topic: str, queue_id: int, queue: ConsumeQueue) -> QueueDeliveries:
+        """Return the deliveries of a queue, to be changed; new ones start where the group does."""
         found = self.own(topic, queue_id)
         if found is None:
-            found = QueueDeliveries(first, self.edition)
+            found = QueueDeliveries(self.beginning.in_queue(queue), self.edition)
             self._deliveries.setdefault(topic, {})[queue_id] = found
         return found
+
+    def position(self, topic: str, queue_id: int, queue: ConsumeQueue) -> int:
+        """Return the lowest offset that is not consumed."""
+        found = self.peek(topic, queue_id)
+        return self.beginning.in_queue(queue) if found is None else found.committed
+
+    def unread_in(self, queue: ConsumeQueue) -> int:
+        """Return how many messages of a queue that it has not read yet are for this group."""
+        if self.beginning == OLDEST:
+            return queue.count
+        return queue.count_from(self.beginning.in_queue(queue))
+
+    def seek(self, topic: str, queue_id: int, offset: int) -> None:
+        """Deliver a queue from *offset* on, as if nothing of it had been delivered before.
+
+        Receive ids are never used again, so whoever has a message from before acks nothing with
+        that, and an attempt that is repeated finds nothing that it holds.
+        """
+        before = self.peek(topic, queue_id)
+        if before is not None and before.kept:
+            before.kept.leave()
+        sought = QueueDeliveries(offset, self.edition)
+        self._deliveries.setdefault(topic, {})[queue_id] = sought
 
     def own(self, topic: str, queue_id: int) -> QueueDeliveries | None:
         """Return the deliveries of a queue, to be changed, if there are any.
@@ -161,7 +188,11 @@ class ConsumerGroup:
         Filters by topic, deliveries by queue, attempts.
         """
         yield number(self.used_ms)
-        yield number(len(self._filters))
+        begins = self.beginning != OLDEST
+        yield number(len(self._filters) | (_BEGINS if begins else 0))
+        if begins:
+            yield number(self.beginning.entry)
+            yield number(self.beginning.stored_ms)
         for topic, filters in sorted(self._filters.items()):
             yield text(topic)
             yield from filters.encoded()
@@ -192,7 +223,10 @@ class ConsumerGroup:
         """
         group = cls(name)
         group.used_ms = source.number()
-        for _ in range(source.number()):
+        filters = source.number()
+        if filters & _BEGINS:
+            group.beginning = Beginning(source.number(1), source.number())
+        for _ in range(filters & ~_BEGINS):
             topic = source.text()
             _checked(source, name, queue, topic, 0)
             if topic in group._filters:
@@ -210,6 +244,7 @@ class ConsumerGroup:
         """Return the group as plain values, in one order on every node."""
         return [
             self.used_ms,
+            [self.beginning.entry, self.beginning.stored_ms],
             [[topic, filters.canonical()] for topic, filters in sorted(self._filters.items())],
             [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
             self._attempts.canonical(self._holds),

@@ -5,13 +5,16 @@ Owned by `state`, which routes commands here.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from dledger.broker import commands
 from dledger.broker.active_time import ActiveTime
 from dledger.broker.attempts import QueuePosition
 from dledger.broker.backlogs import backlog
+from dledger.broker.beginnings import OLDEST
 from dledger.broker.commands import LeaseRef
 from dledger.broker.consumer_group import MAX_GROUPS, ConsumerGroup
 from dledger.broker.deliveries import QueueDeliveries
@@ -29,9 +32,11 @@ from dledger.broker.results import (
     GroupCreated,
     GroupDeleted,
     GroupsExpired,
+    GroupSought,
     InvisibilityChanged,
     Received,
     Released,
+    SoughtQueue,
 )
 from dledger.broker.snapshot_codec import Encoded, Reader, number, text
 from dledger.broker.state_changes import QueueKey, StateChanges
@@ -39,12 +44,32 @@ from dledger.broker.topic_store import TopicStore
 from dledger.broker.topics import TYPES
 from dledger.checks.names import check_name
 from dledger.common.status import Backlog
-from dledger.errors import InvalidArgument, InvalidReceiptHandle, LimitReached, UnknownGroup
+from dledger.errors import (
+    InvalidArgument,
+    InvalidReceiptHandle,
+    LimitReached,
+    TopicMadeAnew,
+    UnknownGroup,
+)
 
 MAX_GAP_MS = 3_600_000
 """The most that a gap between two entries counts towards the expiry of an unused group."""
 MAX_RECEIVE = 1_024
 """Messages that one RECEIVE may hand out."""
+
+
+class Progress(NamedTuple):
+    """How far a group is in a queue.
+
+    Attributes:
+        committed: The lowest offset that is not consumed.
+        next: The lowest one that was never delivered.
+        held: How many messages are leased, by the client that they are renewed for; "" for others.
+    """
+
+    committed: int
+    next: int
+    held: Counter[str]
 
 
 class ConsumerGroups:
@@ -136,7 +161,7 @@ class ConsumerGroups:
             queue = queues[queue_id]
             deliveries = found.peek(topic, queue_id) if found else None
             if deliveries is None:
-                count += queue.count
+                count += queue.count if found is None else found.unread_in(queue)
             elif not topic_type.may_deliver(len(deliveries.leases)):
                 continue
             elif filters is not None and (differ or deliveries.kept is not None):
@@ -165,8 +190,27 @@ class ConsumerGroups:
 
     def committed(self, group: str, topic: str, queue_id: int) -> int:
         """Return the lowest offset of the queue that *group* has not consumed yet."""
-        found = self._peek(group, topic, queue_id)
-        return found.committed if found else self._topics.queue(topic, queue_id).first
+        queue, found = self._topics.queue(topic, queue_id), self._groups.get(group)
+        return queue.first if found is None else found.position(topic, queue_id, queue)
+
+    def progress(self, group: str, topic: str, queue_id: int) -> Progress:
+        """Return how far *group* is in a queue. Raises UnknownGroup or UnknownTopic."""
+        queue, found = self._topics.queue(topic, queue_id), self._group(group)
+        deliveries = found.peek(topic, queue_id)
+        if deliveries is None:
+            begins = found.position(topic, queue_id, queue)
+            return Progress(begins, begins, Counter())
+        held = Counter(lease.client_id for lease in deliveries.leases.values())
+        return Progress(deliveries.committed, deliveries.next_offset, held)
+
+    def filters_of(self, group: str, topic: str) -> list[str]:
+        """Return the filters in use of a group for a topic, as people write them, sorted."""
+        filters = self._group(group).filters(topic)
+        return sorted(use.text for _, use in filters or ())
+
+    def begins_at_ms(self, group: str) -> int:
+        """Return before which time nothing is for a group; 0: it began with the oldest message."""
+        return self._group(group).beginning.stored_ms
 
     def lease(self, group: str, topic: str, ref: LeaseRef) -> Lease | None:
         """Return the lease that *ref* names; None if it is stale or the message is consumed."""
@@ -210,12 +254,15 @@ class ConsumerGroups:
     def create(self, command: commands.CreateGroup) -> GroupCreated:
         """Create a group if it does not exist, and mark it as used."""
         check_name("consumer group", command.name)
+        beginning = command.beginning
+        if beginning != OLDEST and (beginning.entry < 1 or beginning.stored_ms < 0):
+            raise InvalidArgument(f"no group begins at {beginning}")
         if command.name in self._groups:
             self._used(command.name)
             return GroupCreated(command.name, created=False)
         if len(self._groups) >= MAX_GROUPS:
             raise LimitReached(f"there are {MAX_GROUPS} groups already, which is the limit")
-        self._groups[command.name] = ConsumerGroup(command.name, self._edition.number)
+        self._groups[command.name] = ConsumerGroup(command.name, self._edition.number, beginning)
         self._used(command.name)
         return GroupCreated(command.name, created=True)
 
@@ -319,7 +366,7 @@ class ConsumerGroups:
             if len(positions) >= limit:
                 break
             queue = queues[queue_id]
-            deliveries = group.deliveries(command.topic, queue_id, first=queue.first)
+            deliveries = group.deliveries(command.topic, queue_id, queue)
             if not topic_type.may_deliver(len(deliveries.leases)):
                 continue
             taken = deliveries.take(
@@ -346,7 +393,7 @@ class ConsumerGroups:
         return Delivery(
             queue_id=queue_id,
             offset=offset,
-            attempt=group.deliveries(topic, queue_id, first=queue.first).leases[offset].attempt,
+            attempt=group.deliveries(topic, queue_id, queue).leases[offset].attempt,
             payload=found.payload,
             row=found.row,
         )
@@ -404,10 +451,49 @@ class ConsumerGroups:
         released = 0
         for topic, queue_id, found in group.all_deliveries():
             if found.keeps_for(command.client_id):
-                deliveries = group.deliveries(topic, queue_id, first=found.next_offset)
+                queue = self._topics.queue(topic, queue_id)
+                deliveries = group.deliveries(topic, queue_id, queue)
                 released += deliveries.release(command.client_id, self._time.lived_ms)
                 self._changes.leases.add((group.name, topic, queue_id))
         return Released(released)
+
+    def seek(self, command: commands.SeekGroup) -> GroupSought:
+        """Let a group go on from other offsets. Raises as `would_seek`."""
+        sought, group = self.would_seek(command), self._used(command.group)
+        for each in sought.queues:
+            group.seek(command.topic, each.queue_id, each.offset)
+            self._changes.leases.add((group.name, command.topic, each.queue_id))
+        return sought
+
+    def would_seek(self, command: commands.SeekGroup) -> GroupSought:
+        """Return what `seek` would do, and change nothing.
+
+        Raises:
+            UnknownGroup, UnknownTopic: There is none; TopicMadeAnew: another is meant.
+            InvalidArgument: A queue is none of the topic's, or ends before the offset.
+        """
+        topic, queues = self._topics.named(command.topic), self._topics.queues(command.topic)
+        if topic.generation != command.generation:
+            raise TopicMadeAnew(topic.name)
+        for queue_id, offset in command.offsets:
+            if not 0 <= queue_id < len(queues):
+                raise InvalidArgument(
+                    f"topic {topic.name!r} has queues 0 to {len(queues) - 1}: {queue_id}"
+                )
+            if not 0 <= offset <= queues[queue_id].end:
+                raise InvalidArgument(
+                    f"queue {queue_id} of topic {topic.name!r} ends at offset "
+                    f"{queues[queue_id].end}: {offset}"
+                )
+        group = self._group(command.group)
+        sought = []
+        for queue_id, offset in command.offsets:
+            queue, deliveries = queues[queue_id], group.peek(topic.name, queue_id)
+            before, to = group.position(topic.name, queue_id, queue), max(offset, queue.first)
+            sought.append(
+                SoughtQueue(queue_id, before, to, len(deliveries.leases) if deliveries else 0)
+            )
+        return GroupSought(tuple(sought))
 
     def expire(self, command: commands.ExpireGroups) -> GroupsExpired:
         """Delete the groups that have not been used for long.
@@ -447,10 +533,10 @@ class ConsumerGroups:
     def _drop_before_first(
         self, group: str, topic: str, queue_id: int, deliveries: QueueDeliveries
     ) -> None:
-        first = self._topics.queue(topic, queue_id).first
-        if deliveries.reaches_below(first):
-            own = self._own(group).deliveries(topic, queue_id, first=first)
-            if own.drop_before(first):
+        queue = self._topics.queue(topic, queue_id)
+        if deliveries.reaches_below(queue.first):
+            own = self._own(group).deliveries(topic, queue_id, queue)
+            if own.drop_before(queue.first):
                 self._changes.leases.add((group, topic, queue_id))
 
     def _used(self, name: str) -> ConsumerGroup:

@@ -282,6 +282,11 @@ class KeptBlocks:
                 codes.append(there[offset])
         return codes
 
+    def stored_from(self, stored_ms: int) -> KeptBlock | None:
+        """Return the first block with a message stored at *stored_ms* or later; None: none has."""
+        number_ = bisect_left(self._blocks, stored_ms, key=attrgetter("newest_ms"))
+        return self._blocks[number_] if number_ < len(self._blocks) else None
+
     def count_from(self, offset: int) -> int:
         """Return how many rows there are from *offset* on."""
         number_ = self._number(offset)

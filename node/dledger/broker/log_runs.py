@@ -111,6 +111,16 @@ class LogRuns:
             erased=erased,
         )
 
+    def log_stored_from(self, entry: int) -> int:
+        """Return the first offset in *entry* or later ones; `end` if there is none."""
+        number = bisect_left(self._sealed, entry, key=attrgetter("last_index"))
+        if number < len(self._sealed):
+            piece = self._sealed[number]
+            return max(piece.first_of(piece.below(entry)), self.log_first)
+        count = self._runs_at_its_end()
+        run = bisect_left(self._open.indexes, entry, 0, count)
+        return self._open.firsts[run] if run < count else self.end
+
     def _drop_runs_before(self, index: int) -> None:
         """Forget the runs in entries below *index*."""
         gone = 0

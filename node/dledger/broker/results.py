@@ -92,6 +92,31 @@ class GroupCreated:
     created: bool
 
 
+@dataclass(frozen=True, slots=True)
+class SoughtQueue:
+    """One queue of a SEEK_GROUP.
+
+    Attributes:
+        queue_id: Which.
+        before: The lowest offset that was not consumed.
+        offset: What is delivered next; above what was asked for if that is not kept any more.
+        held: How many messages were delivered and not acknowledged; their receipt handles are
+            stale now.
+    """
+
+    queue_id: int
+    before: int
+    offset: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupSought:
+    """The group goes on from there, in the order of the command."""
+
+    queues: tuple[SoughtQueue, ...]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One delivered message, and the position of its bytes.

@@ -163,6 +163,7 @@ class BrokerState:
             commands.Leap: self._leap,
             commands.UseFilter: self.groups.use_filter,
             commands.SetRetention: self._set_retention,
+            commands.SeekGroup: self.groups.seek,
             Erase: self._erase,
         }
 

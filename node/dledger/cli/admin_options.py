@@ -137,6 +137,14 @@ def tell_deleted(
     return 0 if args.yes else _NOT_DONE
 
 
+def in_json(body: bytes) -> dict[str, str]:
+    """Return a message's body as a field of JSON."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
 class Action(NamedTuple):
     """A subcommand of a family such as ``dledger topic``."""
 

@@ -1,6 +1,6 @@
-"""``dledger message``: erases the messages of a key, and lists what was erased.
+"""``dledger message``: shows messages, erases those of a key, and lists what was erased.
 
-The key is on the command line and in the request, and in nothing that is printed.
+A key that is erased is on the command line and in the request, and in nothing that is printed.
 """
 
 from __future__ import annotations
@@ -8,17 +8,27 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import datetime
+import json
+import sys
 from functools import partial
 from typing import Final
 
-from dledger.cli.admin_options import Action, add_admin_arguments, admin_of, tell
-from dledger.client import ErasedView, ErasuresView
+from dledger.cli.admin_options import Action, add_admin_arguments, admin_of, in_json, tell
+from dledger.client import ErasedView, ErasuresView, StoredRecord
+from dledger.errors import InvalidArgument
 
 EPILOG: Final = """\
 examples:
+  dledger message show --topic orders --queue 3 --offset 4711 --endpoint 10.0.0.1:20911
+  dledger message show --topic orders --id 01A3… --endpoint 10.0.0.1:20911 --json
+  dledger message show --topic orders --key user-17 --endpoint 10.0.0.1:20911
   dledger message erase --topic prices --key user-17 --endpoint 10.0.0.1:20911
   dledger message erase --topic prices --key user-17 --endpoint 10.0.0.1:20911 --yes --json
   dledger message erasures --endpoint 10.0.0.1:20911
+
+show looks through a topic, or one --queue of it, from the oldest message on, for an id or a key; it
+reads all that the topic keeps. With --json a line has one object; a body that is no UTF-8 is in
+body_base64. It exits with 1 if nothing was found.
 
 erase takes the messages of one key of a compacted topic out of sight, on all nodes: no consumer or
 reader is shown them any more. Without --yes it only counts them, and exits with 1. What is stored
@@ -42,6 +52,71 @@ def add_erase_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--key", required=True, help="exactly this key")
     parser.add_argument("--yes", action="store_true", help="erase; without this, only count")
     add_admin_arguments(parser, EPILOG)
+
+
+def add_show_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the options of ``dledger message show``."""
+    parser.add_argument("--topic", required=True, metavar="NAME")
+    parser.add_argument("--queue", type=int, metavar="ID", help="only this queue; else all")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--id", default="", help="messages with this id")
+    what.add_argument("--key", default="", help="messages with this key")
+    what.add_argument("--offset", type=int, help="the message at this offset of --queue")
+    add_admin_arguments(parser, EPILOG)
+
+
+async def show(args: argparse.Namespace) -> int:
+    """Print messages; return 1 if there are none. Raises InvalidArgument without their queue."""
+    first, end = 0, 0
+    if args.offset is not None:
+        if args.queue is None:
+            raise InvalidArgument("an offset is of one queue: name it with --queue")
+        first, end = args.offset, args.offset + 1
+    found = 0
+    async with admin_of(args) as admin:
+        queues = range((await admin.describe_topic(args.topic)).queues)
+        for queue_id in queues if args.queue is None else (args.queue,):
+            async for stored in admin.find_messages(
+                args.topic,
+                queue_id,
+                message_id=args.id,
+                key=args.key,
+                start_offset=first,
+                end_offset=end,
+            ):
+                found += 1
+                _print(args, queue_id, stored)
+    if not found:
+        print(f"dledger: topic {args.topic} has no such message", file=sys.stderr)
+    return 0 if found else _NOT_DONE
+
+
+def _print(args: argparse.Namespace, queue_id: int, stored: StoredRecord) -> None:
+    record = stored.record
+    if args.json:
+        view = {
+            "queue": queue_id,
+            "offset": stored.offset,
+            "entry": stored.index,
+            "stored_at_ms": stored.stored_at_ms,
+            "born_at_ms": record.born_at_ms,
+            "id": record.message_id,
+            "tag": record.tag,
+            "keys": list(record.keys),
+            "properties": dict(record.properties),
+        }
+        print(json.dumps({**view, **in_json(record.body)}), flush=True)
+        return
+    at = datetime.datetime.fromtimestamp(stored.stored_at_ms / 1000, datetime.UTC)
+    print(f"queue {queue_id}, offset {stored.offset}, stored {at:%Y-%m-%d %H:%M:%S} UTC")
+    print(f"  id {record.message_id}")
+    if record.tag:
+        print(f"  tag {record.tag}")
+    for key in record.keys:
+        print(f"  key {key}")
+    for name, value in record.properties.items():
+        print(f"  {name} = {value}")
+    print(f"  {record.body.decode(errors='backslashreplace')}", flush=True)
 
 
 async def erase(args: argparse.Namespace) -> int:
@@ -91,7 +166,7 @@ def until(at_ms: int | None, hours: int) -> str:
     return f"until about {then:%Y-%m-%d %H:%M} UTC"
 
 
-async def show(args: argparse.Namespace) -> int:
+async def show_erasures(args: argparse.Namespace) -> int:
     """Print what was erased and may still lie in the log."""
     async with admin_of(args) as admin:
         told = await admin.erasures()
@@ -105,11 +180,12 @@ async def show(args: argparse.Namespace) -> int:
 
 
 ACTIONS: Final = (
+    Action("show", "show messages by their id, key or offset", add_show_arguments, show),
     Action("erase", "erase the messages of a key", add_erase_arguments, erase),
     Action(
         "erasures",
         "list what was erased and may still lie in the log",
         partial(add_admin_arguments, epilog=EPILOG),
-        show,
+        show_erasures,
     ),
 )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import base64
 import json
 import sys
 from contextlib import aclosing
 from typing import Final
 
-from dledger.cli.admin_options import add_admin_arguments, client_of
+from dledger.cli.admin_options import add_admin_arguments, client_of, in_json
 from dledger.client import StoredRecord, Table
 
 _ABSENT: Final = 1
@@ -65,11 +64,4 @@ def _print(
         print(f"{key:32} {stored.offset:12} {shown}", flush=True)
         return
     view = {"key": key, "offset": stored.offset, "stored_at_ms": stored.stored_at_ms}
-    print(json.dumps({**view, "deleted": deleted, **_in_json(body)}), flush=True)
-
-
-def _in_json(body: bytes) -> dict[str, str]:
-    try:
-        return {"body": body.decode()}
-    except UnicodeDecodeError:
-        return {"body_base64": base64.b64encode(body).decode()}
+    print(json.dumps({**view, "deleted": deleted, **in_json(body)}), flush=True)

@@ -30,7 +30,16 @@ from dledger.rpc.messages import optional_fields, own_retention, same_fields
 from dledger.rpc.mutual_tls import MutualTls
 from dledger.rpc.pb import dledger_pb2 as pb
 from dledger.rpc.pb import dledger_pb2_grpc as pb_grpc
-from dledger.types import Member, Membership, NodeId
+from dledger.types import (
+    NO_PRIORITY,
+    Member,
+    Membership,
+    MovedFrom,
+    NodeId,
+    Record,
+    StoredRecord,
+    Typed,
+)
 
 ADMIN_ANSWER_BYTES: Final = 256 << 10
 """The limit of a response about a node. A larger one is refused unread: no real node sends it."""
@@ -124,6 +133,112 @@ class GroupView:
 
     name: str
     backlogs: tuple[Backlog, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupQueueView:
+    """One queue that a consumer group reads.
+
+    Attributes:
+        first, end: The queue keeps offsets ``[first, end)``.
+        committed: The lowest offset that is not consumed.
+        next: The lowest that was never delivered.
+        lag: Messages from *committed* on; some of them may be consumed.
+        held: Messages that were delivered and not acknowledged.
+    """
+
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    committed: int
+    next: int
+    lag: int
+    held: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMemberView:
+    """A client that holds messages.
+
+    Attributes:
+        client_id: Empty: simple consumers, whose leases name nobody.
+        held: How many.
+        alive: Whether it called the leader lately, or the leader is too new to know.
+    """
+
+    client_id: str
+    held: int
+    alive: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFilterView:
+    """A filter that members of a group ask with for a topic, as its users write it."""
+
+    topic: str
+    filter: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetails:
+    """All that the leader knows of a consumer group.
+
+    Attributes:
+        queues: Of each topic that it has read of, by topic and id.
+        members: Who holds messages, by id.
+        backlogs: Of each of these topics.
+        filters: Those in use.
+        begins_at_ms: Nothing that was stored before is for it, Unix milliseconds; 0: it began with
+            the oldest message.
+    """
+
+    queues: tuple[GroupQueueView, ...]
+    members: tuple[GroupMemberView, ...]
+    backlogs: tuple[Backlog, ...]
+    filters: tuple[GroupFilterView, ...]
+    begins_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A place in queues; without any of these the oldest message.
+
+    Attributes:
+        newest: Behind what there is.
+        stored_ms: The first message that was stored then or later, Unix milliseconds.
+        offset: A queue offset.
+    """
+
+    newest: bool = False
+    stored_ms: int | None = None
+    offset: int | None = None
+
+    def to_pb(self) -> pb.Place:
+        """Return it as requests have it."""
+        if self.newest:
+            return pb.Place(newest=True)
+        return pb.Place(stored_ms=self.stored_ms, offset=self.offset)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoughtView:
+    """What a seek did, or would do, with one queue of a consumer group.
+
+    Attributes:
+        before: The lowest offset that was not consumed.
+        offset: What is delivered next.
+        held: Messages whose receipt handles are stale now.
+        asked: What was asked for; below *offset* if retention has dropped that.
+        unread: Messages from *offset* on.
+    """
+
+    queue_id: int
+    before: int
+    offset: int
+    held: int
+    asked: int
+    unread: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -348,6 +463,63 @@ class AdminClient(Channel):
             erasures=tuple(same_fields(ErasureView, each) for each in response.erasures),
         )
 
+    async def find_messages(
+        self,
+        topic: str,
+        queue_id: int,
+        *,
+        message_id: str = "",
+        key: str = "",
+        start_offset: int = 0,
+        end_offset: int = 0,
+    ) -> AsyncGenerator[StoredRecord, None]:
+        """Yield the messages of a queue with an id or a key; without either, all.
+
+        Looked through in calls that each take the leader a second at most. Messages that were
+        stored without an id come with the one that consumers are told.
+
+        Args:
+            topic: The topic.
+            queue_id: The queue.
+            message_id: Only with this id; "": any.
+            key: Only with this key; "": any.
+            start_offset: Where to begin; at the oldest message if this is not kept any more.
+            end_offset: Where to end; 0: behind what there is now.
+
+        Raises:
+            UnknownTopic: It does not exist, or was deleted meanwhile.
+            Refused: It has no such queue.
+            Unavailable: A call was not done within the timeout.
+        """
+        request = pb.FindMessagesRequest(
+            topic=topic,
+            queue_id=queue_id,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            message_id=message_id,
+            key=key,
+        )
+        while True:
+            response = await self._at_leader("FindMessages", request)
+            for stored in response.records:
+                record = same_fields(
+                    Record,
+                    stored.record,
+                    keys=tuple(stored.record.keys),
+                    properties=dict(stored.record.properties),
+                )
+                yield same_fields(
+                    StoredRecord,
+                    stored,
+                    record=record,
+                    generation=response.generation,
+                    typed=_from_pb(stored.typed) if stored.HasField("typed") else None,
+                )
+            if response.next_offset >= response.end_offset:
+                return
+            request.generation = response.generation
+            request.start_offset, request.end_offset = response.next_offset, response.end_offset
+
     async def groups(self) -> tuple[GroupView, ...]:
         """Return all consumer groups, sorted by name. Raises Unavailable."""
         response = await self._at_leader("ListGroups", pb.ListGroupsRequest())
@@ -356,10 +528,65 @@ class AdminClient(Channel):
             for group in response.groups
         )
 
-    async def create_group(self, name: str) -> bool:
-        """Create a consumer group; False if it existed. Raises Refused, Unavailable."""
-        response = await self._at_leader("CreateGroup", pb.CreateGroupRequest(name=name))
+    async def group(self, name: str) -> GroupDetails:
+        """Return what the leader knows of a consumer group. Raises UnknownGroup, Unavailable."""
+        response = await self._at_leader("DescribeGroup", pb.DescribeGroupRequest(name=name))
+        return same_fields(
+            GroupDetails,
+            response,
+            queues=tuple(same_fields(GroupQueueView, each) for each in response.queues),
+            members=tuple(same_fields(GroupMemberView, each) for each in response.members),
+            backlogs=tuple(map(_backlog, response.backlogs)),
+            filters=tuple(same_fields(GroupFilterView, each) for each in response.filters),
+        )
+
+    async def create_group(self, name: str, begin: Place | None = None) -> bool:
+        """Create a consumer group; False if it existed, wherever that began.
+
+        Args:
+            name: Its name.
+            begin: Where it begins in the queues that it reads, at no offset; None: at the oldest
+                message.
+
+        Raises:
+            Refused: The name or the place cannot be.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.CreateGroupRequest(name=name, begin=begin.to_pb() if begin else None)
+        response = await self._at_leader("CreateGroup", request)
         return bool(response.created)
+
+    async def seek_group(
+        self,
+        name: str,
+        topic: str,
+        to: Place,
+        *,
+        queue_id: int | None = None,
+        only_look: bool = False,
+    ) -> tuple[SoughtView, ...]:
+        """Let a consumer group go on from another place of a topic; all its leases there end.
+
+        Args:
+            name: The group.
+            topic: The topic.
+            to: The place.
+            queue_id: Only in this queue; None: in all.
+            only_look: Only say what would be done.
+
+        Returns:
+            What became of each queue, by id.
+
+        Raises:
+            UnknownGroup, UnknownTopic: There is none.
+            Refused: There is no such queue, or it ends before the place.
+            Unavailable: It was not done within the timeout; it may still be done.
+        """
+        request = pb.SeekGroupRequest(
+            group=name, topic=topic, queue_id=queue_id, to=to.to_pb(), only_look=only_look
+        )
+        response = await self._at_leader("SeekGroup", request)
+        return tuple(same_fields(SoughtView, each) for each in response.queues)
 
     async def delete_group(self, name: str) -> None:
         """Delete a consumer group; a new one of its name starts at the oldest messages.
@@ -474,6 +701,15 @@ class AdminClient(Channel):
 def _backlog(backlog: pb.Backlog) -> Backlog:
     filters = tuple(same_fields(FilterBacklog, each) for each in backlog.filters)
     return same_fields(Backlog, backlog, filters=filters)
+
+
+def _from_pb(typed: pb.Typed) -> Typed:
+    return same_fields(
+        Typed,
+        typed,
+        priority=typed.priority if typed.HasField("priority") else NO_PRIORITY,
+        moved_from=optional_fields(MovedFrom, typed, "moved_from"),
+    )
 
 
 def _to_pb(member: Member) -> pb.Member:

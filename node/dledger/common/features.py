@@ -182,7 +182,7 @@ FEATURES: Final = Features(
         2: CommandForm(
             name="CREATE_TOPIC", level=1, fields=since(1, "name type queues compaction")
         ),
-        3: CommandForm(name="CREATE_GROUP", level=1, fields=since(1, "name")),
+        3: CommandForm(name="CREATE_GROUP", level=1, fields=since(1, "name entry stored")),
         4: CommandForm(
             name="RECEIVE",
             level=1,
@@ -207,6 +207,9 @@ FEATURES: Final = Features(
         17: CommandForm(name="REKEEP", level=1, flags={1: 1, 2: 1}),
         18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
         19: CommandForm(name="ERASE", level=1),
+        20: CommandForm(
+            name="SEEK_GROUP", level=1, fields=since(1, "group topic generation offsets")
+        ),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

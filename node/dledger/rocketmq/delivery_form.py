@@ -108,6 +108,33 @@ class DeliveryForm:
         return response
 
 
+class PullForm:
+    """Encodes the responses of one PullMessage: nothing is leased, so there is no handle."""
+
+    def __init__(self, topic: Topic, resource: definition.Resource) -> None:
+        self._resource = resource
+        self._type = definition.MessageType.Value(topic.type)
+
+    def response(
+        self, message: Message, place: Delivery, born_host: str, stored_at_ms: int
+    ) -> service.PullMessageResponse:
+        """Return the response of a message that lies at a place."""
+        response = service.PullMessageResponse()
+        response.message.topic.CopyFrom(self._resource)
+        response.message.body = message.body
+        system = response.message.system_properties
+        system.message_type, system.born_host = self._type, born_host
+        system.store_timestamp.FromMilliseconds(stored_at_ms)
+        system.message_id = message.message_id or made_up_id(place)
+        system.body_encoding = definition.Encoding.ValueType(message.encoding)
+        system.body_digest.type = definition.DigestType.MD5
+        system.body_digest.checksum = md5_of(message.body)
+        system.queue_id, system.queue_offset = place.queue_id, place.offset
+        _set_time(system.born_timestamp, message.born_at_ms)
+        _set_optional(response.message, message)
+        return response
+
+
 def _set_time(timestamp: Timestamp, milliseconds: int) -> None:
     """Set a producer's clock; one of an old log that is out of ``Timestamp``'s range is clamped."""
     milliseconds = min(max(milliseconds, 0), MAX_TIMESTAMP_MS)

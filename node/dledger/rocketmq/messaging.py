@@ -30,7 +30,9 @@ from dledger.errors import (
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
+from dledger.rocketmq.pulling import Puller
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.refused import refused_response
 from dledger.rocketmq.routes import Router
@@ -54,16 +56,13 @@ class _Answer(Protocol):
 _Q = TypeVar("_Q")
 _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
+_PULL: Final = "PullMessage"
 _LATER: Final = (
     "ForwardMessageToDeadLetterQueue",
-    "UpdateOffset",
-    "GetOffset",
-    "QueryOffset",
     "EndTransaction",
     "RecallMessage",
     "SyncLiteSubscription",
 )
-_LATER_STREAM: Final = "PullMessage"
 _RETRY_S: Final = 0.1
 _RETRY_MAX_S: Final = 1.6
 """Between looks for a leader; a change of it is told at once."""
@@ -83,6 +82,8 @@ class MessagingParts:
     sender: Sender
     acker: Acker
     receiver: Receiver
+    offsets: Offsets
+    puller: Puller
     telemetry: Telemetry
     polls: HeldPolls
     room: WaitingRoom
@@ -107,11 +108,12 @@ class MessagingHandlers:
             runs_telemetry=parts.telemetry.runs_on,
         )
         self._receiving: AnyMethod = messaging_method(_RECEIVE, stream=self._receive)
+        self._pulling: AnyMethod = messaging_method(_PULL, stream=self._pull)
 
     def service(self) -> Service:
         """Return its methods."""
         router, clients = self.parts.router, self.parts.clients
-        sender, acker = self.parts.sender, self.parts.acker
+        sender, acker, offsets = self.parts.sender, self.parts.acker, self.parts.offsets
         here = router.is_known
         return Service(
             self.pipeline,
@@ -131,8 +133,11 @@ class MessagingHandlers:
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,
+                self._pulling,
+                messaging_method("GetOffset", serve=offsets.get),
+                messaging_method("UpdateOffset", serve=offsets.update),
+                messaging_method("QueryOffset", serve=offsets.query),
                 *(messaging_method(name, never=_later(name)) for name in _LATER),
-                messaging_method(_LATER_STREAM, never=_later(_LATER_STREAM), stream=_serve_nothing),
             ],
         )
 
@@ -146,11 +151,11 @@ class MessagingHandlers:
         # no more than the leader reads (`requests.turnstile`).
         raw = None if caller.forwarded else stream.read_now()
         if raw is not None:
-            kept = _kept(raw)
+            kept = _kept(_RECEIVE, raw)
         else:
             admission = self.pipeline.admission
             async with admission.request(caller.peer, stream.read, _RECEIVE) as raw:
-                kept = _kept(raw)
+                kept = _kept(_RECEIVE, raw)
         del raw
         parts, leads = self.parts, self._context.engine.is_leader()
         parts.polls.take(caller.connection, len(kept))
@@ -179,6 +184,51 @@ class MessagingHandlers:
             if count:
                 raise Ended(error) from error
             raise
+
+    async def _pull(self, caller: Caller, stream: Stream) -> None:
+        """Send what a pull finds; retry while no leader can answer and nothing was sent."""
+        async with self.pipeline.admission.request(caller.peer, stream.read, _PULL) as raw:
+            kept = _kept(_PULL, raw)
+        del raw
+        polls, backoff, started = self.parts.polls, Backoff(_RETRY_S, _RETRY_MAX_S), False
+        polls.take(caller.connection, len(kept))
+        try:
+            while True:
+                try:
+                    async with aclosing(self._pull_once(kept, caller)) as responses:
+                        async for response in responses:
+                            started = True
+                            await stream.send(response)
+                    return
+                except DledgerError as error:
+                    if started:
+                        raise Ended(error) from error
+                    can_wait = isinstance(error, Unavailable) and caller.remaining_s() > 0
+                    if not can_wait or caller.forwarded or self._context.queue_followers.closed:
+                        raise
+                await self._context.relay.pause(caller, backoff.next_s())
+        finally:
+            polls.give_back(caller.connection, len(kept))
+
+    async def _pull_once(self, raw: bytes, caller: Caller) -> AsyncGenerator[bytes]:
+        if self._context.engine.is_leader():
+            self._note(caller, 1)
+            answers = self.parts.puller.pull(self._pulling.parse(raw), caller)
+            async with aclosing(answers) as responses:
+                async for response in responses:
+                    if response.HasField("status"):
+                        yield self.pipeline.encode(self._pulling, response)
+                    else:
+                        yield bytes(response.SerializeToString())
+            return
+        relayed = self._context.relay.stream(self._pulling.path, raw, caller)
+        async with aclosing(relayed) as responses:
+            async for answer in responses:  # it waits for the first as long as the leader does
+                yield answer
+                break
+            async with self._context.outflow.room(caller.connection, _RELAYED_BYTES):
+                async for answer in responses:
+                    yield answer
 
     def encoded_nothing_new(self) -> bytes:
         """Return the answer to a poll that nothing came for, counted."""
@@ -328,19 +378,14 @@ def _messages(raw: bytes) -> int:
     return len(parsed(service.SendMessageRequest, raw).messages)
 
 
-def _kept(raw: bytes) -> bytes:
+def _kept(method: str, raw: bytes) -> bytes:
     """Return what is kept of a poll until it is answered: the request without unknown fields."""
     if len(raw) <= _USUAL_POLL_BYTES:
         return raw
-    request = parsed(service.ReceiveMessageRequest, raw)
+    request = parsed(getattr(service, f"{method}Request"), raw)
     request.DiscardUnknownFields()
     return bytes(request.SerializeToString())
 
 
 def _later(method: str) -> Unsupported:
     return Unsupported(f"{method} is not implemented yet")
-
-
-async def _serve_nothing(caller: Caller, stream: Stream) -> None:
-    """Serve what is refused before."""
-    del caller, stream

@@ -362,7 +362,7 @@ def attempt_of(request: service.ReceiveMessageRequest, caller: Caller) -> str:
     return f"{caller.client_id}/{attempt}"[-2 * MAX_ATTEMPT_LENGTH :] if attempt else ""
 
 
-def wait_of(request: service.ReceiveMessageRequest) -> float:
+def wait_of(request: service.ReceiveMessageRequest | service.PullMessageRequest) -> float:
     """Return how long a poll waits for messages, in seconds."""
     if not request.HasField("long_polling_timeout"):
         return DEFAULT_POLL_MS / 1000

@@ -57,9 +57,9 @@ _RULES: Final = (
         "dledger.v1.Admin",
         "operator admin",
         (
-            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic Erase "
-            "ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SetTopicRetention "
-            "TransferLeader WatchStatus"
+            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic DescribeGroup "
+            "Erase FindMessages ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember "
+            "SeekGroup SetTopicRetention TransferLeader WatchStatus"
         ),
     ),
 )

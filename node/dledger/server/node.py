@@ -69,6 +69,7 @@ from dledger.server.wiring import services_of, wire
 from dledger.services.admin import AdminServicer
 from dledger.services.compaction import CompactionServicer
 from dledger.services.export import CommittedLog
+from dledger.services.group_admin import GroupAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.store.commit_log import CommitLog
 from dledger.store.identity import lock_directory
@@ -222,6 +223,7 @@ class Node:
             ).handler(),
             self._admin.handler(),
             TopicAdminServicer(self.engine, self._parts.context.resolver, self._metrics).handler(),
+            GroupAdminServicer(self.engine, self._parts.messaging.clients.is_alive).handler(),
             CompactionServicer(self).handler(),
             RecordsServicer(self._open_records).handler(),
         ]

@@ -34,7 +34,9 @@ from dledger.rocketmq.client_registry import ClientRegistry, passed_on_handler
 from dledger.rocketmq.filter_watch import FilterWatch
 from dledger.rocketmq.long_polls import LongPollQueue
 from dledger.rocketmq.messaging import MessagingHandlers, MessagingParts
+from dledger.rocketmq.offsets import Offsets
 from dledger.rocketmq.polls import HeldPolls
+from dledger.rocketmq.pulling import Puller
 from dledger.rocketmq.receiving import Receiver
 from dledger.rocketmq.routes import Router
 from dledger.rocketmq.sending import Sender
@@ -127,6 +129,15 @@ def _messaging_parts(context: RequestContext, turns: LongPollQueue) -> Messaging
             resolver,
             turns,
             clients,
+            broken=context.broken,
+            outflow=context.outflow,
+            unpacking=context.unpacking,
+        ),
+        offsets=Offsets(engine, resolver),
+        puller=Puller(
+            engine,
+            resolver,
+            context.queue_followers,
             broken=context.broken,
             outflow=context.outflow,
             unpacking=context.unpacking,

@@ -12,7 +12,6 @@ from collections.abc import (
     Sequence,
 )
 from contextlib import aclosing
-from dataclasses import asdict
 from functools import partial
 from typing import Final
 
@@ -44,7 +43,7 @@ from dledger.services.batches import for_topic
 from dledger.services.native import NativeHandlers, native_method, native_stream
 from dledger.services.producing import Producing
 from dledger.services.reading import BatchReading, QueueSlice, encoded
-from dledger.types import NO_PRIORITY, Typed
+from dledger.services.record_message import record_message
 
 SERVICE_NAME: Final = "dledger.v1.Ledger"
 _READ_INDEX: Final = f"/{SERVICE_NAME}/ReadIndex"
@@ -209,30 +208,7 @@ class LedgerHandlers(NativeHandlers):
                 continue
             if rekept is not None:
                 index, stored_at_ms, _ = rekept[number]
-            record = pb.Record(
-                message_id=message.message_id,
-                body=message.body,
-                tag=message.tag,
-                keys=message.keys,
-                properties=message.properties,
-                born_at_ms=message.born_at_ms,
-            )
-            yield pb.StoredRecord(
-                offset=offset,
-                index=index,
-                stored_at_ms=stored_at_ms,
-                record=record,
-                typed=None if message.typed is None else _to_pb(message.typed),
-            )
-
-
-def _to_pb(typed: Typed) -> pb.Typed:
-    return pb.Typed(
-        message_group=typed.message_group,
-        deliver_at_ms=typed.deliver_at_ms,
-        priority=None if typed.priority == NO_PRIORITY else typed.priority,
-        moved_from=None if typed.moved_from is None else pb.MovedFrom(**asdict(typed.moved_from)),
-    )
+            yield record_message(message, offset=offset, index=index, stored_at_ms=stored_at_ms)
 
 
 def _messages(raw: bytes) -> int:

@@ -1,70 +1,49 @@
-"""The Admin service's calls about topics, their messages and consumer groups.
+"""The Admin service's calls about topics and their messages; of groups: `group_admin`.
 
 Served by the leader, whose state is current. It translates, and decides nothing.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final, TypeVar
+from functools import partial
 
 import grpc
 
-from dledger.broker.commands import CreateGroup, DeleteGroup, DeleteTopic, GrowTopic, SetRetention
-from dledger.broker.results import GroupCreated, RetentionSet, TopicDeleted, TopicGrown
+from dledger.broker.commands import DeleteTopic, GrowTopic, SetRetention
+from dledger.broker.results import RetentionSet, TopicDeleted, TopicGrown
 from dledger.common.metrics import NodeMetrics
-from dledger.common.status import Backlog
-from dledger.errors import NotLeader
 from dledger.requests.engine import Engine
 from dledger.requests.topic_resolver import TopicResolver
 from dledger.rpc.pb import dledger_pb2 as pb
-from dledger.services.admin_port import admin_service
+from dledger.services.admin_port import admin_service, at_leader
 from dledger.services.erasing import Eraser, Older, Wanted
+from dledger.services.finding import Finder, Sought
+from dledger.services.group_message import Turns, backlog_message
+from dledger.services.record_message import record_message
 from dledger.services.topic_message import topic_message
-
-_Q = TypeVar("_Q")
-_A = TypeVar("_A")
-_QUEUES_IN_A_TURN: Final = 1_024
-"""Queues that ListGroups visits before it yields the event loop, so that others are not blocked."""
 
 
 class TopicAdminServicer:
-    """Describes, grows, keeps, erases from and deletes topics; lists, makes and deletes groups."""
+    """Describes, grows, keeps, erases from and deletes topics."""
 
     def __init__(self, engine: Engine, resolver: TopicResolver, metrics: NodeMetrics) -> None:
         self._engine, self._resolver = engine, resolver
-        self._eraser = Eraser(engine, metrics)
+        self._eraser, self._finder = Eraser(engine, metrics), Finder(engine)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """Return the handler to register on the peer port's server, beside `AdminServicer`'s."""
+        here = partial(at_leader, self._engine)
         return admin_service(
             {
-                "DescribeTopic": (pb.DescribeTopicRequest, self._at_leader(self._describe_topic)),
-                "GrowTopic": (pb.GrowTopicRequest, self._at_leader(self._grow_topic)),
-                "SetTopicRetention": (
-                    pb.SetTopicRetentionRequest,
-                    self._at_leader(self._set_retention),
-                ),
-                "DeleteTopic": (pb.DeleteTopicRequest, self._at_leader(self._delete_topic)),
-                "ListGroups": (pb.ListGroupsRequest, self._at_leader(self._list_groups)),
-                "CreateGroup": (pb.CreateGroupRequest, self._at_leader(self._create_group)),
-                "DeleteGroup": (pb.DeleteGroupRequest, self._at_leader(self._delete_group)),
-                "Erase": (pb.EraseRequest, self._at_leader(self._erase)),
-                "ListErasures": (pb.ListErasuresRequest, self._at_leader(self._list_erasures)),
+                "DescribeTopic": (pb.DescribeTopicRequest, here(self._describe_topic)),
+                "GrowTopic": (pb.GrowTopicRequest, here(self._grow_topic)),
+                "SetTopicRetention": (pb.SetTopicRetentionRequest, here(self._set_retention)),
+                "DeleteTopic": (pb.DeleteTopicRequest, here(self._delete_topic)),
+                "Erase": (pb.EraseRequest, here(self._erase)),
+                "FindMessages": (pb.FindMessagesRequest, here(self._find)),
+                "ListErasures": (pb.ListErasuresRequest, here(self._list_erasures)),
             }
         )
-
-    def _at_leader(
-        self, serve: Callable[[_Q], Awaitable[_A]]
-    ) -> Callable[[_Q, float], Awaitable[_A]]:
-        async def handle(request: _Q, _: float) -> _A:
-            if not self._engine.is_leader():
-                leader = self._engine.leader()
-                raise NotLeader(leader.id if leader is not None else None)
-            return await serve(request)
-
-        return handle
 
     async def _describe_topic(self, request: pb.DescribeTopicRequest) -> pb.DescribeTopicResponse:
         state = self._engine.state
@@ -75,10 +54,10 @@ class TopicAdminServicer:
             in_use=self._resolver.is_in_use(topic.name),
             made_again_queues=self._resolver.made_again_queues,
         )
-        turns = _Turns()
+        turns = Turns()
         for group in state.groups.readers_of(topic.name):
             if state.groups.exists(group):
-                response.backlogs.append(_backlog(state.groups.backlog(group, topic.name)))
+                response.backlogs.append(backlog_message(state.groups.backlog(group, topic.name)))
             await turns.looked_at(topic.queues)
         return response
 
@@ -106,27 +85,6 @@ class TopicAdminServicer:
         if not isinstance(result, TopicDeleted):
             raise TypeError(f"DELETE_TOPIC answered {result!r}")
         return pb.DeleteTopicResponse(messages=result.messages)
-
-    async def _list_groups(self, request: pb.ListGroupsRequest) -> pb.ListGroupsResponse:
-        del request
-        response, state, turns = pb.ListGroupsResponse(), self._engine.state, _Turns()
-        for name in state.groups.names():
-            topics = state.groups.topics_of(name)
-            backlogs = [_backlog(state.groups.backlog(name, topic)) for topic in topics]
-            if state.groups.exists(name):
-                response.groups.add(name=name, backlogs=backlogs)
-            await turns.looked_at(1 + sum(state.topics.named(topic).queues for topic in topics))
-        return response
-
-    async def _create_group(self, request: pb.CreateGroupRequest) -> pb.CreateGroupResponse:
-        result = await self._engine.propose(CreateGroup(name=request.name).encode())
-        if not isinstance(result, GroupCreated):
-            raise TypeError(f"CREATE_GROUP answered {result!r}")
-        return pb.CreateGroupResponse(created=result.created)
-
-    async def _delete_group(self, request: pb.DeleteGroupRequest) -> pb.DeleteGroupResponse:
-        await self._engine.propose(DeleteGroup(name=request.name).encode())
-        return pb.DeleteGroupResponse()
 
     async def _erase(self, request: pb.EraseRequest) -> pb.EraseResponse:
         if request.offsets:
@@ -169,6 +127,32 @@ class TopicAdminServicer:
             named=len(request.offsets),
         )
 
+    async def _find(self, request: pb.FindMessagesRequest) -> pb.FindMessagesResponse:
+        looked = await self._finder.find(
+            Sought(
+                topic=request.topic,
+                generation=request.generation,
+                queue_id=request.queue_id,
+                first=request.start_offset,
+                end=request.end_offset,
+                message_id=request.message_id,
+                key=request.key,
+            )
+        )
+        response = pb.FindMessagesResponse(
+            generation=looked.generation, next_offset=looked.next, end_offset=looked.end
+        )
+        for each in looked.found:
+            response.records.append(
+                record_message(
+                    each.message,
+                    offset=each.offset,
+                    index=each.entry,
+                    stored_at_ms=each.stored_at_ms,
+                )
+            )
+        return response
+
     async def _list_erasures(self, request: pb.ListErasuresRequest) -> pb.ListErasuresResponse:
         del request
         return pb.ListErasuresResponse(
@@ -176,28 +160,3 @@ class TopicAdminServicer:
             first_index=self._engine.state.first_index,
             retention_hours=self._resolver.retention_hours,
         )
-
-
-class _Turns:
-    """Yields the event loop now and then; the state may change meanwhile."""
-
-    def __init__(self) -> None:
-        self._queues = 0
-
-    async def looked_at(self, queues: int) -> None:
-        """Return at once, or, after very many queues, in the next iteration of the loop."""
-        self._queues += queues
-        if self._queues >= _QUEUES_IN_A_TURN:
-            self._queues = 0
-            await asyncio.sleep(0)
-
-
-def _backlog(backlog: Backlog) -> pb.Backlog:
-    response = pb.Backlog(
-        group=backlog.group, topic=backlog.topic, unread=backlog.unread, held=backlog.held
-    )
-    for each in backlog.filters:
-        # JSON in the log allows lone surrogates, which a protobuf text does not.
-        said = each.filter.encode("utf-8", "replace").decode()
-        response.filters.add(filter=said, unread=each.unread, waits=each.waits)
-    return response

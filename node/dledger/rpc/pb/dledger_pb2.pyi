@@ -797,11 +797,23 @@ class ConsumerGroup(_message.Message):
     backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
     def __init__(self, name: _Optional[str] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ...) -> None: ...
 
+class Place(_message.Message):
+    __slots__ = ("newest", "stored_ms", "offset")
+    NEWEST_FIELD_NUMBER: _ClassVar[int]
+    STORED_MS_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    newest: bool
+    stored_ms: int
+    offset: int
+    def __init__(self, newest: _Optional[bool] = ..., stored_ms: _Optional[int] = ..., offset: _Optional[int] = ...) -> None: ...
+
 class CreateGroupRequest(_message.Message):
-    __slots__ = ("name",)
+    __slots__ = ("name", "begin")
     NAME_FIELD_NUMBER: _ClassVar[int]
+    BEGIN_FIELD_NUMBER: _ClassVar[int]
     name: str
-    def __init__(self, name: _Optional[str] = ...) -> None: ...
+    begin: Place
+    def __init__(self, name: _Optional[str] = ..., begin: _Optional[_Union[Place, _Mapping]] = ...) -> None: ...
 
 class CreateGroupResponse(_message.Message):
     __slots__ = ("created",)
@@ -818,6 +830,130 @@ class DeleteGroupRequest(_message.Message):
 class DeleteGroupResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class DescribeGroupRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class DescribeGroupResponse(_message.Message):
+    __slots__ = ("queues", "members", "backlogs", "filters", "begins_at_ms")
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    BACKLOGS_FIELD_NUMBER: _ClassVar[int]
+    FILTERS_FIELD_NUMBER: _ClassVar[int]
+    BEGINS_AT_MS_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[GroupQueue]
+    members: _containers.RepeatedCompositeFieldContainer[GroupMember]
+    backlogs: _containers.RepeatedCompositeFieldContainer[Backlog]
+    filters: _containers.RepeatedCompositeFieldContainer[GroupFilter]
+    begins_at_ms: int
+    def __init__(self, queues: _Optional[_Iterable[_Union[GroupQueue, _Mapping]]] = ..., members: _Optional[_Iterable[_Union[GroupMember, _Mapping]]] = ..., backlogs: _Optional[_Iterable[_Union[Backlog, _Mapping]]] = ..., filters: _Optional[_Iterable[_Union[GroupFilter, _Mapping]]] = ..., begins_at_ms: _Optional[int] = ...) -> None: ...
+
+class GroupQueue(_message.Message):
+    __slots__ = ("topic", "queue_id", "first", "end", "committed", "next", "lag", "held")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    COMMITTED_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    LAG_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    first: int
+    end: int
+    committed: int
+    next: int
+    lag: int
+    held: int
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., first: _Optional[int] = ..., end: _Optional[int] = ..., committed: _Optional[int] = ..., next: _Optional[int] = ..., lag: _Optional[int] = ..., held: _Optional[int] = ...) -> None: ...
+
+class GroupMember(_message.Message):
+    __slots__ = ("client_id", "held", "alive")
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ALIVE_FIELD_NUMBER: _ClassVar[int]
+    client_id: str
+    held: int
+    alive: bool
+    def __init__(self, client_id: _Optional[str] = ..., held: _Optional[int] = ..., alive: _Optional[bool] = ...) -> None: ...
+
+class GroupFilter(_message.Message):
+    __slots__ = ("topic", "filter")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    filter: str
+    def __init__(self, topic: _Optional[str] = ..., filter: _Optional[str] = ...) -> None: ...
+
+class SeekGroupRequest(_message.Message):
+    __slots__ = ("group", "topic", "queue_id", "to", "only_look")
+    GROUP_FIELD_NUMBER: _ClassVar[int]
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    TO_FIELD_NUMBER: _ClassVar[int]
+    ONLY_LOOK_FIELD_NUMBER: _ClassVar[int]
+    group: str
+    topic: str
+    queue_id: int
+    to: Place
+    only_look: bool
+    def __init__(self, group: _Optional[str] = ..., topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., to: _Optional[_Union[Place, _Mapping]] = ..., only_look: _Optional[bool] = ...) -> None: ...
+
+class SeekGroupResponse(_message.Message):
+    __slots__ = ("queues",)
+    QUEUES_FIELD_NUMBER: _ClassVar[int]
+    queues: _containers.RepeatedCompositeFieldContainer[SoughtQueue]
+    def __init__(self, queues: _Optional[_Iterable[_Union[SoughtQueue, _Mapping]]] = ...) -> None: ...
+
+class SoughtQueue(_message.Message):
+    __slots__ = ("queue_id", "before", "offset", "held", "asked", "unread")
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    BEFORE_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    ASKED_FIELD_NUMBER: _ClassVar[int]
+    UNREAD_FIELD_NUMBER: _ClassVar[int]
+    queue_id: int
+    before: int
+    offset: int
+    held: int
+    asked: int
+    unread: int
+    def __init__(self, queue_id: _Optional[int] = ..., before: _Optional[int] = ..., offset: _Optional[int] = ..., held: _Optional[int] = ..., asked: _Optional[int] = ..., unread: _Optional[int] = ...) -> None: ...
+
+class FindMessagesRequest(_message.Message):
+    __slots__ = ("topic", "queue_id", "generation", "start_offset", "end_offset", "message_id", "key")
+    TOPIC_FIELD_NUMBER: _ClassVar[int]
+    QUEUE_ID_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    START_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_ID_FIELD_NUMBER: _ClassVar[int]
+    KEY_FIELD_NUMBER: _ClassVar[int]
+    topic: str
+    queue_id: int
+    generation: int
+    start_offset: int
+    end_offset: int
+    message_id: str
+    key: str
+    def __init__(self, topic: _Optional[str] = ..., queue_id: _Optional[int] = ..., generation: _Optional[int] = ..., start_offset: _Optional[int] = ..., end_offset: _Optional[int] = ..., message_id: _Optional[str] = ..., key: _Optional[str] = ...) -> None: ...
+
+class FindMessagesResponse(_message.Message):
+    __slots__ = ("records", "generation", "next_offset", "end_offset")
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    GENERATION_FIELD_NUMBER: _ClassVar[int]
+    NEXT_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    END_OFFSET_FIELD_NUMBER: _ClassVar[int]
+    records: _containers.RepeatedCompositeFieldContainer[StoredRecord]
+    generation: int
+    next_offset: int
+    end_offset: int
+    def __init__(self, records: _Optional[_Iterable[_Union[StoredRecord, _Mapping]]] = ..., generation: _Optional[int] = ..., next_offset: _Optional[int] = ..., end_offset: _Optional[int] = ...) -> None: ...
 
 class EraseRequest(_message.Message):
     __slots__ = ("topic", "key", "generation", "start_offset", "end_offset", "only_count", "offsets", "queue_id", "first_entry")

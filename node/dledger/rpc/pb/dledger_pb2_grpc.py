@@ -513,10 +513,25 @@ class AdminStub:
                 request_serializer=dledger__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=dledger__pb2.DeleteGroupResponse.FromString,
                 _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/dledger.v1.Admin/DescribeGroup',
+                request_serializer=dledger__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.DescribeGroupResponse.FromString,
+                _registered_method=True)
+        self.SeekGroup = channel.unary_unary(
+                '/dledger.v1.Admin/SeekGroup',
+                request_serializer=dledger__pb2.SeekGroupRequest.SerializeToString,
+                response_deserializer=dledger__pb2.SeekGroupResponse.FromString,
+                _registered_method=True)
         self.Erase = channel.unary_unary(
                 '/dledger.v1.Admin/Erase',
                 request_serializer=dledger__pb2.EraseRequest.SerializeToString,
                 response_deserializer=dledger__pb2.EraseResponse.FromString,
+                _registered_method=True)
+        self.FindMessages = channel.unary_unary(
+                '/dledger.v1.Admin/FindMessages',
+                request_serializer=dledger__pb2.FindMessagesRequest.SerializeToString,
+                response_deserializer=dledger__pb2.FindMessagesResponse.FromString,
                 _registered_method=True)
         self.ListErasures = channel.unary_unary(
                 '/dledger.v1.Admin/ListErasures',
@@ -688,6 +703,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGroup(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SeekGroup(self, request, context):
+        """Lets a consumer group go on from another place of a topic. What its members hold of the queues is
+        theirs no more: their receipt handles are stale, and counts of deliveries begin anew.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Erase(self, request, context):
         """Erases the messages of one key of a compacted topic: nobody is shown them any more. A call looks
         through some of the key's queue, for a second or so; its caller goes on at `next_offset` until
@@ -697,6 +726,14 @@ class AdminServicer:
         what compaction has let go there is nothing here, but backups show it. What is there has to be a
         message of the key, and none be one that the queue has not come to; of the rest the caller is
         believed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FindMessages(self, request, context):
+        """Looks for messages in a queue, by their id or a key. A call looks through some of it, for a second
+        or so; its caller goes on at `next_offset` until that is `end_offset`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -817,10 +854,25 @@ def add_AdminServicer_to_server(servicer, server):
                     request_deserializer=dledger__pb2.DeleteGroupRequest.FromString,
                     response_serializer=dledger__pb2.DeleteGroupResponse.SerializeToString,
             ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=dledger__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=dledger__pb2.DescribeGroupResponse.SerializeToString,
+            ),
+            'SeekGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.SeekGroup,
+                    request_deserializer=dledger__pb2.SeekGroupRequest.FromString,
+                    response_serializer=dledger__pb2.SeekGroupResponse.SerializeToString,
+            ),
             'Erase': grpc.unary_unary_rpc_method_handler(
                     servicer.Erase,
                     request_deserializer=dledger__pb2.EraseRequest.FromString,
                     response_serializer=dledger__pb2.EraseResponse.SerializeToString,
+            ),
+            'FindMessages': grpc.unary_unary_rpc_method_handler(
+                    servicer.FindMessages,
+                    request_deserializer=dledger__pb2.FindMessagesRequest.FromString,
+                    response_serializer=dledger__pb2.FindMessagesResponse.SerializeToString,
             ),
             'ListErasures': grpc.unary_unary_rpc_method_handler(
                     servicer.ListErasures,
@@ -1407,6 +1459,60 @@ class Admin:
             _registered_method=True)
 
     @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/DescribeGroup',
+            dledger__pb2.DescribeGroupRequest.SerializeToString,
+            dledger__pb2.DescribeGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SeekGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/SeekGroup',
+            dledger__pb2.SeekGroupRequest.SerializeToString,
+            dledger__pb2.SeekGroupResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def Erase(request,
             target,
             options=(),
@@ -1423,6 +1529,33 @@ class Admin:
             '/dledger.v1.Admin/Erase',
             dledger__pb2.EraseRequest.SerializeToString,
             dledger__pb2.EraseResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FindMessages(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/dledger.v1.Admin/FindMessages',
+            dledger__pb2.FindMessagesRequest.SerializeToString,
+            dledger__pb2.FindMessagesResponse.FromString,
             options,
             channel_credentials,
             insecure,
