@@ -44,6 +44,7 @@ class CommandType(IntEnum):
     REKEEP = 17
     SET_RETENTION = 18
     ERASE = 19
+    RECEIVE_AT = 21
 
 
 class MalformedCommandError(ValueError):
