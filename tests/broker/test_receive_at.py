@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dledger.broker import deliveries as rules
-from dledger.broker.command_frame import CommandType, frame
 from dledger.broker.commands import (
     Ack,
     ChangeInvisible,
@@ -21,7 +20,6 @@ from dledger.broker.commands import (
 )
 from dledger.broker.group_filters import FILTER_GONE_MS, USE_IS_SAID_MS
 from dledger.broker.results import FilterUsed, Received
-from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.errors import FilterInUse, InvalidArgument
 from tests.broker.log import Log, attempts, offsets
@@ -157,8 +155,8 @@ def test_nothing_is_passed_beyond_the_end(log: Log) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"take": (4, 4)}, {"take": (4, 1)}, {"take": (9,)}, {"take": (-1,)}, {"start": 5, "stop": 4},
-        {"start": -1}, {"sql": ""}, {"sql": "a" * 4_097},
+        {"take": (4, 4)}, {"take": (4, 1)}, {"take": (9,)}, {"take": (-1,)},
+        {"start": 5, "stop": 4}, {"start": -1}, {"sql": ""}, {"sql": "a" * 4_097},
     ],
 )  # fmt: skip
 def test_a_malformed_one_changes_nothing(log: Log, wrong: dict[str, Any]) -> None:
@@ -360,7 +358,7 @@ class _History:
         self.command(number, limit)
 
     def twice(self, number: int, limit: int) -> None:
-        """A command whose answer was lost is never repeated; a leader's may come late, in any order."""
+        """A leader's commands may come late, and the other way round."""
         commands = [self.command(number, limit), self.command(number, limit)]
         for each in reversed(commands):
             (received,) = self.log.append(each)

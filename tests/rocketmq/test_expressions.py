@@ -127,9 +127,12 @@ def test_a_huge_number_is_none() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "", "  ", "a", "a =", "= 1", "a == 1", "a = 1 b", "a = 1 AND", "(a = 1", "a = 1)", "a = b = 1",
-        "a > 'x'", "a > TRUE", "'x' < a", "a IN ()", "a IN (1)", "a IN 'x'", "5 IN ('a')", "5 IS NULL",
-        "a IS 5", "a BETWEEN 'a' AND 'b'", "a BETWEEN 2 AND 1", "a BETWEEN 1", "a = 0x1F", "a = 010",
+        "", "  ", "a", "a =", "= 1", "a == 1", "a = 1 b", "a = 1 AND", "(a = 1",
+        "a = 1)", "a = b = 1",
+        "a > 'x'", "a > TRUE",
+        "'x' < a", "a IN ()", "a IN (1)", "a IN 'x'", "5 IN ('a')",
+        "5 IS NULL", "a IS 5",
+        "a BETWEEN 'a' AND 'b'", "a BETWEEN 2 AND 1", "a BETWEEN 1", "a = 0x1F", "a = 010",
         "a = 1x", "a = 1.2.3", "a = 9223372036854775808", "a = 1e999", "-a = 1", "a LIKE 'x%'",
         "a = 'x", 'a = "x"', "a-b = 1", "a = NULL", "a CONTAINS ''", "a CONTAINS 5", "a CONTAINS b",
         "NOT", "a = 1; b = 2", "a + 1 = 2", "\u00e9 = 1", "/* a = 1", "a = " + "1" * 65,
