@@ -280,7 +280,7 @@ class QueueDeliveries:
             self._grant(offset, receive_id, lease_until_ms, command.client_id)
         return taken
 
-    def ended(self, now_ms: int, enough: int) -> list[int]:
+    def find_ended(self, now_ms: int, enough: int) -> list[int]:
         """Return up to *enough* offsets whose leases have ended at *now_ms*, the oldest end first.
 
         Among very many the oldest of some: the others come when these are gone.

@@ -121,7 +121,7 @@ class ExpressionScans:
         scan = self._scans.get((group, topic.name, topic.generation, queue_id, sql))
         again = 0 if scan is None else len(scan.again)
         if deliveries is not None:
-            if len(deliveries.ended(self._lived_ms(), again + 1)) > again:
+            if len(deliveries.find_ended(self._lived_ms(), again + 1)) > again:
                 return True
             if len(deliveries.leases) >= MAX_LEASES:
                 return False
@@ -186,7 +186,7 @@ class ExpressionScans:
         )
         return Claim(command, scan)
 
-    def repeated(self, poll: Receive, topic: Topic, wanted: Expression) -> ReceiveAt:
+    def repeat(self, poll: Receive, topic: Topic, wanted: Expression) -> ReceiveAt:
         """Return what asks for the messages that a poll's attempt holds, and for no others."""
         return ReceiveAt(
             group=poll.group,
@@ -249,7 +249,7 @@ class ExpressionScans:
         deliveries = self._engine.state.groups.peek(poll.group, topic.name, queue_id)
         if deliveries is None:
             return [], []
-        ended = deliveries.ended(self._lived_ms(), poll.limit + len(scan.again))
+        ended = deliveries.find_ended(self._lived_ms(), poll.limit + len(scan.again))
         queue = self._engine.state.topics.queue(topic.name, queue_id)
         asked = [each for each in ended if each not in scan.again][: poll.limit]
         there = sorted(filter(queue.has, asked))

@@ -46,20 +46,20 @@ _GRAMMAR: Final = r"""
 ?start: any_of
 ?any_of: all_of (_OR all_of)*
 ?all_of: one (_AND one)*
-?one: _NOT one -> negated
+?one: _NOT one -> negate
     | condition
-?condition: "(" any_of ")" -> bracketed
+?condition: "(" any_of ")" -> bracket
     | TRUE -> always
     | FALSE -> never
-    | operand COMPARISON operand -> compared
+    | operand COMPARISON operand -> compare
     | bound _BETWEEN bound _AND bound -> between
     | bound _NOT _BETWEEN bound _AND bound -> outside
     | bound _IN texts -> among
     | bound _NOT _IN texts -> not_among
     | bound _IS _NULL -> missing
     | bound _IS _NOT _NULL -> present
-    | bound TEST STRING -> tested
-    | bound _NOT TEST STRING -> not_tested
+    | bound TEST STRING -> test_text
+    | bound _NOT TEST STRING -> not_test_text
 texts: "(" STRING ("," STRING)* ")"
 ?operand: bound
     | STRING -> text
@@ -67,7 +67,7 @@ texts: "(" STRING ("," STRING)* ")"
     | FALSE -> false
 ?bound: NAME -> name
     | NUMBER -> number
-    | SIGN NUMBER -> signed
+    | SIGN NUMBER -> number_with_sign
 
 _OR.2: /or(?![\w$])/i
 _AND.2: /and(?![\w$])/i
@@ -160,7 +160,7 @@ def expression(text: str) -> Expression:
             raise error.orig_exc from None
         raise
     except UnexpectedInput as error:
-        raise InvalidArgument(f"SQL92 filter {_shown(text)}: {_what(error)}") from None
+        raise InvalidArgument(f"SQL92 filter {_shorten(text)}: {_what(error)}") from None
     return Expression(text, _whole(found.holds))
 
 
@@ -196,7 +196,7 @@ def _whole(holds: _Truth) -> Matches:
     return matches
 
 
-def _shown(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= _SHOWN else f"{text[:_SHOWN]}...")
 
 
@@ -215,19 +215,19 @@ class _Builder(Transformer[Token, _Condition]):
 
     @staticmethod
     def any_of(parts: list[_Condition]) -> _Condition:
-        return _joined(parts, decided_by=True)
+        return _join(parts, decided_by=True)
 
     @staticmethod
     def all_of(parts: list[_Condition]) -> _Condition:
-        return _joined(parts, decided_by=False)
+        return _join(parts, decided_by=False)
 
     @staticmethod
-    def negated(parts: list[_Condition]) -> _Condition:
+    def negate(parts: list[_Condition]) -> _Condition:
         (part,) = parts
         return _deeper(part)._replace(holds=_opposite(part.holds))
 
     @staticmethod
-    def bracketed(parts: list[_Condition]) -> _Condition:
+    def bracket(parts: list[_Condition]) -> _Condition:
         (part,) = parts
         return _deeper(part)
 
@@ -240,7 +240,7 @@ class _Builder(Transformer[Token, _Condition]):
         return _Condition(lambda _: False)
 
     @staticmethod
-    def compared(parts: list[_Operand | Token]) -> _Condition:
+    def compare(parts: list[_Operand | Token]) -> _Condition:
         left, sign, right = cast("tuple[_Operand, Token, _Operand]", tuple(parts))
         return _Condition(_comparison(left, str(sign), right))
 
@@ -259,7 +259,7 @@ class _Builder(Transformer[Token, _Condition]):
 
     @staticmethod
     def texts(parts: list[Token]) -> frozenset[str]:
-        return frozenset(map(_unquoted, parts))
+        return frozenset(map(_unquote, parts))
 
     @staticmethod
     def among(parts: list[_Operand | frozenset[str]]) -> _Condition:
@@ -281,17 +281,19 @@ class _Builder(Transformer[Token, _Condition]):
         return _Condition(lambda properties: properties.get(name) is not None)
 
     @staticmethod
-    def tested(parts: list[_Operand | Token]) -> _Condition:
+    def test_text(parts: list[_Operand | Token]) -> _Condition:
         value, test, text = cast("tuple[_Operand, Token, Token]", tuple(parts))
-        return _Condition(_tested(_property_of(value, test.upper()), test.upper(), _unquoted(text)))
+        return _Condition(
+            _test_text(_property_of(value, test.upper()), test.upper(), _unquote(text))
+        )
 
     @classmethod
-    def not_tested(cls, parts: list[_Operand | Token]) -> _Condition:
-        return _Condition(_opposite(cls.tested(parts).holds))
+    def not_test_text(cls, parts: list[_Operand | Token]) -> _Condition:
+        return _Condition(_opposite(cls.test_text(parts).holds))
 
     @staticmethod
     def text(parts: list[Token]) -> _Operand:
-        return _Operand(_unquoted(parts[0]))
+        return _Operand(_unquote(parts[0]))
 
     @staticmethod
     def true(_: list[Token]) -> _Operand:
@@ -310,7 +312,7 @@ class _Builder(Transformer[Token, _Condition]):
         return _Operand(_literal("", str(parts[0])))
 
     @staticmethod
-    def signed(parts: list[Token]) -> _Operand:
+    def number_with_sign(parts: list[Token]) -> _Operand:
         sign, digits = map(str, parts)
         return _Operand(_literal(sign, digits))
 
@@ -321,7 +323,7 @@ def _parser() -> Lark:
     return Lark(_GRAMMAR, parser="lalr", lexer="basic", transformer=_Builder(), cache=False)
 
 
-def _joined(parts: Sequence[_Condition], *, decided_by: bool) -> _Condition:
+def _join(parts: Sequence[_Condition], *, decided_by: bool) -> _Condition:
     conditions = sum(part.conditions for part in parts)
     if conditions > MAX_CONDITIONS:
         raise InvalidArgument(f"an SQL92 filter has at most {MAX_CONDITIONS} comparisons")
@@ -386,7 +388,7 @@ def _property_of(value: _Operand, what: str) -> str:
     raise InvalidArgument(f"{what} of an SQL92 filter is asked of a property, not {value.constant}")
 
 
-def _tested(name: str, test: str, text: str) -> _Truth:
+def _test_text(name: str, test: str, text: str) -> _Truth:
     if not text:
         raise InvalidArgument(f"{test} of an SQL92 filter needs a text that is not empty")
     tests: dict[str, Callable[[str], bool]] = {
@@ -491,7 +493,7 @@ def _check_ascends(low: _Operand, high: _Operand) -> None:
         )
 
 
-def _unquoted(token: Token) -> str:
+def _unquote(token: Token) -> str:
     return token[1:-1].replace("''", "'")
 
 

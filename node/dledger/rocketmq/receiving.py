@@ -248,7 +248,7 @@ class Receiver:
         command, groups = poll.command, self._engine.state.groups
         attempt = command.attempt_id
         if attempt and groups.holds_attempt(command.group, command.topic, attempt):
-            return await self._ask(self._scans.repeated(command, poll.topic, wanted))
+            return await self._ask(self._scans.repeat(command, poll.topic, wanted))
         claim = await self._scans.claim(command, poll.topic, wanted)
         if claim is None:
             return None
