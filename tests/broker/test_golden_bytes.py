@@ -103,6 +103,13 @@ _COMMANDS: Final = {
     "SEEK_GROUP": commands.SeekGroup(
         group="g", topic="t", generation=3, offsets=((0, 4), (2, 5))
     ).encode(),
+    "USE_FILTER of an expression": commands.UseFilter(
+        group="g", topic="t", tags=None, sql="a = 1"
+    ).encode(),
+    "RECEIVE_AT": commands.ReceiveAt(
+        group="g", topic="t", generation=3, queue_id=0, sql="a = 1", start=1, stop=5, take=(2, 4),
+        again=(0,), done=(), invisible_ms=9, attempt_id="b", client_id="c",
+    ).encode(),
     "ERASE": Erase(generation=1, queue_id=0, first_entry=3, offsets=(0, 2)).encode(),
 }  # fmt: skip
 

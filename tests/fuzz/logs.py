@@ -321,6 +321,11 @@ class Entries(Target):
         commands.ExpireGroups(before_ms=1).encode(),
         commands.GrowTopic(name="t", queues=6).encode(),
         commands.UseFilter(group="g", topic="t", tags=("b", "a")).encode(),
+        commands.UseFilter(group="h", topic="t", sql="a = 1").encode(),
+        commands.ReceiveAt(
+            group="h", topic="t", generation=1, queue_id=0, sql="a = 1", start=0, stop=2, take=(1,),
+            again=(0,), done=(2,), invisible_ms=5,
+        ).encode(),
         commands.SetRetention(name="t", hours=None).encode(),
     )  # fmt: skip
     _REKEEP: ClassVar[bytes] = Kept(
@@ -334,6 +339,7 @@ class Entries(Target):
     ).encode()
     _BEFORE: ClassVar[tuple[bytes, ...]] = (
         *(_CREATE, commands.CreateGroup(name="g").encode()),
+        commands.CreateGroup(name="h").encode(),
         encode_produce(
             Columns(message_ids=["a", "b", "c"], bodies=[b"x"] * 3, born_at_ms=[0] * 3),
             client_id="client", topic="t", queue_id=0,

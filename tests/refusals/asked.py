@@ -418,7 +418,17 @@ def _consumers() -> Iterator[Asked]:
     filters, kinds = definition.FilterExpression, definition.FilterType
     changed: dict[str, dict[str, Any]] = {
         "filter: broken": {"filter_expression": filters(type=kinds.TAG, expression="a |")},
-        "filter: SQL": {"filter_expression": filters(type=kinds.SQL, expression="a > 1")},
+        "filter: SQL, broken": {"filter_expression": filters(type=kinds.SQL, expression="a >")},
+        "filter: SQL, empty": {"filter_expression": filters(type=kinds.SQL)},
+        "filter: SQL, of texts": {
+            "filter_expression": filters(type=kinds.SQL, expression="a > 'b'")
+        },
+        "filter: SQL, too deep": {
+            "filter_expression": filters(type=kinds.SQL, expression="(" * 40 + "a=1" + ")" * 40)
+        },
+        "filter: SQL, too long": {
+            "filter_expression": filters(type=kinds.SQL, expression="a" * 5_000)
+        },
         "filter: too long": {"filter_expression": filters(type=kinds.TAG, expression="a" * 70_000)},
         "batch size: 0": {"batch_size": 0},
         "invisible: 0": {"invisible_duration": {}},

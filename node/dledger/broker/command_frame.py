@@ -45,6 +45,7 @@ class CommandType(IntEnum):
     SET_RETENTION = 18
     ERASE = 19
     SEEK_GROUP = 20
+    RECEIVE_AT = 21
 
 
 class MalformedCommandError(ValueError):

@@ -45,6 +45,7 @@ from dledger.broker.topics import TYPES
 from dledger.checks.names import check_name
 from dledger.common.status import Backlog
 from dledger.errors import (
+    FilterInUse,
     InvalidArgument,
     InvalidReceiptHandle,
     LimitReached,
@@ -134,6 +135,36 @@ class ConsumerGroups:
         return filters is not None and filters.is_said(
             tag_codes(tags), self._filters_active.at(now_ms)
         )
+
+    def is_expression_said(self, group: str, topic: str, sql: str, now_ms: int) -> bool:
+        """Whether a poll with this expression has no use of it to commit at *now_ms*.
+
+        Either it is said, or another one is in use, and nothing that it says will change that.
+        """
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return filters is not None and filters.is_expression_said(
+            sql, self._filters_active.at(now_ms)
+        )
+
+    def filter_beside(self, group: str, topic: str, sql: str) -> str | None:
+        """Return the filter because of which an expression is not served; None: it is."""
+        found = self._groups.get(group)
+        filters = None if found is None else found.filters(topic)
+        return None if filters is None else filters.beside(sql)
+
+    def peek(self, group: str, topic: str, queue_id: int) -> QueueDeliveries | None:
+        """Return a group's deliveries of a queue, to be read, if there are any."""
+        return self._peek(group, topic, queue_id)
+
+    def next_offset(self, group: str, topic: str, queue_id: int) -> int:
+        """Return the offset in a queue from which on a group was handed out nothing yet."""
+        queue = self._topics.queue(topic, queue_id)
+        found = self._groups.get(group)
+        if found is None:
+            return queue.first
+        deliveries = found.peek(topic, queue_id)
+        return found.beginning.in_queue(queue) if deliveries is None else deliveries.next_offset
 
     def available(
         self,
@@ -309,6 +340,60 @@ class ConsumerGroups:
             deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
         )
 
+    def receive_at(self, command: commands.ReceiveAt) -> Received:
+        """Deliver what the leader found with an expression; a repeated attempt as by `receive`."""
+        group = self._used(command.group)
+        queue = self._topics.queue(command.topic, command.queue_id)
+        topic = self._topics.named(command.topic)
+        if command.generation != topic.generation or command.stop > queue.end:
+            raise InvalidArgument(
+                f"queue {command.queue_id} of topic {topic.name!r} has no messages up to "
+                f"{command.stop} in generation {command.generation}"
+            )
+        if len(command.take) + len(command.again) + len(command.done) > MAX_RECEIVE:
+            raise InvalidArgument(f"more than {MAX_RECEIVE} messages at once")
+        self._use_expression(group, command.topic, command.sql)
+        if (other := self.filter_beside(command.group, command.topic, command.sql)) is not None:
+            raise FilterInUse.of(other)
+        until = self._time.lived_ms + command.invisible_ms
+        earlier = group.recall(command.topic, command.attempt_id) if command.attempt_id else None
+        receive_id, positions = (
+            (0, []) if earlier is None else self._still_there(command.topic, *earlier)
+        )
+        if positions:
+            group.lease_anew(command.topic, receive_id, positions, until)
+        else:
+            self._receives += 1
+            receive_id = self._receives
+            positions = self._take_at(group, command, receive_id, until)
+            if command.attempt_id and positions:
+                group.remember(command.topic, command.attempt_id, receive_id, positions)
+                self._changes.attempts.add((group.name, command.topic, command.attempt_id))
+        self._changes.leases.add((group.name, command.topic, command.queue_id))
+        return Received(
+            topic=topic.name,
+            generation=topic.generation,
+            receive_id=receive_id,
+            visible_at_ms=until,
+            deliveries=tuple([self._delivery(group, command.topic, each) for each in positions]),
+        )
+
+    def _take_at(
+        self, group: ConsumerGroup, command: commands.ReceiveAt, receive_id: int, until: int
+    ) -> list[QueuePosition]:
+        queue = self._topics.queue(command.topic, command.queue_id)
+        deliveries = group.deliveries(command.topic, command.queue_id, queue)
+        if not TYPES[self._topics.named(command.topic).type].may_deliver(len(deliveries.leases)):
+            return []
+        taken = deliveries.take_at(
+            queue,
+            command,
+            now_ms=self._time.lived_ms,
+            lease_until_ms=until,
+            receive_id=receive_id,
+        )
+        return [(command.queue_id, offset) for offset in taken]
+
     def _still_there(
         self, topic: str, receive_id: int, positions: list[QueuePosition]
     ) -> tuple[int, list[QueuePosition]]:
@@ -321,8 +406,17 @@ class ConsumerGroups:
         """Note that a member waits for messages that its filter names."""
         group = self._used(command.group)
         self._topics.named(command.topic)
-        self._use(group, command.topic, command.tags)
+        if command.sql:
+            self._use_expression(group, command.topic, command.sql)
+        else:
+            self._use(group, command.topic, command.tags)
         return FilterUsed()
+
+    def _use_expression(self, group: ConsumerGroup, topic: str, sql: str) -> None:
+        """Note the use of an expression, and that it waits if there are others."""
+        filters = group.own_filters(topic, self._room)
+        filters.use_expression(sql, self.filters_ms)
+        self._end_unused(group, topic, filters)
 
     def _use(
         self, group: ConsumerGroup, topic: str, tags: tuple[str, ...] | None
@@ -337,6 +431,10 @@ class ConsumerGroups:
         if filters.is_only(codes):
             return codes, None
         filters.use(codes, tags, self.filters_ms)
+        self._end_unused(group, topic, filters)
+        return codes, filters if filters.differ else None
+
+    def _end_unused(self, group: ConsumerGroup, topic: str, filters: TopicFilters) -> None:
         if gone := filters.end_unused(self.filters_ms):
             ended = group.end_unnamed(topic, filters)
             self._changes.leases.update((group.name, topic, each) for each in ended)
@@ -344,7 +442,6 @@ class ConsumerGroups:
             messages = [0] * (len(gone) - 1) + [sum(ended.values())]
             rows = zip(gone, messages, strict=True)
             self._changes.filters_gone.extend((group.name, topic, *row) for row in rows)
-        return codes, filters if filters.differ else None
 
     def _take(
         self,

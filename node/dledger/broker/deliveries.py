@@ -13,6 +13,7 @@ from heapq import heapify, heappop, heappush
 from itertools import islice, takewhile
 from typing import Final
 
+from dledger.broker.commands import ReceiveAt
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
@@ -241,6 +242,55 @@ class QueueDeliveries:
         for offset in fresh:
             self._grant(offset, receive_id, lease_until_ms, client_id)
         return taken + fresh
+
+    def take_at(
+        self,
+        queue: ConsumeQueue,
+        command: ReceiveAt,
+        *,
+        now_ms: int,
+        lease_until_ms: int,
+        receive_id: int,
+    ) -> list[int]:
+        """Deliver what the leader chose, of what is still there and nobody was given meanwhile.
+
+        Nothing new if `next_offset` is below the range: a seek went back since, or what was to come
+        before this command never came; what lies before the range was not looked at. If it is
+        above, others with the same expression were faster, and what they passed over is no match.
+
+        Returns:
+            Offsets; each is leased until *lease_until_ms*.
+        """
+        taken = []
+        for offset in (*command.again, *command.done):
+            if not self._has_ended(offset, now_ms):
+                continue
+            if offset in command.done or not queue.has(offset):
+                self._forget(offset)
+            elif offset not in taken:
+                taken.append(offset)
+        if command.start <= self.next_offset < command.stop:
+            stop, room = command.stop, MAX_LEASES - len(self.leases)
+            fresh = [each for each in command.take if each >= self.next_offset and queue.has(each)]
+            if len(fresh) > room:
+                stop = fresh[max(room, 0)]
+            self.next_offset = stop
+            taken += fresh[: max(room, 0)]
+        for offset in taken:
+            self._grant(offset, receive_id, lease_until_ms, command.client_id)
+        return taken
+
+    def find_ended(self, now_ms: int, enough: int) -> list[int]:
+        """Return up to *enough* offsets whose leases have ended at *now_ms*, the oldest end first.
+
+        Among very many the oldest of some: the others come when these are gone.
+        """
+        found = self._ended_by(now_ms, enough)
+        return sorted(found, key=lambda offset: self.leases[offset].visible_at_ms)[:enough]
+
+    def _has_ended(self, offset: int, now_ms: int) -> bool:
+        lease = self.leases.get(offset)
+        return lease is not None and lease.visible_at_ms <= now_ms
 
     def _take_kept(
         self, kept: KeptMessages, queue: ConsumeQueue, codes: Codes, limit: int

@@ -150,6 +150,7 @@ class BrokerState:
             commands.CreateTopic: self.topics.create,
             commands.CreateGroup: self.groups.create,
             commands.Receive: self.groups.receive,
+            commands.ReceiveAt: self.groups.receive_at,
             commands.Ack: self.groups.ack,
             commands.ChangeInvisible: self.groups.change_invisible,
             commands.Renew: self.groups.renew,

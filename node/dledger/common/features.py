@@ -203,12 +203,20 @@ FEATURES: Final = Features(
         13: CommandForm(name="SET_SECRET", level=1, fields=since(1, "secret")),
         14: CommandForm(name="GROW_TOPIC", level=1, fields=since(1, "name queues")),
         15: CommandForm(name="LEAP", level=1, fields=since(1, "from to")),
-        16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags")),
+        16: CommandForm(name="USE_FILTER", level=1, fields=since(1, "group topic tags sql")),
         17: CommandForm(name="REKEEP", level=1, flags={1: 1, 2: 1}),
         18: CommandForm(name="SET_RETENTION", level=1, fields=since(1, "name hours")),
         19: CommandForm(name="ERASE", level=1),
         20: CommandForm(
             name="SEEK_GROUP", level=1, fields=since(1, "group topic generation offsets")
+        ),
+        21: CommandForm(
+            name="RECEIVE_AT",
+            level=1,
+            fields=since(
+                1,
+                "group topic generation queue sql from to take again done invisible attempt client",
+            ),
         ),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from google.protobuf.duration_pb2 import Duration
 
 from dledger.broker.command_frame import MalformedCommandError
-from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive
+from dledger.broker.commands import Ack, ChangeInvisible, LeaseRef, Receive, ReceiveAt
 from dledger.broker.filters import parse_tags, tag_codes
 from dledger.broker.message import Encoding, Message
 from dledger.broker.produce import ProduceFrame
@@ -50,6 +50,8 @@ from dledger.rocketmq.delivery_form import (
     is_taken,
     repack,
 )
+from dledger.rocketmq.expression_scans import ExpressionScans
+from dledger.rocketmq.expressions import Expression, expression
 from dledger.rocketmq.long_polls import ANY_QUEUE, LongPollQueue, NoTurn, Turn, Want
 from dledger.rocketmq.receipts import Receipts
 from dledger.rpc.rocketmq_stubs import definition, service
@@ -70,6 +72,8 @@ class _Poll:
     since_s: float
     address: str = ""
     line: str = ""
+    expression: Expression | None = None
+    scans: ExpressionScans | None = None
 
     @property
     def want(self) -> Want:
@@ -81,7 +85,8 @@ class _Poll:
             topic=self.topic,
             queue_id=ANY_QUEUE if command.any_queue else first,
             queue_ids=None if command.any_queue else range(first, first + 1),
-            codes=tag_codes(command.tags),
+            codes=tag_codes(command.tags) if self.expression is None else self.expression.text,
+            scans=self.scans,
             limit=command.limit,
             attempt_id=command.attempt_id,
             since_s=self.since_s,
@@ -111,6 +116,7 @@ class Receiver:
         self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow, self._unpacking = outflow, unpacking
+        self._scans = ExpressionScans(engine)
 
     async def receive(
         self, request: service.ReceiveMessageRequest, caller: Caller
@@ -148,7 +154,11 @@ class Receiver:
         group = group_name(request.group)
         topic_ref = request.message_queue.topic
         name = topic_name(topic_ref)
-        tags = tags_of(request.filter_expression)
+        asked, wanted, tags = request.filter_expression, None, None
+        if asked.type == definition.FilterType.SQL:
+            wanted = expression_of(asked)
+        else:
+            tags = tags_of(asked)
         invisible_ms = invisible_of(request)
         if request.batch_size < 1:
             raise Rejected(Code.BAD_REQUEST, f"batch_size must be positive: {request.batch_size}")
@@ -159,7 +169,10 @@ class Receiver:
                 Code.BAD_REQUEST,
                 f"topic {name!r} has queues 0 to {topic.queues - 1}: {request.message_queue.id}",
             )
-        await self._resolver.use_filter(group, name, tags)
+        if wanted is None:
+            await self._resolver.use_filter(group, name, tags)
+        else:
+            await self._resolver.use_expression(group, name, wanted.text)
         command = Receive(
             group=group,
             topic=name,
@@ -181,6 +194,8 @@ class Receiver:
             since_s=caller.since_s,
             address=address_of(caller.host),
             line=caller.line,
+            expression=wanted,
+            scans=None if wanted is None else self._scans,
         )
 
     async def _poll(self, poll: _Poll, caller: Caller) -> Received | None:
@@ -198,10 +213,14 @@ class Receiver:
             self._check_exists(poll)
             turn = await self._turns.take(want, until_s - loop.time())
             if isinstance(turn, Turn):
+                received: Received | None
                 with turn:
                     self._check_way_back(caller)
-                    received = await self._ask(poll.command)
-                if received.deliveries:
+                    if poll.expression is None:
+                        received = await self._ask(poll.command)
+                    else:
+                        received = await self._ask_at(poll, poll.expression, turn)
+                if received is not None and received.deliveries:
                     return received
             elif turn is NoTurn.FOR_GOOD or loop.time() >= until_s:
                 return None
@@ -221,7 +240,27 @@ class Receiver:
         if not state.groups.exists(poll.command.group):
             raise UnknownGroup(poll.command.group)
 
-    async def _ask(self, command: Receive) -> Received:
+    async def _ask_at(self, poll: _Poll, wanted: Expression, turn: Turn) -> Received | None:
+        """Propose what an expression finds; None: it finds nothing more.
+
+        A claim that is not applied for sure is looked for anew: then nothing is passed over.
+        """
+        command, groups = poll.command, self._engine.state.groups
+        attempt = command.attempt_id
+        if attempt and groups.holds_attempt(command.group, command.topic, attempt):
+            return await self._ask(self._scans.repeat(command, poll.topic, wanted))
+        claim = await self._scans.claim(command, poll.topic, wanted)
+        if claim is None:
+            return None
+        received: Received | None = None
+        try:
+            turn.pass_on()
+            received = await self._ask(claim.command)
+        finally:
+            self._scans.settle(claim, received)
+        return received
+
+    async def _ask(self, command: Receive | ReceiveAt) -> Received:
         received = await self._engine.propose(command.encode())
         if not isinstance(received, Received):
             raise TypeError(f"RECEIVE answered {received!r}")
@@ -324,15 +363,18 @@ def nothing_new() -> service.ReceiveMessageResponse:
     return service.ReceiveMessageResponse(status=status)
 
 
-def tags_of(expression: definition.FilterExpression) -> tuple[str, ...] | None:
-    """Return the tags of a ``FilterExpression``; None: all messages."""
-    if expression.type == definition.FilterType.SQL:
-        raise Rejected(
-            Code.ILLEGAL_FILTER_EXPRESSION,
-            "SQL92 filters are not implemented yet; use tags, such as 'a || b'",
-        )
+def expression_of(asked: definition.FilterExpression) -> Expression:
+    """Return the SQL92 expression of a ``FilterExpression``."""
     try:
-        return parse_tags(expression.expression)
+        return expression(asked.expression)
+    except InvalidArgument as error:
+        raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
+
+
+def tags_of(asked: definition.FilterExpression) -> tuple[str, ...] | None:
+    """Return the tags of a ``FilterExpression``; None: all messages."""
+    try:
+        return parse_tags(asked.expression)
     except InvalidArgument as error:
         raise Rejected(Code.ILLEGAL_FILTER_EXPRESSION, str(error)) from error
 
