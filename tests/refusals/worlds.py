@@ -558,6 +558,10 @@ TOPIC_ADMIN: Final[dict[str, Any]] = {
     "DeleteGroup": pb.DeleteGroupRequest(name="nobody"),
     "Erase": pb.EraseRequest(topic="nowhere", key="whose"),
     "ListErasures": pb.ListErasuresRequest(),
+    "SetGroup": pb.SetGroupRequest(name="nobody", max_attempts=3),
+    "ListDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "ResendDeadLetters": pb.DeadLettersRequest(group="nobody"),
+    "DropDeadLetters": pb.DeadLettersRequest(group="nobody"),
 }
 
 
@@ -593,6 +597,21 @@ async def admin_of_topics() -> Answers:
                 pb.SetTopicRetentionRequest(name=TOPIC, hours=71),
             ),
             bad("Admin/DeleteTopic", "topic: unknown", pb.DeleteTopicRequest(name="no")),
+            bad(
+                "Admin/SetGroup",
+                "attempts: above the most",
+                pb.SetGroupRequest(name=GROUP, max_attempts=1_001),
+            ),
+            bad(
+                "Admin/SetGroup",
+                "back-off: 33 delays",
+                pb.SetGroupRequest(name=GROUP, backoff_ms=[1] * 33),
+            ),
+            bad(
+                "Admin/ListDeadLetters",
+                "group: without dead letters",
+                pb.DeadLettersRequest(group=GROUP),
+            ),
             bad("Admin/Erase", "key: empty", pb.EraseRequest(topic=TOPIC)),
             bad(
                 "Admin/Erase",

@@ -34,6 +34,7 @@ from dledger.server.client_tasks import ClientTasks
 from dledger.server.config import GRPC, NATIVE
 from dledger.server.node_report import load_of
 from dledger.server.wiring import ClientParts, forwarded_services_of, services_of, wire
+from dledger.services.dead_letter_admin import DeadLetterAdminServicer
 from dledger.services.topic_admin import TopicAdminServicer
 from dledger.types import Entry, EntryKind, Member, NodeId
 from dledger_sim.no_links import NoLinks
@@ -269,7 +270,10 @@ async def memory_group(
         parts = wire(engine, config or RequestConfig(), links or NoLinks(), metrics)
         node = Node(engine, parts, ClientTasks(parts), links)
         node.port = await _serve_clients(node, kind)
-        made = [TopicAdminServicer(engine, parts.context.resolver, metrics).handler()]
+        made = [
+            TopicAdminServicer(engine, parts.context.resolver, metrics).handler(),
+            DeadLetterAdminServicer(engine).handler(),
+        ]
         if links is not None:
             made.append(await _links_port(node))
         node.peer_port = await _serve(node, (*forwarded_services_of(node.parts), *made))

@@ -44,6 +44,8 @@ class CommandType(IntEnum):
     REKEEP = 17
     SET_RETENTION = 18
     ERASE = 19
+    SET_GROUP = 22
+    DEAD_LETTER = 23
 
 
 class MalformedCommandError(ValueError):

@@ -18,6 +18,7 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
+from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURES, Features
 
@@ -130,12 +131,16 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then."""
+    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then.
+
+    With *suspend* the delivery does not count as an attempt.
+    """
 
     group: str
     topic: str
     lease: LeaseRef
     invisible_ms: int
+    suspend: bool = False
 
     def encode(self) -> bytes:
         """Return the framed command."""
@@ -146,6 +151,7 @@ class ChangeInvisible:
                 "topic": self.topic,
                 "leases": _rows((self.lease,)),
                 "invisible": self.invisible_ms,
+                "suspend": self.suspend,
             },
         )
 
@@ -317,6 +323,28 @@ class SetRetention:
         return _framed(CommandType.SET_RETENTION, {"name": self.name, "hours": self.hours})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroup:
+    """Set how often a group's messages are delivered, and how long they wait after each failure.
+
+    *retries* replaces what was set before as a whole.
+    """
+
+    name: str
+    retries: Retries
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.SET_GROUP,
+            {
+                "name": self.name,
+                "attempts": self.retries.max_attempts,
+                "backoff": list(self.retries.backoff_ms),
+            },
+        )
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -334,6 +362,7 @@ Command: TypeAlias = (
     | Leap
     | UseFilter
     | SetRetention
+    | SetGroup
 )
 
 
@@ -419,6 +448,7 @@ def _change_invisible(row: _Json) -> ChangeInvisible:
         topic=_text(row["topic"]),
         lease=lease,
         invisible_ms=_number(row["invisible"]),
+        suspend=_truth(row["suspend"]),
     )
 
 
@@ -476,6 +506,12 @@ def _set_retention(row: _Json) -> SetRetention:
     return SetRetention(name=_text(row["name"]), hours=None if hours is None else _number(hours))
 
 
+def _set_group(row: _Json) -> SetGroup:
+    backoff_ms = tuple([_number(each) for each in _list(row["backoff"])])
+    retries = Retries(max_attempts=_number(row["attempts"]), backoff_ms=backoff_ms)
+    return SetGroup(name=_text(row["name"]), retries=retries)
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -494,6 +530,7 @@ DECODERS: Final[Decoders] = {
     CommandType.LEAP: _leap,
     CommandType.USE_FILTER: _use_filter,
     CommandType.SET_RETENTION: _set_retention,
+    CommandType.SET_GROUP: _set_group,
 }
 
 

@@ -6,16 +6,20 @@ Owned by `consumer_groups`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final
 
 from dledger.broker.attempts import Attempts, QueuePosition
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.deliveries import QueueDeliveries
 from dledger.broker.filter_room import FilterRoom
 from dledger.broker.group_filters import TopicFilters
-from dledger.broker.snapshot_codec import Reader, number, text
+from dledger.broker.redelivery import DEFAULT, Retries, attempts_of, check_retries
+from dledger.broker.snapshot_codec import Reader, column, number, text
 from dledger.errors import Refused
 
 MAX_GROUPS = 10_000
+_SETS_RETRIES: Final = 1 << 33
+"""In the number of filters: what a SET_GROUP has set follows it."""
 QueueOf = Callable[[str, int], ConsumeQueue]
 """Returns the queue of a (topic, queue id), or raises Refused."""
 
@@ -23,12 +27,22 @@ QueueOf = Callable[[str, int], ConsumeQueue]
 class ConsumerGroup:
     """One consumer group, over all the topics it reads."""
 
-    __slots__ = ("_attempts", "_deliveries", "_filters", "edition", "name", "used_ms")
+    __slots__ = (
+        "_attempts",
+        "_deliveries",
+        "_filters",
+        "edition",
+        "max_attempts",
+        "name",
+        "retries",
+        "used_ms",
+    )
 
     def __init__(self, name: str, edition: int = 0) -> None:
         self.name = name
         self.edition = edition
         """Which edition of the state this is of; see `editions`."""
+        self.set_retries(DEFAULT)
         self.used_ms = 0
         """When a member last called, by the log's time, Unix milliseconds."""
         self._deliveries: dict[str, dict[int, QueueDeliveries]] = {}
@@ -43,10 +57,16 @@ class ConsumerGroup:
         """
         other = ConsumerGroup(self.name, edition)
         other.used_ms = self.used_ms
+        other.set_retries(self.retries)
         other._deliveries = {topic: queues.copy() for topic, queues in self._deliveries.items()}
         other._filters = {topic: found.copy() for topic, found in self._filters.items()}
         other._attempts = self._attempts.copy()
         return other
+
+    def set_retries(self, retries: Retries) -> None:
+        """Set how often its messages are delivered, and when again."""
+        self.retries = retries
+        self.max_attempts = attempts_of(self.name, retries)
 
     def is_unused(self, before_ms: int, lived_ms: int) -> bool:
         """Whether it was last used before *before_ms* and has no lease left at *lived_ms*."""
@@ -161,7 +181,11 @@ class ConsumerGroup:
         Filters by topic, deliveries by queue, attempts.
         """
         yield number(self.used_ms)
-        yield number(len(self._filters))
+        sets_retries = self.retries != DEFAULT
+        yield number(len(self._filters) | (_SETS_RETRIES if sets_retries else 0))
+        if sets_retries:
+            yield number(self.retries.max_attempts)
+            yield from column("Q", len(self.retries.backoff_ms), self.retries.backoff_ms)
         for topic, filters in sorted(self._filters.items()):
             yield text(topic)
             yield from filters.encoded()
@@ -192,7 +216,10 @@ class ConsumerGroup:
         """
         group = cls(name)
         group.used_ms = source.number()
-        for _ in range(source.number()):
+        filters = source.number()
+        if filters & _SETS_RETRIES:
+            group.set_retries(_retries(source))
+        for _ in range(filters & ~_SETS_RETRIES):
             topic = source.text()
             _checked(source, name, queue, topic, 0)
             if topic in group._filters:
@@ -210,10 +237,21 @@ class ConsumerGroup:
         """Return the group as plain values, in one order on every node."""
         return [
             self.used_ms,
+            [self.retries.max_attempts, *self.retries.backoff_ms],
             [[topic, filters.canonical()] for topic, filters in sorted(self._filters.items())],
             [[topic, queue_id, found.canonical()] for topic, queue_id, found in self._sorted()],
             self._attempts.canonical(self._holds),
         ]
+
+
+def _retries(source: Reader) -> Retries:
+    """Read what a SET_GROUP has set."""
+    found = Retries(source.number(), tuple(source.column("Q")))
+    try:
+        check_retries(found)
+    except Refused as error:
+        raise source.malformed(str(error)) from error
+    return found
 
 
 def _checked(source: Reader, group: str, queue: QueueOf, topic: str, queue_id: int) -> ConsumeQueue:

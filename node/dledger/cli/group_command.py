@@ -15,6 +15,12 @@ from dledger.cli.admin_options import (
     tell,
     tell_deleted,
 )
+from dledger.cli.dead_letters_command import (
+    add_letters_arguments,
+    add_set_arguments,
+    dead_letters,
+    set_group,
+)
 from dledger.common.status import FilterBacklog
 from dledger.errors import UnknownGroup
 
@@ -91,6 +97,18 @@ ACTIONS: Final = (
         show,
     ),
     Action("create", "create a consumer group", add_create_arguments, create),
+    Action(
+        "set",
+        "set how often messages are delivered, and when again",
+        add_set_arguments,
+        set_group,
+    ),
+    Action(
+        "dead-letters",
+        "list, send back or drop what was delivered too often",
+        add_letters_arguments,
+        dead_letters,
+    ),
     Action(
         "delete",
         "delete a consumer group with its offsets",

@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _command(commands, "dev", "run a whole group on this machine", dev.add_arguments, dev.run)
     _family(commands, "topic", "create, list and delete topics", topic_command)
-    _family(commands, "group", "list, create and delete consumer groups", group_command)
+    _family(commands, "group", "list, create, set and delete consumer groups", group_command)
     _family(commands, "message", "erase messages by their key", message_command)
     _family(commands, "member", "list, add and remove members", member_command)
     _command(

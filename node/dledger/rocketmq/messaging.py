@@ -30,6 +30,7 @@ from dledger.errors import (
 from dledger.requests.context import RequestContext
 from dledger.rocketmq.acking import Acker
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.polls import HeldPolls
 from dledger.rocketmq.receiving import Receiver, nothing_new
 from dledger.rocketmq.refused import refused_response
@@ -55,7 +56,6 @@ _Q = TypeVar("_Q")
 _A = TypeVar("_A", bound=_Answer)
 _RECEIVE: Final = "ReceiveMessage"
 _LATER: Final = (
-    "ForwardMessageToDeadLetterQueue",
     "UpdateOffset",
     "GetOffset",
     "QueryOffset",
@@ -83,6 +83,7 @@ class MessagingParts:
     sender: Sender
     acker: Acker
     receiver: Receiver
+    dead_letters: DeadLetters
     telemetry: Telemetry
     polls: HeldPolls
     room: WaitingRoom
@@ -128,6 +129,9 @@ class MessagingHandlers:
                 ),
                 messaging_method("AckMessage", submit=acker.begin_ack),
                 messaging_method("ChangeInvisibleDuration", submit=acker.begin_change),
+                messaging_method(
+                    "ForwardMessageToDeadLetterQueue", serve=self.parts.dead_letters.forward
+                ),
                 messaging_method("NotifyClientTermination", serve=clients.terminate),
                 messaging_method("Telemetry", stream=self.parts.telemetry.serve),
                 self._receiving,

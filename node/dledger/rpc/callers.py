@@ -57,9 +57,9 @@ _RULES: Final = (
         "dledger.v1.Admin",
         "operator admin",
         (
-            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic Erase "
-            "ForceNewGroup GrowTopic ListErasures ListGroups RemoveMember SetTopicRetention "
-            "TransferLeader WatchStatus"
+            "AddLearner Bootstrap ChangeMembers CreateGroup DeleteGroup DeleteTopic "
+            "DropDeadLetters Erase ForceNewGroup GrowTopic ListDeadLetters ListErasures ListGroups "
+            "RemoveMember ResendDeadLetters SetGroup SetTopicRetention TransferLeader WatchStatus"
         ),
     ),
 )
