@@ -17,6 +17,7 @@ from dledger.broker.command_frame import CommandType, MalformedCommandError, fra
 from dledger.broker.commands import CreateGroup, CreateTopic
 from dledger.broker.message import Columns, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
+from dledger.broker.redelivery import DEFAULT
 from dledger.broker.snapshot_codec import MalformedStateError
 from dledger.broker.state import BrokerState
 from dledger.broker.topics import Compaction
@@ -40,6 +41,7 @@ _COMMANDS: list[commands.Command] = [
     commands.Receive(group="g", topic="t", queue_id=2, any_queue=True, limit=3, invisible_ms=1),
     commands.Ack(group="g", topic="t", leases=(_LEASE,)),
     commands.ChangeInvisible(group="g", topic="t", lease=_LEASE, invisible_ms=5),
+    commands.SetGroup(name="g", retries=DEFAULT),
     commands.Renew(group="g", topic="t", leases=(_LEASE,), invisible_ms=5, arrived=True),
     commands.Release(group="g", client_id="c"),
     commands.Retain(before_index=1),
@@ -88,7 +90,12 @@ def test_each_type_of_command_has_a_row_and_a_decoder() -> None:
     rows = {number: form.name for number, form in FEATURES.commands.items()}
 
     assert rows == {kind.value: kind.name for kind in CommandType}
-    of_columns = {CommandType.PRODUCE, CommandType.REKEEP, CommandType.ERASE}
+    of_columns = {
+        CommandType.PRODUCE,
+        CommandType.REKEEP,
+        CommandType.ERASE,
+        CommandType.DEAD_LETTER,
+    }
     assert set(commands.DECODERS) == set(rows) - of_columns
     assert {_row(command.encode())[0] for command in _COMMANDS} == set(commands.DECODERS)
 

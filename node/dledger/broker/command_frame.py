@@ -46,6 +46,8 @@ class CommandType(IntEnum):
     ERASE = 19
     SEEK_GROUP = 20
     RECEIVE_AT = 21
+    SET_GROUP = 22
+    DEAD_LETTER = 23
 
 
 class MalformedCommandError(ValueError):

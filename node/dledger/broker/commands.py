@@ -20,6 +20,7 @@ from dledger.broker.command_frame import (
     UnknownCommandError,
     frame,
 )
+from dledger.broker.redelivery import Retries
 from dledger.broker.topics import Compaction
 from dledger.common.features import FEATURES, Features
 
@@ -193,12 +194,16 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChangeInvisible:
-    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then."""
+    """Make a delivered message visible *invisible_ms* from now, unless it is acked by then.
+
+    With *suspend* the delivery does not count as an attempt.
+    """
 
     group: str
     topic: str
     lease: LeaseRef
     invisible_ms: int
+    suspend: bool = False
 
     def encode(self) -> bytes:
         """Return the framed command."""
@@ -209,6 +214,7 @@ class ChangeInvisible:
                 "topic": self.topic,
                 "leases": _rows((self.lease,)),
                 "invisible": self.invisible_ms,
+                "suspend": self.suspend,
             },
         )
 
@@ -411,6 +417,28 @@ class SeekGroup:
         )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetGroup:
+    """Set how often a group's messages are delivered, and how long they wait after each failure.
+
+    *retries* replaces what was set before as a whole.
+    """
+
+    name: str
+    retries: Retries
+
+    def encode(self) -> bytes:
+        """Return the framed command."""
+        return _framed(
+            CommandType.SET_GROUP,
+            {
+                "name": self.name,
+                "attempts": self.retries.max_attempts,
+                "backoff": list(self.retries.backoff_ms),
+            },
+        )
+
+
 Command: TypeAlias = (
     CreateTopic
     | CreateGroup
@@ -430,6 +458,7 @@ Command: TypeAlias = (
     | UseFilter
     | SetRetention
     | SeekGroup
+    | SetGroup
 )
 
 
@@ -541,6 +570,7 @@ def _change_invisible(row: _Json) -> ChangeInvisible:
         topic=_text(row["topic"]),
         lease=lease,
         invisible_ms=_number(row["invisible"]),
+        suspend=_truth(row["suspend"]),
     )
 
 
@@ -612,6 +642,12 @@ def _seek_group(row: _Json) -> SeekGroup:
     )
 
 
+def _set_group(row: _Json) -> SetGroup:
+    backoff_ms = tuple([_number(each) for each in _list(row["backoff"])])
+    retries = Retries(max_attempts=_number(row["attempts"]), backoff_ms=backoff_ms)
+    return SetGroup(name=_text(row["name"]), retries=retries)
+
+
 Decoders: TypeAlias = Mapping[int, Callable[[_Json], object]]
 DECODERS: Final[Decoders] = {
     CommandType.CREATE_TOPIC: _create_topic,
@@ -632,6 +668,7 @@ DECODERS: Final[Decoders] = {
     CommandType.USE_FILTER: _use_filter,
     CommandType.SET_RETENTION: _set_retention,
     CommandType.SEEK_GROUP: _seek_group,
+    CommandType.SET_GROUP: _set_group,
 }
 
 

@@ -190,7 +190,9 @@ FEATURES: Final = Features(
         ),
         5: CommandForm(name="ACK", level=1, fields=since(1, "group topic leases")),
         6: CommandForm(
-            name="CHANGE_INVISIBLE", level=1, fields=since(1, "group topic leases invisible")
+            name="CHANGE_INVISIBLE",
+            level=1,
+            fields=since(1, "group topic leases invisible suspend"),
         ),
         7: CommandForm(
             name="RENEW", level=1, fields=since(1, "group topic leases invisible arrived")
@@ -218,6 +220,8 @@ FEATURES: Final = Features(
                 "group topic generation queue sql from to take again done invisible attempt client",
             ),
         ),
+        22: CommandForm(name="SET_GROUP", level=1, fields=since(1, "name attempts backoff")),
+        23: CommandForm(name="DEAD_LETTER", level=1),
     },
     entry_kinds={0: 1, 1: 1, 2: 1},
     membership=since(1, "group voters outgoing learners epoch"),

@@ -21,7 +21,6 @@ from dledger.broker.topics import Topic
 from dledger.calls.caller import Caller
 from dledger.checks.resources import client_id, group_name, topic_name
 from dledger.common.limits import (
-    CONSUME_BACKOFF_S,
     DEFAULT_POLL_MS,
     FIRST_INVISIBLE_MS,
     MAX_ATTEMPT_LENGTH,
@@ -44,6 +43,7 @@ from dledger.requests.topic_resolver import TopicResolver
 from dledger.requests.unpacking import Unpacking
 from dledger.requests.unreadable import UnreadableMessages
 from dledger.rocketmq.client_registry import ClientRegistry
+from dledger.rocketmq.dead_letters import DeadLetters
 from dledger.rocketmq.delivery_form import (
     SMALL_FRAME_BYTES,
     DeliveryForm,
@@ -112,11 +112,13 @@ class Receiver:
         broken: UnreadableMessages,
         outflow: Outflow,
         unpacking: Unpacking,
+        dead_letters: DeadLetters,
     ) -> None:
         self._engine, self._resolver = engine, resolver
         self._turns, self._clients, self._broken = turns, clients, broken
         self._outflow, self._unpacking = outflow, unpacking
         self._scans = ExpressionScans(engine)
+        self._dead_letters = dead_letters
 
     async def receive(
         self, request: service.ReceiveMessageRequest, caller: Caller
@@ -220,6 +222,8 @@ class Receiver:
                         received = await self._ask(poll.command)
                     else:
                         received = await self._ask_at(poll, poll.expression, turn)
+                if received is not None and received.spent:
+                    self._dead_letters.begin(poll.command.group, poll.topic, received.spent)
                 if received is not None and received.deliveries:
                     return received
             elif turn is NoTurn.FOR_GOOD or loop.time() >= until_s:
@@ -337,12 +341,12 @@ class Receiver:
                 language,
                 command.group,
             )
-            delay_s = CONSUME_BACKOFF_S[min(each.attempt, len(CONSUME_BACKOFF_S)) - 1]
+            retries = self._engine.state.groups.retries(command.group)
             change = ChangeInvisible(
                 group=command.group,
                 topic=command.topic,
                 lease=LeaseRef(each.queue_id, each.offset, receive_id),
-                invisible_ms=delay_s * 1000,
+                invisible_ms=retries.delay_ms(each.attempt),
             )
             try:
                 await self._engine.propose(change.encode())
