@@ -138,26 +138,28 @@ def test_what_the_newest_backup_has_no_more_is_found_in_an_older_one(tmp_path: P
 
 
 def test_a_send_that_stored_nothing_has_no_place(tmp_path: Path) -> None:
-    """What repeats another send, or was refused, lies in the log: no view shows it."""
+    """What repeats another send lies in the log: no view shows it, unless it had no id."""
     world = a_world(opened(tmp_path))
-    again = next(
-        each
-        for each in world.log.entries
-        if world.stored and each.index == min(one.index for one in world.stored.values())
-    )
+    again = world.log.entries[min(one.index for one in world.stored.values()) - 1]
     world.commit(again.data)
+    anew = world.visible[-1] - world.visible[-2]
+    assert len(anew) < sum(one.index == again.index for one in world.stored.values())
     back_up_all(world)
-    (topic, key), *_ = {(one.topic, one.keys[0]) for one in world.stored.values()}
     log = archived_log(world.store, GROUP_ID)
-    hits = [
-        pa.Table.from_batches(each.read(), HIT_SCHEMA)
-        for each in log.ranges(topic, key, bytes_per_s=0)
-    ]
 
-    found = distinct(log.place(pa.concat_tables(hits)), MAX_INDEX)
+    found: dict[Place, int] = {}
+    for topic, key in sorted(
+        {(one.topic, key) for one in world.stored.values() for key in one.keys}
+    ):
+        hits = [
+            pa.Table.from_batches(each.read(), HIT_SCHEMA)
+            for each in log.ranges(topic, key, bytes_per_s=0)
+        ]
+        rows = distinct(log.place(pa.concat_tables(hits)), MAX_INDEX).tolist()
+        found.update({(generation, queue_id, o): index for generation, queue_id, o, index in rows})
 
-    assert places_of(found) <= world.stored.keys()
-    assert {row[3] for row in found.tolist()} <= {one.index for one in world.stored.values()}
+    stored = {place: one.index for place, one in world.stored.items()}
+    assert found == stored | dict.fromkeys(anew, len(world.log.entries))
 
 
 def test_what_a_newer_version_wrote_is_not_passed_over() -> None:
