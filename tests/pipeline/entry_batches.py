@@ -12,33 +12,12 @@ from hypothesis import strategies as st
 from dledger.broker.message import Columns, Encoding, Message
 from dledger.broker.produce import ProduceFrame, encode_produce
 from dledger.common.replay_mark import ReplayMark
-from dledger.types import NO_PRIORITY, Entry, EntryKind, MovedFrom, Typed
+from dledger.types import Entry, EntryKind, MovedFrom, Typed
 from dledger_pipeline.archive.selection import Bounds, MayHold, anything
 from dledger_pipeline.log.records import ENTRY_SCHEMA
+from tests.typed_messages import TYPED
 
 TEXT = st.text(max_size=12)
-_NUMBERS = st.integers(-(2**63), 2**63 - 1)
-_MOVED = st.builds(
-    MovedFrom,
-    topic=st.text(min_size=1, max_size=12),
-    generation=_NUMBERS,
-    queue_id=st.integers(-(2**31), 2**31 - 1),
-    offset=_NUMBERS,
-    stored_at_ms=_NUMBERS,
-    born_host=TEXT,
-    attempts=st.integers(0, 2**32 - 1),
-)
-TYPED = st.one_of(
-    st.none(),
-    st.builds(
-        Typed,
-        message_group=TEXT,
-        deliver_at_ms=_NUMBERS,
-        priority=st.integers(NO_PRIORITY, 2**31 - 1),
-        moved_from=st.one_of(st.none(), _MOVED),
-    ).filter(lambda typed: typed != Typed()),
-)
-"""What a message has that only some types of topics know; most have nothing."""
 MESSAGES = st.lists(
     st.builds(
         Message,
