@@ -202,8 +202,8 @@ ERASE_MUTANTS = (
     Mutant(
         name="a part of a key is that key",
         file="services/erasing.py",
-        old="has_it = frame.message(row).keys == (key,)",
-        new="has_it = key in ''.join(frame.message(row).keys)",
+        old="        if each.message.keys == (key,)\n",
+        new="        if key in ''.join(each.message.keys)\n",
         why="messages of other keys are gone for ever",
         checks=(_FINDER,),
     ),
@@ -225,9 +225,9 @@ ERASE_MUTANTS = (
     ),
     Mutant(
         name="a copy's entry is told as that which stored it",
-        file="services/erasing.py",
-        old="stored = entry.index if theirs is None else theirs[row].entry",
-        new="stored = entry.index",
+        file="services/stored_messages.py",
+        old="                index, stored_at_ms, _ = theirs[row]\n",
+        new="                _, stored_at_ms, _ = theirs[row]\n",
         why="backups that have its bytes are not named",
         checks=(_FINDER,),
     ),

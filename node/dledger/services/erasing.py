@@ -18,18 +18,16 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from typing import Final, NamedTuple
 
-from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.erase import MAX_OFFSETS, Erase
 from dledger.broker.key_queues import queue_of_key
-from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Stretch
-from dledger.broker.rekeep import REKEPT, origins
 from dledger.broker.results import Erased
 from dledger.broker.topics import MAX_QUEUES, Topic
 from dledger.common.metrics import NodeMetrics
 from dledger.errors import InvalidArgument, OffsetOutOfRange, Refused, UnknownTopic
 from dledger.requests.engine import Engine
+from dledger.services.stored_messages import messages_in
 from dledger.types import MAX_NUMBER, Entry
 
 logger = logging.getLogger(__name__)
@@ -372,21 +370,9 @@ def next_step(queue: ConsumeQueue, first: int, end: int) -> tuple[list[Stretch],
 
 
 def hits_in(entry: Entry, rows: Sequence[Stretch], key: str) -> list[Hit]:
-    """Return which messages of one payload have just this key. May be called from any thread.
-
-    One that cannot be decoded is passed over: nobody is shown it.
-    """
-    start, end = rows[0].start, rows[0].end
-    theirs = origins(entry, start, end) if entry.data[start - 1] == REKEPT else None
-    frame, found = ProduceFrame(entry.data, start, end), list[Hit]()
-    for each in rows:
-        for number in range(each.length):
-            row = each.row + number
-            try:
-                has_it = frame.message(row).keys == (key,)
-            except MalformedCommandError:
-                continue
-            if has_it:
-                stored = entry.index if theirs is None else theirs[row].entry
-                found.append(Hit(each.first + number, stored))
-    return found
+    """Return which messages of one payload have just this key. May be called from any thread."""
+    return [
+        Hit(each.offset, each.entry)
+        for each in messages_in(entry, rows)
+        if each.message.keys == (key,)
+    ]

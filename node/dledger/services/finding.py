@@ -9,21 +9,18 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import groupby
-from typing import Final, NamedTuple
+from typing import Final
 
-from dledger.broker.command_frame import MalformedCommandError
 from dledger.broker.consume_queue import ConsumeQueue
-from dledger.broker.message import Message, id_of_place
-from dledger.broker.produce import ProduceFrame
 from dledger.broker.queue_positions import Stretch
-from dledger.broker.rekeep import REKEPT, origins
 from dledger.broker.topics import Topic
 from dledger.errors import InvalidArgument, TopicMadeAnew, UnknownTopic
 from dledger.requests.engine import Engine
 from dledger.requests.places import Places
 from dledger.services.erasing import next_step
+from dledger.services.stored_messages import StoredMessage, messages_in
 from dledger.types import Entry
 
 _CALL_S: Final = 1.0
@@ -52,21 +49,12 @@ class Sought:
     key: str = ""
 
 
-class Found(NamedTuple):
-    """A message, where it is, and when it was stored."""
-
-    offset: int
-    entry: int
-    stored_at_ms: int
-    message: Message
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Looked:
     """How far a call has come; *next* is where to go on, up to *end*."""
 
     generation: int
-    found: Sequence[Found]
+    found: Sequence[StoredMessage]
     next: int
     end: int
 
@@ -105,7 +93,7 @@ class Finder:
     async def _look(self, sought: Sought, topic: Topic) -> Looked:
         queue = self._queue(sought, topic)
         at, end = max(sought.first, queue.first), sought.end or queue.end
-        found, size_bytes, until_s = list[Found](), 0, time.monotonic() + _CALL_S
+        found, size_bytes, until_s = list[StoredMessage](), 0, time.monotonic() + _CALL_S
         while at < end and size_bytes < _FOUND_BYTES:
             slices, at = next_step(self._queue(sought, topic), at, end)
             for (index, *_), rows in groupby(slices, key=lambda each: each[3:]):
@@ -122,31 +110,11 @@ class Finder:
         return Looked(generation=topic.generation, found=found, next=min(at, end), end=end)
 
 
-def found_in(entry: Entry, rows: Sequence[Stretch], sought: Sought) -> list[Found]:
-    """Return what of one payload is looked for. May be called from any thread.
-
-    One that cannot be decoded is passed over: nobody is shown it.
-    """
-    start, end = rows[0].start, rows[0].end
-    theirs = origins(entry, start, end) if entry.data[start - 1] == REKEPT else None
-    frame, found = ProduceFrame(entry.data, start, end), list[Found]()
-    for each in rows:
-        for number in range(each.length):
-            row = each.row + number
-            try:
-                message = frame.message(row)
-            except MalformedCommandError:
-                continue
-            own_id = message.message_id or id_of_place(entry.index, start, row)
-            if (sought.key and sought.key not in message.keys) or (
-                sought.message_id and sought.message_id != own_id
-            ):
-                continue
-            origin = None if theirs is None else theirs[row]
-            place = (
-                (entry.index, entry.timestamp_ms)
-                if origin is None
-                else (origin.entry, origin.stored_at_ms)
-            )
-            found.append(Found(each.first + number, *place, replace(message, message_id=own_id)))
-    return found
+def found_in(entry: Entry, rows: Sequence[Stretch], sought: Sought) -> list[StoredMessage]:
+    """Return what of one payload is looked for. May be called from any thread."""
+    return [
+        each
+        for each in messages_in(entry, rows)
+        if (not sought.key or sought.key in each.message.keys)
+        and (not sought.message_id or sought.message_id == each.message.message_id)
+    ]
