@@ -16,6 +16,12 @@ from dledger.cli.admin_options import (
     tell,
     tell_deleted,
 )
+from dledger.cli.dead_letters_command import (
+    add_letters_arguments,
+    add_set_arguments,
+    dead_letters,
+    set_group,
+)
 from dledger.client import Place
 from dledger.common.status import FilterBacklog
 from dledger.errors import UnknownGroup
@@ -219,6 +225,18 @@ ACTIONS: Final = (
     Action("show", "show one group's progress, members and filters", add_show_arguments, show),
     Action("create", "create a consumer group", add_create_arguments, create),
     Action("reset", "let a group go on from elsewhere in a topic", add_reset_arguments, reset),
+    Action(
+        "set",
+        "set how often messages are delivered, and when again",
+        add_set_arguments,
+        set_group,
+    ),
+    Action(
+        "dead-letters",
+        "list, send back or drop what was delivered too often",
+        add_letters_arguments,
+        dead_letters,
+    ),
     Action(
         "delete",
         "delete a consumer group with its offsets",
