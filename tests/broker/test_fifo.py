@@ -13,6 +13,7 @@ from dledger.broker import fifo_deliveries as rules
 from dledger.broker.consume_queue import ConsumeQueue
 from dledger.broker.fifo_deliveries import FifoDeliveries
 from dledger.broker.filters import tag_code
+from dledger.broker.held_leases import MAX_RUNS_SCANNED
 from dledger.broker.queue_positions import Payload
 from dledger.broker.snapshot_codec import MalformedStateError, Reader
 
@@ -56,6 +57,7 @@ class Model:
 
     def __init__(self, window: int, *, filtered: bool) -> None:
         self.window, self.now, self.receives, self.first = window, 0, 0, 0
+        self.scanned = 5 if window == 3 else MAX_RUNS_SCANNED
         self.of, self.tags = Queue(), _TAGS if filtered else None
         self.codes: list[int] = []
         self.undone: dict[int, list[int]] = {}
@@ -98,7 +100,7 @@ class Model:
             max_attempts=_MAX_ATTEMPTS,
             spent=spent,
         )
-        went_on = self.real.next_offset - before >= rules.MAX_RUNS_SCANNED or self.tags
+        went_on = self.real.next_offset - before >= self.scanned or self.tags
         assert len(taken) <= limit
         assert len(set(taken)) == len(taken)
         assert bool(promised) or not (taken or spent), "what nobody would have asked for"
@@ -113,7 +115,7 @@ class Model:
             for offset in self.undone[code]:
                 if offset in self.live:
                     self.old.append((offset, self.live.pop(offset)[0]))
-        self.live.update({offset: (self.receives, until) for offset in taken})
+        self.live.update(dict.fromkeys(taken, (self.receives, until)))
         self._check_conserved(taken, spent, limit, busy)
         for offset in spent:
             self._bury(offset)
@@ -123,7 +125,7 @@ class Model:
     ) -> None:
         groups = {self.codes[offset] for offset in taken}
         is_full = len(taken) == limit or len(groups) == rules.MAX_GROUPS_AT_ONCE
-        is_far = self.real.next_offset < len(self.codes) and rules.MAX_RUNS_SCANNED < limit + 5
+        is_far = self.real.next_offset < len(self.codes) and limit + 5 > self.scanned
         if not (is_full or spent or is_far) and self.real.room:
             idle = [
                 code
@@ -236,8 +238,8 @@ def test_messages_of_a_group_come_one_after_the_other_whatever_happens(
     """Never two receives at once, always the oldest undone first, and all of it in the end."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(rules, "MAX_GROUPS_AT_ONCE", groups)
-        patch.setattr(rules, "MAX_RUNS_SCANNED", 5 if window == 3 else 4_096)
         model = Model(window, filtered=filtered)
+        patch.setattr(rules, "MAX_RUNS_SCANNED", model.scanned)
         for name, *args in steps:
             getattr(model, name)(*args)
             model.check()

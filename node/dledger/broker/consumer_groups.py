@@ -31,6 +31,7 @@ from dledger.broker.lived_time import LivedTime
 from dledger.broker.queue_positions import Payload
 from dledger.broker.redelivery import (
     DEFAULT,
+    IN_ORDER,
     PREFIX_LENGTH,
     WITHOUT_END,
     Retries,
@@ -635,10 +636,11 @@ class ConsumerGroups:
         group.set_retries(command.retries)
         return GroupSet(before)
 
-    def retries(self, name: str) -> Retries:
-        """Return a group's retries; the default's if there is no such group yet."""
+    def retries(self, name: str, topic: str = "") -> Retries:
+        """Return a group's retries for a topic; the default's if there is no such group yet."""
         found = self._groups.get(name)
-        return DEFAULT if found is None else found.retries
+        its = DEFAULT if found is None else found.retries
+        return IN_ORDER if its == DEFAULT and self._in_order(topic) else its
 
     def dead_letter(self, command: DeadLetter, payload: Payload) -> DeadLettered:
         """End a lease, and append its message to the group's dead letters.

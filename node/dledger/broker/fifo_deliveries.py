@@ -53,6 +53,11 @@ _SKIPPED: Final = -1
 """In the place of a code: the filter does not name the messages up to this offset."""
 
 
+def groups_in(limit: int) -> int:
+    """Return of how many groups a RECEIVE of so many messages may take some."""
+    return min(limit, MAX_GROUPS_AT_ONCE)
+
+
 class FifoDeliveries(HeldLeases):
     """The deliveries of one (group, topic, queue id) of a FIFO topic.
 
